@@ -1,4 +1,4 @@
-//! The contract of a disk: what it is, and queues to use it.
+//! The contract of a disk: its description, its identity, its allocation status, and its queues.
 
 pub(crate) mod allocations;
 pub(crate) mod file_disk;
@@ -15,40 +15,40 @@ use crate::disk::info::DiskInfo;
 use crate::error::{IoError, OpenError};
 use crate::queue::{DiskQueue, QueueConfig};
 
-/// Whether a range has space on the host (GET LBA STATUS, block status).
+/// Whether a range is allocated on the host (GET LBA STATUS, block status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Stored.
+    /// Allocated.
     Mapped,
-    /// Not stored; reads as zeros.
+    /// Not allocated: reads as zeros.
     Zeros,
 }
 
 /// The status of a run of sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Bytes that share the status, from the requested offset; at least one sector.
+    /// Number of bytes with this status from the requested offset; at least one sector.
     pub len: u64,
     /// Their status.
     pub status: Status,
 }
 
-/// Memory of a disk's map: where each of its blocks, or sectors, is in the images of its chain.
+/// Memory use of a disk's map. The map has the location of each block, or sector, in the images of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MapMemory {
     /// Bytes in use.
     pub bytes: u64,
-    /// The most that were in use.
+    /// Maximum of `bytes` so far.
     pub peak: u64,
-    /// Bytes that it takes at the most.
+    /// Limit in bytes.
     pub budget: u64,
-    /// Parts of the map that were evicted.
+    /// Number of parts of the map that were evicted.
     pub evictions: u64,
 }
 
 impl MapMemory {
-    /// Of two maps together.
+    /// The sum of two maps.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -62,21 +62,21 @@ impl MapMemory {
 
 /// A disk that adapters, servers and tools can use.
 pub trait Disk: Send + Sync {
-    /// What it is.
+    /// Description of the disk.
     fn info(&self) -> &DiskInfo;
 
-    /// Its identity.
+    /// Identity of the disk.
     fn identity(&self) -> Identity {
         Identity::default()
     }
 
-    /// A queue for the calling thread's use (it may be moved to another before its first use).
+    /// A queue for use by one thread. It may be moved to another thread before its first use.
     ///
     /// # Errors
-    /// [`OpenError`] where the host refuses the engine's resources.
+    /// [`OpenError`] if the host refuses the engine's resources.
     fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError>;
 
-    /// The status at `offset`, and how far it reaches (`limit` bytes at the most). May block.
+    /// The allocation status at `offset`, and the length of the run that has it (at most `limit` bytes). May block.
     ///
     /// # Errors
     /// [`IoError::OutOfRange`], or the host's error.
@@ -87,34 +87,34 @@ pub trait Disk: Send + Sync {
         None
     }
 
-    /// Have the host's page cache forget what it holds of the disk, so that a measurement begins alike for all disks:
-    /// how pages got there decides how large they are, and what accesses to them cost. May block; best effort.
+    /// Evict the disk from the host's page cache, so that a measurement starts in the same state for all disks: how the
+    /// pages were read decides the size of the folios, and with it the cost of accesses. May block; best effort.
     ///
     /// # Errors
-    /// The host's, where changes could not be written back before.
+    /// The host's, if dirty pages could not be written back.
     fn uncache(&self) -> Result<(), IoError> {
         Ok(())
     }
 
-    /// Look whether the host has made the disk larger while it is open, as block devices and raw files may be; the
-    /// capacity in bytes that it has from now on, for requests of all queues. The caller notifies adapters and servers
-    /// of the disk. May block.
+    /// Check whether the host has made the disk larger while it is open (block devices, raw files). Returns the
+    /// capacity in bytes, which applies to requests of all queues from now on. The caller notifies adapters and
+    /// servers. May block.
     ///
     /// # Errors
-    /// The host's; [`OpenError::Unsupported`] where it has become smaller: then nothing changes.
+    /// The host's; [`OpenError::Unsupported`] if the disk has become smaller: the capacity then stays as it is.
     fn rescan(&self) -> Result<u64, OpenError> {
         Ok(self.info().capacity)
     }
 
-    /// Make the disk larger while it is open: `capacity` bytes, with what the file has behind the disk, else zeros. As for
-    /// [`rescan`](Self::rescan). May block.
+    /// Grow the disk to `capacity` bytes while it is open. The added range has the file's data where the file reaches
+    /// beyond the disk, else zeros. Otherwise as [`rescan`](Self::rescan). May block.
     ///
     /// # Errors
-    /// [`OpenError::Unsupported`] where it is no raw file that may be written, or is larger; [`OpenError::Invalid`] for
-    /// parts of sectors; the host's.
+    /// [`OpenError::Unsupported`] if the disk is not a writable raw file, or is larger; [`OpenError::Invalid`] if
+    /// `capacity` is not whole sectors; the host's.
     fn grow(&self, _capacity: u64) -> Result<u64, OpenError> {
         let format = self.info().kind.format;
-        let reason = "it has the size that it was made with".to_owned();
+        let reason = "a disk of this format cannot grow while it is open".to_owned();
         Err(OpenError::Unsupported { path: format.into(), reason })
     }
 }

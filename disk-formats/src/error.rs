@@ -1,11 +1,11 @@
-//! What can go wrong: while a disk is opened (rich, names file and field) and while it does I/O (small and `Copy`).
+//! Errors of opening a disk (detailed: file and field) and errors of I/O requests (small and `Copy`).
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Why a disk could not be opened or created.
+/// The error of opening or creating a disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -14,7 +14,7 @@ pub enum OpenError {
     Os {
         /// The file.
         path: PathBuf,
-        /// What was attempted, as "cannot open".
+        /// The attempted action, for example "cannot open".
         action: &'static str,
         /// The cause.
         source: io::Error,
@@ -24,7 +24,7 @@ pub enum OpenError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// The field of the format, in its specification's words.
+        /// The field, by its name in the specification.
         field: &'static str,
         /// What was found.
         value: String,
@@ -34,23 +34,23 @@ pub enum OpenError {
     /// Another process uses the image or device.
     #[error("{}: busy: {holder}", path.display())]
     Busy {
-        /// The device.
+        /// The file or device.
         path: PathBuf,
-        /// Who holds it, as far as is known.
+        /// Who uses it, as far as is known.
         holder: String,
     },
-    /// An option that this disk or this host cannot honour.
+    /// An option or a feature that this disk or this host does not support.
     #[error("{}: {reason}", path.display())]
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What cannot be honoured and why.
+        /// What is not supported, and why.
         reason: String,
     },
 }
 
 impl OpenError {
-    /// The same error with the path `to` in place of `from`: for files that do not have their name yet.
+    /// The same error with the path `to` in place of `from`, for files that are still under a temporary name.
     #[must_use]
     pub fn renamed(mut self, from: &Path, to: &Path) -> Self {
         let (Self::Os { path, .. }
@@ -64,7 +64,7 @@ impl OpenError {
     }
 }
 
-/// Why a request failed. Small and `Copy`: it travels in every completion.
+/// The error of a request. Small and `Copy`, because each completion contains one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IoError {
@@ -77,37 +77,36 @@ pub enum IoError {
     /// A write to a read-only disk.
     #[error("disk is read-only")]
     ReadOnly,
-    /// The operation is not offered by this disk (see [`DiskInfo`](crate::DiskInfo)).
+    /// The disk does not support the operation (see [`DiskInfo`](crate::DiskInfo)).
     #[error("operation not supported by this disk")]
     Unsupported,
     /// The host has no space left for the data (ENOSPC, EDQUOT).
     #[error("no space left on the host")]
     NoSpace,
-    /// The image's metadata contradict themselves; the text names the field.
+    /// The image's metadata are inconsistent; the text names the field.
     #[error("damaged image: {0}")]
     Damaged(&'static str),
-    /// A flush of a file failed, this one or an earlier one. The host reports a lost write once only, so the success of
-    /// a later flush would mean nothing: until the disk is opened again, flushes fail, and so does everything that
-    /// changes metadata.
+    /// This flush or an earlier flush of a file failed. The host reports a lost write only once, so a later successful
+    /// flush would prove nothing. Until the disk is opened again, all flushes and all changes of metadata fail.
     #[error(
         "a flush of {file} failed ({cause}): completed writes may be lost, and nothing is flushed until the disk is opened again"
     )]
     FlushLost {
         /// The path of the file.
         file: &'static str,
-        /// The host's answer to the flush that failed first.
+        /// The host's error of the first failed flush.
         cause: Errno,
     },
-    /// The host's answer, passed on.
+    /// An error of the host.
     #[error("host I/O error: {0}")]
     Os(Errno),
 }
 
-// Part of every completion.
+// Each completion contains an `IoError`.
 const _: () = assert!(size_of::<IoError>() <= 24);
 
 impl IoError {
-    /// The error number of Linux that says the same, above zero.
+    /// The corresponding Linux errno (positive).
     #[must_use]
     pub const fn raw_os_error(self) -> i32 {
         let errno = match self {
@@ -123,7 +122,7 @@ impl IoError {
 }
 
 impl From<IoError> for io::Error {
-    /// Of the kind that fits; what is not the host's answer stays inside.
+    /// An [`io::Error`] of the matching kind, which wraps the error unless it is an errno of the host.
     fn from(error: IoError) -> Self {
         match error {
             IoError::Os(errno) => errno.into(),
@@ -141,11 +140,11 @@ impl From<Errno> for IoError {
     }
 }
 
-/// Why a request was not taken.
+/// The error of pushing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
-    /// As many requests are in flight as the queue holds: reap, then push again. Nothing was done.
-    #[error("the queue holds as many requests as it can")]
+    /// The maximum number of requests is in flight: reap, then push again. The request was not added.
+    #[error("the queue is full")]
     Full,
 }

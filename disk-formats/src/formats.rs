@@ -1,8 +1,8 @@
-//! Disk formats: where the bytes of a disk are, and the metadata that say so.
+//! Disk formats: the mapping of a disk's ranges to ranges of files, and the metadata that define it.
 //!
 //! [`format::Format`] is the contract between a format and the queue. [`flat`] has the formats without metadata (raw,
-//! pass-through). `vhd` and `vhdx` have what differs between them: on-disk structures, allocator, order of writes. What they
-//! share is written once, over a trait that each implements:
+//! pass-through). `vhd` and `vhdx` have their on-disk structures, allocators and orders of writes. The code that the
+//! two share is generic over traits that each implements:
 //!
 //! | module | trait | what it does |
 //! | --- | --- | --- |
@@ -10,7 +10,7 @@
 //! | [`chain`] | [`Member`](chain::Member) | opens the parents of an image, and finds its children |
 //! | [`merge`], [`rebase`] | [`Merge`](merge::Merge), [`Rebase`](rebase::Rebase) | the tools on chains |
 //!
-//! [`open`] opens a disk of any format, [`nested`] an image that is the content of another disk.
+//! [`open`] opens a disk of any format. [`nested`] opens an image that is the content of another disk.
 
 pub(crate) mod chain;
 pub(crate) mod field;

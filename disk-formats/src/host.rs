@@ -1,14 +1,15 @@
-//! The system calls that transfer a file's bytes, change a file or directory, or flush one. All other modules make
-//! these calls through this one.
+//! System calls that read and write file data, change files or directories, or flush them. All other modules make these
+//! calls through this module.
 //!
-//! In tests a plan may answer a call instead of the host ([`faults`]), for files below a directory of the test.
-//! Otherwise each function is the call that it is named after, with the retries that its doc names.
+//! In tests a fault plan ([`faults`]) may answer calls for files below a test directory. Otherwise each function makes
+//! the system call that its doc names, with the retries that its doc names.
 
 pub(crate) mod backing;
 #[cfg(test)]
 pub(crate) mod crash;
 pub(crate) mod iobuf;
 pub(crate) mod memory;
+pub(crate) mod passed;
 pub(crate) mod store;
 pub(crate) mod sys;
 pub(crate) mod tsc;
@@ -26,7 +27,7 @@ use std::path::Path;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, renameat_with};
 use rustix::io::{Errno, retry_on_intr};
 
-/// Create a regular file that must not exist, open for reading and writing.
+/// Create a regular file that does not exist yet, open for reading and writing.
 pub(crate) fn create_new(path: &Path) -> io::Result<File> {
     #[cfg(test)]
     if let Some(plan) = faults::of_path(path) {
@@ -56,7 +57,7 @@ pub(crate) fn write_at(file: &File, data: &[u8], offset: u64) -> io::Result<usiz
 /// Read until `data` is full. EINTR is retried.
 ///
 /// # Errors
-/// The host's; `UnexpectedEof` where the file ends before.
+/// The host's; `UnexpectedEof` if the file ends before.
 pub(crate) fn read_exact_at(file: &File, mut data: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !data.is_empty() {
         match read_at(file, data, offset) {
@@ -75,7 +76,7 @@ pub(crate) fn read_exact_at(file: &File, mut data: &mut [u8], mut offset: u64) -
 /// Write until `data` is written. EINTR is retried.
 ///
 /// # Errors
-/// The host's; `WriteZero` where it takes nothing.
+/// The host's; `WriteZero` if a write returns 0.
 pub(crate) fn write_all_at(file: &File, mut data: &[u8], mut offset: u64) -> io::Result<()> {
     while !data.is_empty() {
         match write_at(file, data, offset) {
@@ -164,11 +165,11 @@ pub(crate) fn fsync(file: &File) -> io::Result<()> {
     })?)
 }
 
-/// Have the page cache forget what of the file it takes for clean (posix_fadvise(2)).
-pub(crate) fn forget(file: &File) -> Result<(), Errno> {
+/// posix_fadvise(2) with POSIX_FADV_DONTNEED: evict the file's clean pages from the page cache.
+pub(crate) fn drop_cache(file: &File) -> Result<(), Errno> {
     #[cfg(test)]
     if let Some(plan) = faults::of_file(file) {
-        return plan.forget(file);
+        return plan.drop_cache(file);
     }
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
 }

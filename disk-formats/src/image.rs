@@ -1,5 +1,5 @@
-//! Tools for whole images of any format, through [`Format`](crate::Format) alone: content, runs and their status,
-//! comparison, conversion, and the copies behind merge and rebase.
+//! Tools for images of any format, built on [`Format`](crate::Format) alone: content, runs and their allocation status,
+//! comparison, conversion, and the copies for merge and rebase.
 
 pub(crate) mod findings;
 

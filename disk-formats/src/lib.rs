@@ -37,6 +37,7 @@ pub use formats::vhdx;
 pub use host::backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
 pub use host::iobuf::{IoBuf, total_len};
 pub use host::memory::HostMemory;
+pub use host::passed::pass;
 pub use image::findings::{CheckReport, Compacted, Finding, Severity};
 pub use map::epochs::Epochs;
 pub use map::extent::{Extent, Extents, Place};

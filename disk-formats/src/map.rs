@@ -1,4 +1,4 @@
-//! The map of a disk: from a virtual range to pieces of files.
+//! The map of a disk: it resolves virtual ranges to ranges of files.
 //!
 //! ```text
 //! Format::map_* --> block_map (lock-free look-up) --known----> extents
@@ -6,7 +6,7 @@
 //!                       `-----------------------------------------'                (on a thread that may block)
 //! ```
 //!
-//! [`epochs`] decides when space that has left the map may be reused.
+//! [`epochs`] decides when space that was unmapped may be reused.
 
 pub(crate) mod block_map;
 pub(crate) mod chain_map;

@@ -1,4 +1,4 @@
-//! The contract of an I/O queue: one for each I/O thread.
+//! I/O queues: requests, completions, and the contract of [`DiskQueue`]. A disk has one queue for each I/O thread.
 
 pub(crate) mod check;
 #[cfg(feature = "conformance")]
@@ -13,18 +13,18 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use crate::error::{IoError, PushError};
 use crate::host::iobuf::IoBuf;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Op {
-    /// Disk to buffers.
+    /// Transfer from the disk to the buffers.
     Read,
-    /// Buffers to disk; `fua`: on stable storage when completed.
+    /// Transfer from the buffers to the disk. With `fua`, the data are on stable storage when the request completes.
     Write {
         /// Force unit access.
         fua: bool,
     },
-    /// All writes completed before this request was pushed are on stable storage when it completes. No range, no
+    /// When it completes, all writes that completed before it was pushed are on stable storage. Has no range and no
     /// buffers.
     Flush,
     /// The range's content is no longer needed. No buffers.
@@ -36,48 +36,49 @@ pub enum Op {
     },
 }
 
-/// A request as it is pushed.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Comes back in the completion; the queue gives it no meaning.
+    /// The caller's identifier for the request. The completion returns it; the queue does not interpret it.
     pub tag: u64,
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Byte offset on the disk, whole logical sectors.
+    /// Byte offset on the disk; a multiple of the logical sector.
     pub offset: u64,
-    /// Bytes, whole logical sectors, the sum of the buffers' lengths for reads and writes.
+    /// Bytes; a multiple of the logical sector. For reads and writes the sum of the buffers' lengths.
     pub len: u64,
-    /// Where the payload is or goes. Copied by the queue; what they point to must live until the completion.
+    /// The payload's buffers. The queue copies the slice; the memory that the buffers point to must stay valid until
+    /// the completion.
     pub bufs: &'a [IoBuf],
 }
 
-/// A request that ended.
+/// The completion of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The request's tag.
     pub tag: u64,
-    /// All of it was done, or why not. After an error, the range holds old or new data sector by sector.
+    /// Success, or the error. After an error, each sector of the range holds old or new data.
     pub result: Result<(), IoError>,
 }
 
-/// How the I/O of a file is done.
+/// The I/O engine of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineKind {
-    /// io_uring; falls back to threads where the kernel refuses it, and where the crate is built without its feature
-    /// `io-uring` (see [`DiskQueue::engine`]).
+    /// io_uring. The queue falls back to threads if the kernel refuses io_uring, and if the crate is built without its
+    /// feature `io-uring` (see [`DiskQueue::engine`]).
     #[default]
     IoUring,
-    /// A pool of threads with preadv and pwritev.
+    /// A pool of threads that call preadv and pwritev.
     Threads,
 }
 
-/// How a queue is made.
+/// Options of a new queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueConfig {
-    /// Requests in flight at the most, 1 to 4,096.
+    /// Maximum number of requests in flight, 1 to 4,096.
     pub depth: u32,
-    /// Who moves the bytes (ignored by disks without files).
+    /// The I/O engine. Disks without files ignore it.
     pub engine: EngineKind,
 }
 
@@ -87,78 +88,79 @@ impl Default for QueueConfig {
     }
 }
 
-/// What a queue has done since it was made.
+/// Counters of a queue since its creation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueStats {
-    /// System calls that submitted or waited.
+    /// System calls that submitted operations or waited for them.
     pub submits: u64,
-    /// Time-stamp-counter ticks spent in them on the queue's own thread.
+    /// Time-stamp-counter ticks that the queue's own thread spent in these system calls.
     pub submit_ticks: u64,
     /// Requests that needed a bounce buffer.
     pub bounced: u64,
-    /// Requests that took the slow path (a helper thread).
+    /// Requests on the slow path (helper thread).
     pub slow: u64,
 }
 
 /// An I/O queue, owned by one thread.
 ///
 /// # Contract
-/// - A request that is invalid (range, alignment, read-only) is taken and completes with its error; only a full queue
-///   refuses.
-/// - Nothing needs to happen before [`submit`](Self::submit); requests may complete in any order; overlapping requests
-///   in flight have no order, each sector ends as one of them left it.
-/// - `push`, `submit` and `reap` take no lock and, once warm, allocate nothing on the path of reads and writes.
-/// - Requests in flight when the queue is dropped are waited for: no buffer is accessed afterwards.
+/// - `push` accepts an invalid request (range, alignment, read-only disk) and completes it with an error. `push` fails
+///   only if the queue is full.
+/// - The queue may defer requests until [`submit`](Self::submit). Requests may complete in any order. Overlapping
+///   requests in flight are not ordered: each sector holds the data of one of them.
+/// - `push`, `submit` and `reap` take no lock. After warm-up they allocate nothing for reads and writes.
+/// - Dropping the queue waits for the requests in flight. No buffer is accessed afterwards.
 pub trait DiskQueue: Send {
-    /// Take a request.
+    /// Add a request to the queue.
     ///
     /// # Errors
-    /// [`PushError::Full`]: nothing was taken; reap first.
+    /// [`PushError::Full`]: the request was not added. Reap completions first.
     fn push(&mut self, request: &Request<'_>) -> Result<(), PushError>;
 
-    /// Hand everything pushed to the host, with one system call where one serves.
+    /// Start all pushed requests, with a single system call if possible.
     fn submit(&mut self);
 
-    /// Append the requests that have ended to `out`, without waiting.
+    /// Append the completions that are available to `out`, without waiting.
     fn reap(&mut self, out: &mut Vec<Completion>);
 
-    /// Requests taken and not yet reaped.
+    /// Number of requests pushed and not yet reaped.
     fn in_flight(&self) -> usize;
 
-    /// Whether every request has ended when [`push`](Self::push) returns, without a system call that refers to the calling thread: then
-    /// the threads of a process may call the queue in turns. With io_uring, what a thread has submitted completes at the cost of that
-    /// thread.
+    /// Whether each request has completed when [`push`](Self::push) returns, by no system call bound to the calling
+    /// thread. If so, several threads may use the queue in turns. An io_uring queue is different: the kernel runs
+    /// completion work on the thread that submitted.
     fn completes_in_push(&self) -> bool {
         false
     }
 
-    /// Allow inline I/O: transfers to and from the page cache that this thread makes itself, and that may block it for
-    /// a short time. That is faster than io_uring, which hands them to worker threads where the file system may have to
-    /// wait (writes on ext4, all on tmpfs). For threads that serve only this queue's client. Queues without such a case
-    /// do nothing.
+    /// Allow inline I/O: the calling thread itself transfers to and from the page cache, and may block for a short
+    /// time. Inline I/O is faster than io_uring if io_uring would pass the transfer to a worker thread (writes on ext4,
+    /// all transfers on tmpfs). Allow it on threads that serve only this queue. Queues without such transfers ignore
+    /// the call.
     fn allow_blocking(&mut self) {}
 
-    /// A descriptor to sleep on: readable (level) while completions may be there to reap. Reap after each submit
-    /// before sleeping: completions that are there at once need not make it readable. Completions may interrupt the
-    /// sleep (EINTR from epoll_wait): reap then too.
+    /// A descriptor to sleep on. It is readable (level-triggered) while completions may be available, except for
+    /// completions that are available as soon as `submit` returns: reap after each submit, before sleeping. Completions
+    /// may also interrupt the sleep (epoll_wait fails with EINTR): reap in that case, too.
     fn event(&self) -> BorrowedFd<'_>;
 
-    /// An eventfd that is written to when completions may be there to reap, for event loops that read what woke them, as they
-    /// cannot read [`event`](Self::event). Ask before the first push; read it, then reap. As with `event`, reap after each
-    /// submit, too.
+    /// An eventfd that is signaled when completions may be available, for event loops that read the descriptor that
+    /// woke them ([`event`](Self::event) cannot be read). Request it before the first push. Read it, then reap. As with
+    /// `event`, reap after each submit, too.
     ///
     /// # Errors
-    /// [`IoError::Unsupported`] where the queue has none, or the host's.
+    /// [`IoError::Unsupported`] if the queue has no eventfd; or the host's error.
     fn eventfd(&mut self) -> Result<OwnedFd, IoError> {
         Err(IoError::Unsupported)
     }
 
-    /// Block until at least one request in flight has ended or none is in flight; nothing is reaped. Submits first.
+    /// Submit, then block until at least one request in flight has completed, or until none is in flight. Does not
+    /// reap.
     fn wait(&mut self);
 
-    /// Who really moves the bytes: `io_uring`, `threads`, `ram`, `null`.
+    /// The engine in use: `io_uring`, `threads`, `ram` or `null`.
     fn engine(&self) -> &'static str;
 
-    /// What it has done so far.
+    /// Counters since the creation.
     fn stats(&self) -> QueueStats;
 }

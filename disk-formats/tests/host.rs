@@ -134,7 +134,10 @@ fn on_large_sectors(point: &Path) {
     let vhd = point.join("disk.vhd");
     create_fixed(&vhd, 8 << 20).expect("an image");
     let error = direct(&vhd, Some(FormatName::Vhd)).open().err().expect("a refusal").to_string();
-    assert!(error.contains("direct I/O moves 4096 bytes") && error.contains("direct=off"), "{error}");
+    assert!(
+        error.contains("direct I/O needs units of 4096 bytes") && error.contains("direct=off"),
+        "{error}"
+    );
 }
 
 /// ext2 has no fallocate: a fixed disk gets its zeros written, as much as was reported, and is removed when it is

@@ -403,11 +403,11 @@ fn what_cannot_be_nested_says_why() {
     refused(&fill(CHILD_VHDX, DYNAMIC_VHDX), "//: a differencing disk inside another disk");
     refused(
         &fill(DYNAMIC_VHD, VHDX_4096),
-        "//: a VHD has sectors of 512 bytes, and the disk around it of 4096",
+        "//: a VHD has sectors of 512 bytes, but the outer disk has sectors of 4096",
     );
     refused(
         &fill(DYNAMIC_VHDX, VHDX_4096),
-        "//: it has sectors of 512 bytes, and the disk around it of 4096",
+        "//: it has sectors of 512 bytes, but the outer disk has sectors of 4096",
     );
     refused(&fill(RAW, DYNAMIC_VHDX), "//: the disk holds no image");
     refused(&inside(&path, "//1"), "//1: partition table is missing");

@@ -1,28 +1,29 @@
-//! The allocation of a range of a disk, found piece by piece with bounded work.
+//! The allocation status of a range of a disk, with a bound on the work.
 
 use std::time::{Duration, Instant};
 
 use crate::disk::{Allocation, Disk};
 use crate::error::IoError;
 
-/// Limits on the work of one call of [`allocations`].
+/// Limits of one call of [`allocations`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationLimits {
-    /// Pieces to be found.
+    /// Number of pieces to return.
     pub pieces: usize,
-    /// Calls of [`Disk::status`].
+    /// Number of calls of [`Disk::status`].
     pub look_ups: usize,
-    /// Bytes that one call covers.
+    /// Bytes that one call of [`Disk::status`] covers.
     pub window: u64,
-    /// Time after which there are no further calls.
+    /// Time after which [`Disk::status`] is not called again.
     pub time: Duration,
 }
 
-/// The allocation of the range of `len` bytes at `offset`, which lies inside the disk, from its start: of all of it, or as far as
-/// the limits allow. No two neighbours have the same status, and there is at least one piece.
+/// The allocation status of the range of `len` bytes at `offset`, which lies inside the disk. The result starts at
+/// `offset` and covers the range, or as much of it as the limits allow. It has at least one piece, and neighbors differ
+/// in status.
 ///
 /// # Errors
-/// The disk's, where not even the status at the start is known.
+/// The disk's, if even the status at `offset` cannot be read.
 pub fn allocations(
     disk: &dyn Disk,
     offset: u64,
@@ -38,7 +39,7 @@ pub fn allocations(
             Err(_) if !found.is_empty() => break,
             Err(error) => return Err(error),
         };
-        // A piece is never empty, or this would not end; nor longer than the requested range.
+        // A length of 0 would loop forever. A piece must not reach beyond the requested range.
         let piece = Allocation { len: piece.len.min(left), ..piece };
         if piece.len == 0 {
             break;

@@ -1,4 +1,4 @@
-//! The disk of any format: its queues, and its allocation status as the host reports it.
+//! A disk of any format: its queues, and its allocation status as the host reports it.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::map::map_now::map_now;
 use crate::queue::file_queue::file_queue;
 use crate::queue::{DiskQueue, QueueConfig};
 
-/// Bytes that one status covers at the most.
+/// Maximum number of bytes that one status covers.
 const STATUS: u64 = 64 << 30;
-/// Bytes that are mapped at once for it: the first time, and at the most. The cost grows with the pieces that they
-/// have, though only the first piece is returned, and the memory of a format's map may be small.
+/// Window in bytes that one step maps: the first, and the largest. Mapping costs time and map memory for each extent of
+/// the window, though only the first extent is used.
 const FIRST_WINDOW: u64 = 1 << 20;
 const LAST_WINDOW: u64 = 32 << 20;
 
@@ -111,7 +111,8 @@ mod tests {
     use crate::formats::format::Mapping;
     use crate::host::backing::BackingFile;
 
-    /// Every other sector is zeros, or all are. Keeps the longest range that was mapped at once.
+    /// A disk whose odd sectors are mapped and even sectors are zeros (`scattered`), or that is all zeros. Records the
+    /// longest range that was mapped at once.
     struct Pieces {
         info: DiskInfo,
         scattered: bool,
@@ -148,7 +149,7 @@ mod tests {
         }
     }
 
-    /// What a status costs does not depend on how far it may look: a short piece is found in a short window.
+    /// The cost of a status does not depend on the limit: a short piece is found in a short window.
     #[test]
     fn a_status_of_scattered_sectors_maps_little() {
         for (scattered, found, most) in [(true, 512, 1 << 20), (false, 1 << 30, 32 << 20)] {

@@ -9,34 +9,35 @@ use crate::host::backing::BackingFile;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Identity {
-    /// What the image says of itself: VHD's Unique Id, VHDX's Virtual Disk ID, as a UUID in the order of its text. Copies of an
-    /// image have the same, and so have all VHDX of a chain.
+    /// The identity that the image stores: VHD's Unique Id, VHDX's Virtual Disk ID, as the bytes of a UUID in text
+    /// order. Copies of an image have the same identity, as have all VHDX images of a chain.
     pub image: Option<[u8; 16]>,
-    /// A digest of where the disk's file is: inode and path; of a block device its path. Another one after the file was
-    /// copied or moved.
+    /// A digest of the location of the disk's file: its inode and path; for a block device its path. A copied or moved
+    /// file has another one.
     pub file: Option<[u8; 16]>,
 }
 
-/// The image's own identity; `None` where it is all zeros, which some programs write.
+/// The image's identity; `None` for all zeros, which some programs write.
 pub(crate) fn of_image(id: [u8; 16]) -> Option<[u8; 16]> {
     (id != [0; 16]).then_some(id)
 }
 
-/// See [`Identity::file`]; `None` where the host does not report it.
+/// See [`Identity::file`]; `None` if the host does not report it.
 pub(crate) fn of_file(file: &BackingFile) -> Option<[u8; 16]> {
     let metadata = file.file().metadata().ok()?;
     if metadata.file_type().is_block_device() {
-        // Its inode and its device number may be others after the host's next boot. A path below /dev/disk/by-id is not resolved.
+        // Inode and device number of a block device may change at the host's next boot. A path below /dev/disk/by-id is
+        // stable, so it is not resolved.
         let path = std::path::absolute(file.path()).ok()?;
         return Some(digest(&[path.as_os_str().as_bytes()]));
     }
     let path = file.path().canonicalize().ok()?;
-    // The path names the file system, too: its number (statvfs) is a device number on XFS and F2FS, and may be another
-    // one after the host's next boot.
+    // The path stands for the file system, too. Its number (statvfs) would not do: on XFS and F2FS it is a device
+    // number, which may change at the host's next boot.
     Some(digest(&[&metadata.ino().to_le_bytes(), path.as_os_str().as_bytes()]))
 }
 
-/// 128 bits: FNV-1a over all parts from two starts, each mixed by the finalizer of SplitMix64.
+/// 128 bits: FNV-1a over all parts with two offset bases, each finalized as in SplitMix64.
 fn digest(parts: &[&[u8]]) -> [u8; 16] {
     let half = |start: u64| {
         let bytes = parts.iter().flat_map(|part| part.iter());
@@ -77,7 +78,8 @@ mod tests {
         // The same name for another file.
         std::fs::rename(&b, &a).unwrap();
         assert_ne!(open(&a).identity(), of_a);
-        // Nothing else counts, as the number of the file system, which may be another one after the host's next boot.
+        // Nothing else is part of the digest, such as the file system's number, which may change at the host's next
+        // boot.
         let path = a.canonicalize().unwrap();
         let parts = [&a.metadata().unwrap().ino().to_le_bytes()[..], path.as_os_str().as_bytes()];
         assert_eq!(open(&a).identity().file, Some(digest(&parts)));

@@ -1,4 +1,4 @@
-//! The tools for an image file of any format. Those that write need an image that nobody uses.
+//! Tools for an image file of any format. Tools that write need an image that is not in use.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use crate::formats::name::FormatName;
 use crate::formats::nested;
 use crate::formats::open::OpenOptions;
 use crate::formats::parents::ParentRules;
-use crate::formats::rebase::{Rebase, rebase_keeping};
+use crate::formats::rebase::{Rebase, rebase_copying};
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::image::findings::{CheckReport, Compacted, End};
 use crate::image::{MergeError, Merged, RebaseError};
 
-/// The value of `$call`, with `$module` the module of the image's format.
+/// Evaluates `$call` with `$module` as the module of the image's format.
 macro_rules! dispatch {
     ($image:expr, $module:ident => $call:expr) => {
         match $image.format {
@@ -38,50 +38,49 @@ macro_rules! dispatch {
     };
 }
 
-/// What a check does about what it finds.
+/// Whether a check repairs the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Repair {
-    /// Only report it: nothing is written.
+    /// Only report; write nothing.
     ReportOnly,
-    /// Repair what can be repaired. Blocks whose entries point nowhere lose their data.
+    /// Repair what can be repaired. Blocks whose table entries are invalid lose their data.
     Repair,
 }
 
-/// Whether a disk may become smaller.
+/// Whether a resize may shrink the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shrink {
-    /// A smaller size is an error.
+    /// A size below the current one is an error.
     Refuse,
-    /// The end is cut off. Of a VHD or VHDX it must read as zeros.
+    /// The tail is cut off. The tail of a VHD or VHDX must read as zeros.
     Allow,
 }
 
-/// What a merge does if its parent has other children in the same directories.
+/// What a merge does if the parent has other children in the same directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Siblings {
-    /// The merge is refused.
+    /// Refuse the merge.
     Refuse,
-    /// The other children can no longer be opened.
+    /// Merge. The other children can no longer be opened.
     Orphan,
 }
 
-/// What a rebase does where the new parent's data differ.
+/// What a rebase does about data that differ between the old parent and the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RebaseData {
-    /// Nothing: the new parent must hold what the old one held, as after a move, a merge, or a change that the child can live
-    /// with.
+    /// Copy nothing. The caller guarantees that the new parent has the data of the old one (after a move or a merge),
+    /// or that the child may read other data.
     Assume,
-    /// What would read differently over the new parent is first copied to the child, from the old parent, which must still
-    /// exist.
+    /// First copy the data that differ from the old parent to the child. The old parent must still exist.
     Copy,
 }
 
-/// An image file: its path, its format, and where its parents may be. The file is opened by each method and closed again; where a
-/// method writes, nobody else may use it.
+/// An image file: its path, its format, and the rules for locating its parents. Each method opens the file and closes
+/// it again. While a method writes, nobody else may use the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     path: PathBuf,
@@ -90,7 +89,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The image at `path`, its format probed.
+    /// The image at `path`. Its format is probed.
     ///
     /// # Errors
     /// As [`FormatName::probe`].
@@ -100,44 +99,44 @@ impl Image {
         Ok(Self::of_format(path, format))
     }
 
-    /// The image at `path`, whatever it looks like: a damaged image may not be recognized.
+    /// The image at `path` with a given format, for damaged images that probing may not recognize.
     #[must_use]
     pub fn of_format(path: impl Into<PathBuf>, format: FormatName) -> Self {
         Self { path: path.into(), format, parents: ParentRules::default() }
     }
 
-    /// The same; parents are taken by these rules.
+    /// The same image with these rules for locating parents.
     #[must_use]
     pub fn with_parents(self, parents: ParentRules) -> Self {
         Self { parents, ..self }
     }
 
-    /// Its path.
+    /// Path of the image.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its format.
+    /// Format of the image.
     #[must_use]
     pub const fn format(&self) -> FormatName {
         self.format
     }
 
-    /// Describe it, or all of its chain.
+    /// Describe the image, or all images of its chain.
     ///
     /// # Errors
-    /// [`OpenError::Unsupported`] for a disk that is neither VHD nor VHDX; those of opening the image, and with
-    /// [`Scope::Chain`] its parents.
+    /// [`OpenError::Unsupported`] if the disk is neither VHD nor VHDX; errors of opening the image and, with
+    /// [`Scope::Chain`], its parents.
     pub fn info(&self, scope: Scope) -> Result<Vec<ImageInfo>, OpenError> {
         dispatch!(self, format => inspect::<format::Image>(&self.path, scope, &self.parents))
     }
 
-    /// Find all that is wrong with the image by itself, without its parents, in one run. Of other disks than VHD and VHDX: whether
-    /// they open.
+    /// Check the image alone, without its parents, and report all defects. For formats other than VHD and VHDX, only
+    /// opens the image.
     ///
     /// # Errors
-    /// The host's while opening and reading. What is wrong with the image is in the report.
+    /// Errors of the host while opening and reading. Defects of the image are in the report.
     pub fn check(&self, repair: Repair) -> Result<CheckReport, OpenError> {
         if self.format.has_blocks() {
             let (path, repair) = (&*self.path, repair == Repair::Repair);
@@ -154,7 +153,7 @@ impl Image {
             let report = checked?.map_err(os)?;
             return Ok(match end {
                 End::MayBeCut => report,
-                // What nothing uses belongs to the disk around it.
+                // Space that the inner image does not use belongs to the outer disk, so it is no leak.
                 End::Stays => report.without_leaks(),
             });
         }
@@ -163,11 +162,12 @@ impl Image {
         options.open_format().map(|_| CheckReport::default())
     }
 
-    /// Differencing disks in its directory whose parent it is: they read something else, or are refused, once its content or its
-    /// size has changed. Files beside it that cannot be opened are left out. None for other disks than VHD and VHDX.
+    /// Differencing disks in the image's directory that have it as their parent. If the image's data or size change,
+    /// the children read other data or are refused. Files in the directory that cannot be opened are skipped. Empty for
+    /// formats other than VHD and VHDX.
     ///
     /// # Errors
-    /// Those of opening the image.
+    /// Errors of opening the image.
     pub fn children(&self) -> Result<Vec<PathBuf>, OpenError> {
         match self.format.has_blocks() {
             true => dispatch!(self, format => children::<format::Image>(&self.path)),
@@ -175,15 +175,15 @@ impl Image {
         }
     }
 
-    /// Give it the virtual size `size` in bytes. Growing adds zeros. Shrinking must be allowed, and needs a tail of zeros: the guest
-    /// must have freed it before; of a raw image what is there is cut off.
+    /// Change the virtual size to `size` bytes. Growing adds zeros. Shrinking must be allowed, and the tail of a VHD or
+    /// VHDX must read as zeros, so the guest must discard it first. The tail of a raw image is cut off with its data.
     ///
-    /// A differencing disk ends where its parent does or behind. After a power failure the disk has the old size or the new
-    /// one.
+    /// A differencing disk cannot be resized to, or from, a size below its parent's. After a power failure the disk has
+    /// either the old size or the new one.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] for sizes that the kind of disk cannot have, and where the tail holds data;
-    /// [`OpenError::Unsupported`] where shrinking is not allowed, and for block devices; the host's error.
+    /// [`OpenError::Invalid`] for sizes that the kind of disk cannot have, and if the tail holds data;
+    /// [`OpenError::Unsupported`] if shrinking is not allowed, and for block devices; the host's error.
     pub fn resize(&self, size: u64, shrink: Shrink) -> Result<(), OpenError> {
         let shrink = shrink == Shrink::Allow;
         match self.format {
@@ -202,22 +202,22 @@ impl Image {
         }
     }
 
-    /// Make the file as small as its content allows: blocks that hold nothing are freed, others move into the gaps, and the
-    /// file is cut. `progress` gets the blocks looked at and their number, and says whether to go on. After a power failure, or
-    /// when it was stopped, the image is good.
+    /// Make the file as small as its content allows: free blocks that read as zeros, move other blocks into the gaps,
+    /// and truncate the file. `progress` is called with the number of blocks examined and the total number, and returns
+    /// whether to continue. The image is consistent after a power failure and if `progress` stops the call.
     ///
     /// # Errors
-    /// [`OpenError::Unsupported`] for a disk that has no blocks; [`OpenError::Invalid`] for a damaged image; the host's.
+    /// [`OpenError::Unsupported`] for formats without blocks; [`OpenError::Invalid`] for a damaged image; the host's.
     pub fn compact(&self, progress: impl FnMut(u64, u64) -> bool) -> Result<Compacted, OpenError> {
         dispatch!(self, format => format::compact(self.open_file()?, progress))
     }
 
-    /// Write what it holds into its parent, and delete it. Its children must be rebased to the parent afterwards. `progress` gets
-    /// the bytes of the disk done and their number, and says whether to go on. On a file system that can clone, whole blocks
-    /// are cloned instead of copied.
+    /// Write the image's data into its parent, and delete the image. Its children must be rebased to the parent
+    /// afterwards. `progress` is called with the number of bytes processed and the total number, and returns whether to
+    /// continue. Whole blocks are cloned instead of copied if the file system supports that.
     ///
-    /// After a power failure, or when it was stopped, the child reads as it did, and merging again continues. Other disks with
-    /// this parent are refused once anything was copied.
+    /// After a power failure, or if `progress` stops the call, the image's data are unchanged, and another merge
+    /// continues. Other children of this parent are refused as soon as data were copied.
     ///
     /// # Errors
     /// [`MergeError`].
@@ -230,11 +230,12 @@ impl Image {
         dispatch!(self, format => merge::<format::Image>(&self.path, &self.parents, force, progress))
     }
 
-    /// Make the image at `parent` its parent. Returns the bytes copied. `progress` gets the bytes of the disk done and their
-    /// number, and says whether to go on; with [`RebaseData::Assume`] it is not called.
+    /// Make the image at `parent` the parent of this image. Returns the number of bytes copied. `progress` is called
+    /// with the number of bytes processed and the total number, and returns whether to continue; with
+    /// [`RebaseData::Assume`] it is not called.
     ///
-    /// Copies are flushed before the parent is switched: after a power failure, or when it was stopped, the child has the old
-    /// parent or the new one.
+    /// The copies are flushed before the parent is switched: after a power failure, or if `progress` stops the call,
+    /// the image has either the old parent or the new one.
     ///
     /// # Errors
     /// [`RebaseError`].
@@ -252,21 +253,21 @@ impl Image {
                 Ok(noted.map(|()| 0)?)
             }
             RebaseData::Copy => {
-                dispatch!(self, format => rebase_keeping::<format::Image>(path, parent, rules, progress))
+                dispatch!(self, format => rebase_copying::<format::Image>(path, parent, rules, progress))
             }
         }
     }
 
-    /// Its file, for writing.
+    /// Open the file for writing.
     fn open_file(&self) -> Result<Arc<BackingFile>, OpenError> {
         Ok(Arc::new(BackingFile::open(&self.path, Access::default())?))
     }
 
-    /// Why its format has no such tool.
+    /// The error for formats that lack the tool.
     fn without_blocks(&self) -> OpenError {
         #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
         if self.format.has_blocks() {
-            return self.format.left_out(&self.path);
+            return self.format.not_built(&self.path);
         }
         self.unsupported(format!("a {} disk has no blocks and no parents", self.format))
     }

@@ -1,4 +1,4 @@
-//! What a disk is: size, sectors, and what it can do.
+//! Description of a disk: size, sectors, and capabilities.
 
 /// A logical sector size that guests can address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum SectorSize {
 }
 
 impl SectorSize {
-    /// In bytes.
+    /// Bytes.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         match self {
@@ -19,7 +19,7 @@ impl SectorSize {
         }
     }
 
-    /// Power of two of the size.
+    /// Base-2 logarithm of the size.
     #[must_use]
     pub const fn shift(self) -> u32 {
         match self {
@@ -28,7 +28,7 @@ impl SectorSize {
         }
     }
 
-    /// From bytes; `None` for a size that guests cannot address.
+    /// The sector size of `bytes`; `None` if guests cannot address it.
     #[must_use]
     pub const fn from_bytes(bytes: u32) -> Option<Self> {
         match bytes {
@@ -39,34 +39,34 @@ impl SectorSize {
     }
 }
 
-/// Format and kind of a disk, as the command line names them.
+/// Format and kind of a disk, by their command-line names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// `raw`, `passthrough`, `vhd`, `vhdx`, `ram` or `null`.
     pub format: &'static str,
-    /// `fixed`, `dynamic`, `differencing`, where the format has kinds.
+    /// `fixed`, `dynamic` or `differencing`, if the format has kinds.
     pub subformat: Option<&'static str>,
 }
 
-/// How a disk discards.
+/// Discard capabilities of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiscardLimits {
     /// Bytes; smaller or unaligned discards may do nothing. A power of two, at least one logical sector.
     pub granularity: u64,
-    /// Whether a discarded range reads as zeros (else as old data or zeros).
+    /// Whether a discarded range reads as zeros (otherwise as old data or zeros).
     pub reads_zero: bool,
 }
 
-/// What a disk is. Constant while it is open, but for `capacity`, which an online resize may raise.
+/// Description of a disk. Constant while the disk is open, except for `capacity`, which an online resize may raise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskInfo {
     /// Kind of disk.
     pub kind: Kind,
-    /// Bytes; whole logical sectors.
+    /// Bytes; a multiple of the logical sector.
     pub capacity: u64,
     /// Smallest addressable unit.
     pub logical_sector: SectorSize,
-    /// Bytes that the medium writes at once without read-modify-write; a power of two, at least the logical sector.
+    /// Bytes that the medium writes without read-modify-write; a power of two, at least the logical sector.
     pub physical_sector: u32,
     /// Writes are refused.
     pub read_only: bool,
@@ -74,10 +74,10 @@ pub struct DiskInfo {
     pub volatile_cache: bool,
     /// A write can be on stable storage when it completes (force unit access).
     pub fua: bool,
-    /// How it discards; `None` where it does not.
+    /// Discard capabilities; `None` if the disk does not support discards.
     pub discard: Option<DiscardLimits>,
-    /// Alignment in bytes of buffer addresses below which I/O is bounced (1: none). Above 1, buffers whose length is not
-    /// whole logical sectors are bounced too.
+    /// Required alignment of buffer addresses in bytes (1: none). I/O with other buffers is bounced. If above 1, the
+    /// length of each buffer must be whole logical sectors, too.
     pub buffer_alignment: u32,
 }
 

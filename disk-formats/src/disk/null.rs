@@ -1,4 +1,4 @@
-//! The null disk: completes at once and transfers no data, to measure adapters and queues alone.
+//! The null disk completes requests at once and transfers no data, to measure adapters and queues alone.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::error::{IoError, OpenError};
 use crate::queue::instant::{Medium, instant_queue};
 use crate::queue::{DiskQueue, QueueConfig, Request};
 
-/// A disk that has a capacity and nothing else. Reads leave the buffers as they are.
+/// A disk without storage. Reads leave the buffers unchanged.
 #[derive(Debug)]
 pub struct NullDisk(Arc<Null>);
 
@@ -19,14 +19,14 @@ impl NullDisk {
     /// A null disk of `capacity` bytes.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] where the capacity is not whole sectors.
+    /// [`OpenError::Invalid`] if the capacity is not whole sectors.
     pub fn new(capacity: u64, logical_sector: SectorSize) -> Result<Self, OpenError> {
         let info = memory_info("null", capacity, logical_sector)?;
         Ok(Self(Arc::new(Null(info))))
     }
 }
 
-/// What disks without files have in common.
+/// The description of a disk without files.
 pub(crate) fn memory_info(
     format: &'static str,
     capacity: u64,

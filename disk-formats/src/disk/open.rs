@@ -1,4 +1,4 @@
-//! Opening a disk by its path, which may lead into another disk.
+//! Opening a disk by its path. The path may lead into another disk (a nested image).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ impl FormatName {
     /// The format of the disk at `path`: see [`OpenOptions::format`].
     ///
     /// # Errors
-    /// [`OpenError::Unsupported`] where name and content disagree; the host's error.
+    /// [`OpenError::Unsupported`] if name and content disagree; the host's error.
     pub fn probe(path: &Path) -> Result<Self, OpenError> {
         let inside = OpenOptions { read_only: true, ..OpenOptions::new(path) };
         let Some(opened) = nested::open(&inside) else { return probe_file(path) };
@@ -25,7 +25,7 @@ impl FormatName {
 }
 
 impl OpenOptions {
-    /// Open it.
+    /// Open the disk.
     ///
     /// # Errors
     /// [`OpenError`] names the path and what is wrong.
@@ -33,7 +33,7 @@ impl OpenOptions {
         Ok(Arc::new(FileDisk::new(self.open_format()?)))
     }
 
-    /// Open its format alone: for tools that map rather than read and write.
+    /// Open only the format, for tools that map ranges rather than transfer data.
     ///
     /// # Errors
     /// As [`open`](Self::open).

@@ -10,7 +10,7 @@ use crate::host::memory::HostMemory;
 use crate::queue::instant::{Medium, instant_queue};
 use crate::queue::{DiskQueue, Op, QueueConfig, Request};
 
-/// A disk in memory. Its queues share it; it is empty when it is made and gone when it is dropped.
+/// A disk in memory, which all its queues share. It reads as zeros at first. Dropping it frees the memory.
 #[derive(Debug)]
 pub struct RamDisk(Arc<Ram>);
 
@@ -24,7 +24,7 @@ impl RamDisk {
     /// A RAM disk of `capacity` bytes that reads as zeros.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] where the capacity is not whole sectors, [`OpenError::Os`] where the host cannot map it.
+    /// [`OpenError::Invalid`] if the capacity is not whole sectors; [`OpenError::Os`] if the host refuses the memory.
     pub fn new(capacity: u64, logical_sector: SectorSize) -> Result<Self, OpenError> {
         let info = memory_info("ram", capacity, logical_sector)?;
         let refused = |source| OpenError::Os { path: "ram".into(), action: "cannot map its memory", source };
@@ -41,7 +41,7 @@ impl Medium for Ram {
 
     #[inline]
     fn perform(&self, request: &Request<'_>) -> Result<(), IoError> {
-        // Checked to lie inside the capacity, which fits a usize.
+        // The request was validated: it lies inside the capacity, which fits a usize.
         let (mut at, len) = (request.offset as usize, request.len as usize);
         match request.op {
             Op::Read => request.bufs.iter().for_each(|buf| at += self.memory.buf(at, buf.len()).copy_to(buf)),

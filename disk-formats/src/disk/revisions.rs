@@ -1,14 +1,14 @@
-//! The [`DiskInfo`] of a disk whose capacity may change while it is in use. Readers get a reference without a lock, and
-//! references to earlier revisions stay valid.
+//! The [`DiskInfo`] of a disk whose capacity may change while the disk is open. Readers get a reference without a lock.
+//! References to earlier revisions stay valid.
 
 use std::sync::OnceLock;
 
 use crate::disk::info::DiskInfo;
 
-/// Changes at the most while the disk is open: each is kept.
+/// Maximum number of changes while the disk is open: no revision is freed before.
 const MOST: usize = 1000;
 
-/// The disk as it was first, and as it was after each change.
+/// A linked list of revisions, from the first to the current one.
 #[derive(Debug)]
 pub(crate) struct Revisions {
     info: DiskInfo,
@@ -24,7 +24,7 @@ impl Revisions {
         std::iter::successors(Some(self), |revision| revision.next.get().map(Box::as_ref))
     }
 
-    /// As it is now.
+    /// The current revision.
     #[inline]
     pub(crate) fn current(&self) -> &DiskInfo {
         let mut revision = self;
@@ -34,13 +34,13 @@ impl Revisions {
         &revision.info
     }
 
-    /// It has another capacity from now on. False: it was changed too often.
+    /// Append a revision with another capacity. False if there were too many changes.
     pub(crate) fn set_capacity(&self, capacity: u64) -> bool {
         let new = |info: &DiskInfo| Box::new(Self::new(DiskInfo { capacity, ..info.clone() }));
         if self.current().capacity == capacity {
             return true;
         }
-        // If another thread appended first, append behind it.
+        // If another thread appends first, this revision follows that one.
         self.all().take(MOST).any(|last| last.next.get().is_none() && last.next.set(new(&last.info)).is_ok())
     }
 }

@@ -1,5 +1,6 @@
-//! Chains of images of one format: opens the parents of a differencing disk in order, down to the last, finds the children
-//! of an image, and refuses loops. Which parent a child names, and whether a file is that parent, is the format's ([`Member`]).
+//! Chains of images of one format. This module opens the parents of a differencing disk in order, down to the root,
+//! finds the children of an image, and refuses loops. The format ([`Member`]) knows the candidates for a child's parent
+//! and checks them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,15 +12,15 @@ use crate::formats::parents::{MAX_DEPTH, ParentRules, Search, identity};
 use crate::host::backing::{Access, BackingFile};
 use crate::image::images_beside;
 
-/// An image by itself.
+/// One image of a chain.
 pub(crate) trait Member: Sized {
-    /// Bytes of memory that the metadata of a chain may take.
+    /// Limit of the memory, in bytes, for the metadata of a chain.
     const MEMORY: u64;
 
-    /// Open an image without its parents. Its metadata may take so many bytes of memory.
+    /// Open an image without its parents. `memory` limits the memory, in bytes, for its metadata.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] names the field that is wrong; else as [`BackingFile::open`].
+    /// [`OpenError::Invalid`] names the invalid field; else as [`BackingFile::open`].
     fn open_within(path: &Path, access: Access, memory: u64) -> Result<Self, OpenError>;
 
     /// Open an image without its parents.
@@ -27,12 +28,12 @@ pub(crate) trait Member: Sized {
         Self::open_within(path, access, Self::MEMORY)
     }
 
-    /// What an error means where the image at `path` was to be a parent.
+    /// Convert an error of opening the image at `path` as a parent.
     fn as_parent(_path: &Path, error: OpenError) -> OpenError {
         error
     }
 
-    /// Its file.
+    /// The image's file.
     fn file(&self) -> &Arc<BackingFile>;
 
     /// `fixed`, `dynamic` or `differencing`.
@@ -41,30 +42,30 @@ pub(crate) trait Member: Sized {
     /// Virtual size in bytes.
     fn size(&self) -> u64;
 
-    /// Bytes of memory that its metadata take.
+    /// Memory in bytes that its metadata use.
     fn memory(&self) -> u64 {
         0
     }
 
-    /// Whether it names a parent.
+    /// Whether it is a differencing disk.
     fn is_child(&self) -> bool;
 
-    /// The files that its parent may be, the likeliest first.
+    /// Paths that the parent may have, the most likely first.
     fn candidates(&self) -> Result<Vec<PathBuf>, OpenError>;
 
-    /// Check that this is the parent that the child was made of, and unchanged since.
+    /// Check that `parent` is the parent that the child was created over, and that it has not changed since.
     ///
     /// # Errors
-    /// What differs.
+    /// The field that differs.
     fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), BadField>;
 
-    /// Whether it notes the identity of this image as that of its parent.
-    fn names(&self, parent: &Self) -> bool;
+    /// Whether the child has recorded the identity of `parent` as its parent's.
+    fn has_parent_id(&self, parent: &Self) -> bool;
 }
 
-/// An image that describes itself.
+/// An image that can be described.
 pub(crate) trait Describe: Member {
-    /// What it says of itself.
+    /// Describe the image.
     fn describe(&self) -> Result<ImageInfo, OpenError>;
 }
 
@@ -87,7 +88,7 @@ pub(crate) fn inspect<M: Describe>(
 /// Open the parents of the last image, down to one that has none.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] with the parents that were tried, [`OpenError::Unsupported`] for chains that are too long.
+/// [`OpenError::Invalid`] lists the parents that were tried; [`OpenError::Unsupported`] for chains that are too long.
 pub(crate) fn open_parents<M: Member>(
     images: &mut Vec<M>,
     access: Access,
@@ -96,7 +97,7 @@ pub(crate) fn open_parents<M: Member>(
     open_parents_within(images, access, rules, M::MEMORY)
 }
 
-/// The same, with metadata that take so many bytes of memory at the most.
+/// As [`open_parents`], with `memory` as the limit, in bytes, for the metadata of the chain.
 pub(crate) fn open_parents_within<M: Member>(
     images: &mut Vec<M>,
     access: Access,
@@ -124,17 +125,18 @@ pub(crate) fn open_parents_within<M: Member>(
     Ok(())
 }
 
-/// The parent of a differencing disk, opened by itself.
+/// Open the parent of a differencing disk, without the parent's own parents.
 ///
 /// # Errors
-/// [`OpenError::Unsupported`] for a disk of another kind; [`OpenError::Invalid`] with the parents that were tried.
+/// [`OpenError::Unsupported`] if `child` is not a differencing disk; [`OpenError::Invalid`] lists the parents that were
+/// tried.
 pub(crate) fn open_parent<M: Member>(child: &M, access: Access, rules: &ParentRules) -> Result<M, OpenError> {
-    refuse_no_child(child)?;
+    require_differencing(child)?;
     let mut search = Search::new(child.file().path(), child.file().file(), rules)?;
     find_parent(child, access, rules, &mut search, M::MEMORY)
 }
 
-/// The parent that the child names.
+/// Search for the parent of `child`.
 fn find_parent<M: Member>(
     child: &M,
     access: Access,
@@ -147,11 +149,11 @@ fn find_parent<M: Member>(
     search.find(child.file().path(), child.candidates()?, open, check)
 }
 
-/// Refuse an image that names no parent.
+/// Refuse an image that is not a differencing disk.
 ///
 /// # Errors
 /// [`OpenError::Unsupported`].
-pub(crate) fn refuse_no_child<M: Member>(image: &M) -> Result<(), OpenError> {
+pub(crate) fn require_differencing<M: Member>(image: &M) -> Result<(), OpenError> {
     if image.is_child() {
         return Ok(());
     }
@@ -159,10 +161,10 @@ pub(crate) fn refuse_no_child<M: Member>(image: &M) -> Result<(), OpenError> {
     Err(OpenError::Unsupported { path: image.file().path().into(), reason })
 }
 
-/// Open the image at `parent`, the new parent of `child`, which may not be in its chain.
+/// Open the chain of `parent`, the new parent of `child`, and refuse it if it contains `child`.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] where it is; else those of opening the chain.
+/// [`OpenError::Invalid`] for a loop; else the errors of opening the chain.
 pub(crate) fn refuse_loop<M: Member>(child: &Path, parent: M, rules: &ParentRules) -> Result<(), OpenError> {
     let os = |source| OpenError::Os { path: child.into(), action: "cannot open", source };
     let own = identity(child, &std::fs::File::open(child).map_err(os)?)?;
@@ -177,11 +179,11 @@ pub(crate) fn refuse_loop<M: Member>(child: &Path, parent: M, rules: &ParentRule
     opened
 }
 
-/// Refuse a size of a differencing disk, from which on or to which it would end before its parent: what is cut off
-/// would be the parent's data, and what is added must not be.
+/// Refuse to resize a differencing disk whose old or new size is below its parent's: cutting off would hide the
+/// parent's data, and growing would expose them.
 ///
 /// # Errors
-/// [`OpenError::Invalid`]; those of opening the parent.
+/// [`OpenError::Invalid`]; errors of opening the parent.
 pub(crate) fn refuse_size_below_parent<M: Member>(
     image: &M,
     size: u64,
@@ -191,34 +193,34 @@ pub(crate) fn refuse_size_below_parent<M: Member>(
     if !image.is_child() || size == old {
         return Ok(());
     }
-    // Its size counts, not its content.
+    // Only the parent's size matters, so a changed parent is accepted.
     let parent = open_parent(image, Access::READ_ONLY, &ParentRules { any_time: true, ..rules.clone() })?;
     let least = parent.size();
     if size.min(old) >= least {
         return Ok(());
     }
     let place = parent.file().path().display();
-    let expected = format!("{least} bytes or more, before and after: its parent {place} has as many");
+    let expected = format!("at least {least} bytes (the size of its parent {place}), before and after");
     Err(BadField::new("size", format!("{size} bytes, {old} before"), expected).of(image.file().path()))
 }
 
-/// Differencing disks in the directory of `path` whose parent it is: they read something else, or are refused, once its
-/// content or its size has changed.
+/// Differencing disks in the directory of `path` that have the image as their parent. If the image's data or size
+/// change, they read other data or are refused.
 ///
 /// # Errors
-/// As [`Member::open`], of the image itself. Files beside it that cannot be opened are left out.
+/// As [`Member::open`] for the image itself. Files in the directory that cannot be opened are skipped.
 pub(crate) fn children<M: Member>(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
     Ok(children_of(&M::open(path, Access::READ_ONLY)?, [path, path], path))
 }
 
-/// Disks beside these files whose parent is `parent`, without `except`.
+/// Images in the directories of `beside` whose parent is `parent`, without `except`.
 pub(crate) fn children_of<M: Member>(parent: &M, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
     images_beside(beside, except, |path| {
-        M::open(path, Access::READ_ONLY).is_ok_and(|image| image.names(parent))
+        M::open(path, Access::READ_ONLY).is_ok_and(|image| image.has_parent_id(parent))
     })
 }
 
-/// The alignment that buffers need for direct I/O to any image.
+/// The buffer alignment that direct I/O to all images requires.
 pub(crate) fn buffer_alignment<M: Member>(images: &[M]) -> u32 {
     images.iter().filter_map(|image| image.file().direct()).map(|direct| direct.memory).max().unwrap_or(1)
 }

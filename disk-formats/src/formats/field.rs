@@ -1,10 +1,10 @@
-//! A field of an image that may not be what it is.
+//! An invalid field of an image.
 
 use std::path::Path;
 
 use crate::error::OpenError;
 
-/// The words of [`OpenError::Invalid`], without the file.
+/// The fields of [`OpenError::Invalid`] except the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadField {
     pub(crate) field: &'static str,
@@ -17,7 +17,7 @@ impl BadField {
         Self { field, value: value.into(), expected: expected.into() }
     }
 
-    /// The error of `path`.
+    /// The error for the image at `path`.
     pub(crate) fn of(self, path: &Path) -> OpenError {
         OpenError::Invalid {
             path: path.into(),

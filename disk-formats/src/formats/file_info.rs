@@ -1,4 +1,4 @@
-//! What a disk is that lies in a file of the host, and which sizes it can have.
+//! The description of a disk in a file of the host, and the sizes that it can have.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
 use crate::host::backing::BackingFile;
 
-/// Physical sector that guests see for a file: the write unit of today's media.
+/// Physical sector size that guests see for a file: the write unit of common media.
 const FILE_PHYSICAL_SECTOR: u32 = 4096;
 
-/// Refuse sizes that no guest can address.
+/// Refuse a size that is not whole sectors.
 pub(crate) fn whole_sectors(path: &Path, size: u64, sector: SectorSize) -> Result<(), OpenError> {
     let bytes = u64::from(sector.bytes());
     if size >= bytes && size.is_multiple_of(bytes) {
@@ -24,7 +24,16 @@ pub(crate) fn whole_sectors(path: &Path, size: u64, sector: SectorSize) -> Resul
     })
 }
 
-/// What a disk of `capacity` bytes is whose top image is in `file`.
+/// Refuse to shrink an image from `old` to `new` bytes, unless `shrink` allows it.
+pub(crate) fn check_shrink(path: &Path, old: u64, new: u64, shrink: bool) -> Result<(), OpenError> {
+    if new >= old || shrink {
+        return Ok(());
+    }
+    let reason = format!("it has {old} bytes: to make it smaller, allow it (--shrink)");
+    Err(OpenError::Unsupported { path: path.into(), reason })
+}
+
+/// The description of a disk of `capacity` bytes whose top image is `file`.
 pub(crate) fn file_info(
     file: &BackingFile,
     kind: Kind,

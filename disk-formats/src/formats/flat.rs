@@ -1,4 +1,4 @@
-//! Disks whose bytes lie in one file in order, from its start: raw files and block devices.
+//! Disks whose content is a range of one file: raw files, block devices, and parts of them.
 
 pub(crate) mod passthrough;
 pub(crate) mod raw;
@@ -15,12 +15,12 @@ use crate::host::backing::BackingFile;
 use crate::host::store::Store;
 use crate::map::extent::{Extents, Place};
 
-/// One run of one file, as a format.
+/// A disk that is the first `capacity` bytes of one file.
 #[derive(Debug)]
 pub struct Flat {
     info: Revisions,
     files: [Arc<BackingFile>; 1],
-    /// The disk ends where the file ends.
+    /// The disk is the whole file.
     whole: bool,
     /// Serializes resizes: compare, change and publish the size.
     #[expect(clippy::disallowed_types, reason = "to be resized is no request")]
@@ -28,12 +28,12 @@ pub struct Flat {
 }
 
 impl Flat {
-    /// The first [`DiskInfo::capacity`] bytes of a file.
+    /// A disk that is the first [`DiskInfo::capacity`] bytes of a file.
     pub(crate) fn new(info: DiskInfo, file: Arc<BackingFile>) -> Self {
         Self { info: Revisions::new(info), files: [file], whole: false, resize: Default::default() }
     }
 
-    /// All of a file, which may grow.
+    /// A disk that is a whole file, and may grow with it.
     pub(crate) fn whole(info: DiskInfo, file: Arc<BackingFile>) -> Self {
         Self { whole: true, ..Self::new(info, file) }
     }
@@ -46,7 +46,7 @@ impl Flat {
         if self.info.set_capacity(capacity) {
             return Ok(capacity);
         }
-        Err(self.unsupported("it was resized too often while it is in use".to_owned()))
+        Err(self.unsupported("it was resized too often since it was opened".to_owned()))
     }
 }
 
@@ -98,7 +98,7 @@ impl Format for Flat {
         let _alone = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
         let (info, file) = (self.info.current(), &self.files[0]);
         if !self.whole {
-            return Err(crate::formats::format::not_in_use(self));
+            return Err(crate::formats::format::cannot_grow(self));
         }
         whole_sectors(file.path(), capacity, info.logical_sector)?;
         if capacity < info.capacity {
@@ -111,7 +111,7 @@ impl Format for Flat {
                 return Err(self.unsupported("a block device has the size that its host gives it".to_owned()));
             }
             if !file.writable() {
-                return Err(self.unsupported("it is open for reading alone".to_owned()));
+                return Err(self.unsupported("it is open read-only".to_owned()));
             }
             let grown = file.set_size(capacity).and_then(|()| Ok(file.sync()?));
             let action = "cannot resize";
@@ -152,12 +152,12 @@ mod tests {
         assert_eq!((disk.info().capacity, path.metadata().unwrap().len()), (2 * MIB, 2 * MIB));
         assert!(refused(disk.grow(MIB)).contains("cannot be made smaller"));
         assert!(refused(disk.grow(2 * MIB + 1)).contains("whole sectors"));
-        // From outside, with part of a sector behind.
+        // The file grew outside of this process, by more than whole sectors.
         set_len(&path, 3 * MIB + 100);
         assert_eq!(disk.info().capacity, 2 * MIB);
         assert_eq!(disk.rescan().unwrap(), 3 * MIB);
         assert_eq!(disk.info().capacity, 3 * MIB);
-        // What is there already is not cut off.
+        // Data beyond the new capacity stay in the file.
         set_len(&path, 5 * MIB);
         assert_eq!(disk.grow(4 * MIB).unwrap(), 4 * MIB);
         assert_eq!(path.metadata().unwrap().len(), 5 * MIB);
@@ -172,12 +172,12 @@ mod tests {
         let path = folder.path().join("disk.raw");
         Raw::create(&path, MIB).unwrap();
         let reader = OpenOptions { read_only: true, ..OpenOptions::new(&path) }.open().unwrap();
-        assert!(refused(reader.grow(2 * MIB)).contains("reading alone"));
+        assert!(refused(reader.grow(2 * MIB)).contains("read-only"));
         assert_eq!(path.metadata().unwrap().len(), MIB);
         let fixed = folder.path().join("fixed.vhd");
         vhd::create_fixed(&fixed, MIB).unwrap();
         let fixed = OpenOptions::new(&fixed).open().unwrap();
-        assert!(refused(fixed.grow(2 * MIB)).contains("vhd images are resized while nobody uses them"));
+        assert!(refused(fixed.grow(2 * MIB)).contains("vhd images cannot be resized while they are in use"));
         assert_eq!(fixed.rescan().unwrap(), MIB);
     }
 
@@ -192,7 +192,7 @@ mod tests {
             std::thread::scope(|scope| {
                 for size in [2, 5, 3, 4] {
                     let disk = &disk;
-                    // Smaller than what another has made of it: refused.
+                    // Fails if another thread has already made the disk larger.
                     scope.spawn(move || drop((disk.grow(size * MIB), disk.rescan())));
                 }
             });

@@ -1,4 +1,4 @@
-//! The contract of a format: it maps, and keeps its metadata; it moves no payload.
+//! The contract of a format: it maps ranges and manages metadata. The queue transfers the payload.
 
 use std::sync::Arc;
 
@@ -9,42 +9,42 @@ use crate::host::backing::BackingFile;
 use crate::map::epochs::Epochs;
 use crate::map::extent::Extents;
 
-/// Whether a range could be mapped at once.
+/// The result of mapping a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
     /// The extents cover the range exactly.
     Ready,
-    /// Metadata must be read or a block allocated first: call [`Format::prepare_read`] or
-    /// [`Format::prepare_write`] where blocking is allowed, then map again. The extents are to be ignored.
+    /// Metadata must be read, or a block allocated, before the range can be mapped. Call [`Format::prepare_read`] or
+    /// [`Format::prepare_write`] on a thread that may block, then map again. The extents are invalid.
     Blocked,
 }
 
-/// How a disk is flushed.
+/// What a flush of a disk requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// Synchronising the files ([`Format::files`], those opened for writing) is all.
+    /// [`BackingFile::sync`] of all files ([`Format::files`]) that are open for writing.
     SyncFiles,
-    /// [`Format::flush`] must run: the format has metadata to write in order.
+    /// [`Format::flush`], because the format has metadata to write in order.
     Format,
 }
 
 /// A disk format. Shared by all queues of a disk.
 ///
-/// Ranges are bytes, whole logical sectors, inside the capacity: the queue has checked them.
+/// Ranges are in bytes. The queue has checked that they are whole logical sectors inside the capacity.
 ///
 /// # Contract
-/// - `map_*` never block on I/O, take no lock and allocate nothing once the extents are warm.
-/// - `map_write` returns only [`Place::File`](crate::Place::File) pieces. The payload goes exactly there; when it has
-///   arrived, the queue calls [`written`](Self::written) with the same range and only then completes the request.
-/// - Everything else may block and runs on a helper thread.
-/// - After [`flush`](Self::flush) (or the synchronised files, where [`flush_kind`](Self::flush_kind) says
-///   [`Flush::SyncFiles`]), everything completed before it was called survives a power failure.
-/// - A failed operation leaves the disk as it was.
+/// - `map_*` never wait for I/O and take no lock. They allocate nothing after warm-up of the extents.
+/// - `map_write` returns only [`Place::File`](crate::Place::File) extents. The payload goes exactly there. When it is
+///   written, the queue calls [`written`](Self::written) with the same range, and completes the request after that.
+/// - All other methods may block and run on a helper thread.
+/// - After [`flush`](Self::flush) (or, if [`flush_kind`](Self::flush_kind) returns [`Flush::SyncFiles`], after a sync
+///   of the files), all requests that completed before the flush began survive a power failure.
+/// - A failed operation leaves the disk unchanged.
 pub trait Format: Send + Sync {
-    /// What the disk is.
+    /// Description of the disk.
     fn info(&self) -> &DiskInfo;
 
-    /// The files that extents name, by index. Constant while the disk is open.
+    /// The files that extents refer to by index. Constant while the disk is open.
     fn files(&self) -> &[Arc<BackingFile>];
 
     /// As [`Identity::image`](crate::Identity::image).
@@ -52,79 +52,79 @@ pub trait Format: Send + Sync {
         None
     }
 
-    /// Where `len` bytes at `offset` are read from.
+    /// Map a range for reading.
     ///
     /// # Errors
-    /// [`IoError::Damaged`] where the metadata contradict themselves.
+    /// [`IoError::Damaged`] if the metadata are inconsistent.
     fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError>;
 
-    /// Where `len` bytes at `offset` are written to.
+    /// Map a range for writing.
     ///
     /// # Errors
-    /// [`IoError::Damaged`] where the metadata contradict themselves.
+    /// [`IoError::Damaged`] if the metadata are inconsistent.
     fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError>;
 
-    /// Whether a mapped piece that lies behind the end of its file reads as zeros; else it is an error.
+    /// Whether reading an extent beyond the end of its file returns zeros. If not, it is an error.
     fn zeros_past_end(&self) -> bool {
         false
     }
 
-    /// Make the range mappable for reading. May block.
+    /// Load the metadata that mapping the range for reading needs. May block.
     ///
     /// # Errors
-    /// The host's error while metadata were read.
+    /// The host's error while reading metadata.
     fn prepare_read(&self, _offset: u64, _len: u64) -> Result<(), IoError> {
         Ok(())
     }
 
-    /// Make the range mappable for writing: allocate. May block.
+    /// Allocate the blocks that mapping the range for writing needs. May block.
     ///
     /// # Errors
-    /// [`IoError::NoSpace`] or the host's error; the disk is as it was.
+    /// [`IoError::NoSpace`] or the host's error; the disk is unchanged.
     fn prepare_write(&self, _offset: u64, _len: u64) -> Result<(), IoError> {
         Ok(())
     }
 
-    /// The payload of a mapped write has arrived in the files. Does not block.
+    /// The payload of a mapped write is in the files. Does not block.
     fn written(&self, _offset: u64, _len: u64) {}
 
-    /// For formats that free blocks: the epochs in which queues announce their requests in flight. Code that maps
-    /// ranges without a queue must not do so while blocks are freed.
+    /// For formats that free blocks: the epochs by which queues publish their requests in flight. Code that maps ranges
+    /// without a queue must not run while blocks are freed.
     fn epochs(&self) -> Option<&Epochs> {
         None
     }
 
-    /// A remark for the user on how it was opened: a sentence without a full stop.
+    /// A remark for the user about how the disk was opened: a sentence without a full stop.
     fn remark(&self) -> Option<String> {
         None
     }
 
-    /// Memory of the map, for formats that have one.
+    /// Memory use of the map, for formats that have a map.
     fn map_memory(&self) -> Option<MapMemory> {
         None
     }
 
-    /// What the next flush has to do.
+    /// What the next flush requires.
     fn flush_kind(&self) -> Flush {
         Flush::SyncFiles
     }
 
-    /// Flush: have all completed writes on stable storage, metadata in the format's order, by [`BackingFile::sync`].
-    /// May block.
+    /// Flush: put all completed writes on stable storage by [`BackingFile::sync`], and write the metadata in the
+    /// format's order. May block.
     ///
     /// # Errors
-    /// The host's error; nothing counts as flushed then. After [`IoError::FlushLost`] every later flush fails.
+    /// The host's error; then nothing counts as flushed. After [`IoError::FlushLost`] every later flush fails.
     fn flush(&self) -> Result<(), IoError> {
         self.files().iter().filter(|file| file.writable()).try_for_each(|file| file.sync())
     }
 
-    /// Deallocate the range where that is possible. May block; best effort.
+    /// Deallocate the range, as far as possible. May block; best effort.
     ///
     /// # Errors
-    /// [`IoError::Unsupported`] where [`DiskInfo::discard`] is `None`; the host's error.
+    /// [`IoError::Unsupported`] if [`DiskInfo::discard`] is `None`; the host's error.
     fn discard(&self, offset: u64, len: u64) -> Result<(), IoError>;
 
-    /// Make the range read as zeros; `may_unmap` allows to deallocate it. May block.
+    /// Make the range read as zeros. `may_unmap` allows deallocating it. May block.
     ///
     /// # Errors
     /// The host's error.
@@ -143,13 +143,13 @@ pub trait Format: Send + Sync {
     /// # Errors
     /// The same.
     fn grow(&self, _capacity: u64) -> Result<u64, OpenError> {
-        Err(not_in_use(self))
+        Err(cannot_grow(self))
     }
 }
 
-/// Why a disk of this format does not grow now.
-pub(crate) fn not_in_use<F: Format + ?Sized>(format: &F) -> OpenError {
+/// The error of growing a disk of this format while it is open.
+pub(crate) fn cannot_grow<F: Format + ?Sized>(format: &F) -> OpenError {
     let path = format.files().first().map(|file| file.path().into()).unwrap_or_default();
-    let reason = format!("{} images are resized while nobody uses them", format.info().kind.format);
+    let reason = format!("{} images cannot be resized while they are in use", format.info().kind.format);
     OpenError::Unsupported { path, reason }
 }

@@ -1,11 +1,11 @@
-//! Identities: random UUIDs (RFC 9562, version 4).
+//! Random UUIDs (RFC 9562, version 4).
 
 use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use uuid::{Builder, Uuid};
 
-/// A new one.
+/// A new random UUID.
 pub(crate) fn random() -> io::Result<Uuid> {
     let mut bytes = [0; 16];
     if getrandom(&mut bytes, GetRandomFlags::empty())? != bytes.len() {

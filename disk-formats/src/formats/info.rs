@@ -1,10 +1,10 @@
-//! What an image says of itself.
+//! Description of an image file.
 
 use std::path::PathBuf;
 
 use crate::disk::info::SectorSize;
 
-/// Which images of a chain are described.
+/// Which images of a chain to describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scope {
@@ -14,7 +14,7 @@ pub enum Scope {
     Chain,
 }
 
-/// An image file.
+/// Description of an image file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImageInfo {
@@ -24,54 +24,54 @@ pub struct ImageInfo {
     pub subformat: &'static str,
     /// Virtual size in bytes.
     pub size: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub file_size: u64,
-    /// Bytes of a block; `None` of a disk without blocks.
+    /// Size of a block in bytes; `None` for a disk without blocks.
     pub block_size: Option<u64>,
-    /// Blocks with data in the file, and blocks of the virtual size; `None` of a disk without blocks.
+    /// Number of blocks in the file, and number of blocks of the virtual size; `None` for a disk without blocks.
     pub blocks: Option<(u64, u64)>,
     /// Smallest unit that guests address.
     pub logical_sector: SectorSize,
-    /// Bytes of a physical sector, as guests see it.
+    /// Physical sector size in bytes that guests see.
     pub physical_sector: u32,
     /// Identity of the disk in hexadecimal.
     pub id: String,
-    /// The program that made it. `.` stands for what cannot be printed.
+    /// The program that created it. Unprintable characters are replaced by `.`.
     pub creator: String,
-    /// The parent; `None` without one.
+    /// The parent; `None` if it has none.
     pub parent: Option<ParentInfo>,
-    /// What only images of its format say.
+    /// Fields that only this format has.
     pub format: FormatInfo,
 }
 
-/// What a child has noted of its parent.
+/// What a child has recorded about its parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParentInfo {
-    /// Identity of the parent (a VHD) or of its content (a VHDX), in hexadecimal.
+    /// Identity of the parent (VHD) or of its data (VHDX), in hexadecimal.
     pub id: String,
-    /// The files that are tried, in this order.
+    /// Paths that are tried, in this order.
     pub candidates: Vec<PathBuf>,
 }
 
-/// What only images of one format say.
+/// Fields that only one format has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FormatInfo {
-    /// Of a VHD.
+    /// A VHD.
     #[non_exhaustive]
     Vhd {
         /// Seconds since 1970.
         time_stamp: u64,
-        /// The trailing footer is missing or damaged: the copy was used.
+        /// The trailing footer is missing or damaged, and its copy at the start of the file was used.
         footer_from_copy: bool,
     },
-    /// Of a VHDX.
+    /// A VHDX.
     #[non_exhaustive]
     Vhdx {
-        /// Identity of its content, which children note; in hexadecimal.
+        /// Identity of its data, which children record; in hexadecimal.
         data_write_guid: String,
-        /// Entries of the log that are to be replayed: the file was not closed.
+        /// Number of log entries to replay; above zero, the file was not closed.
         log_entries: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Merge (commit): writes the data of a differencing disk into its parent, then deletes the disk.
+//! Merge (commit): writes the data of a differencing disk into its parent, then deletes the differencing disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
 use crate::image::{MergeError, Merged, Overlaid, remove};
 
-/// How a format merges.
+/// The part of a merge that depends on the format.
 pub(crate) trait Merge: Member {
     /// Open the child for writing. Nothing of a damaged child may be written to the parent.
-    ///
+    /// Open the child for writing, and refuse a damaged one: its data must not be written to the parent.
     /// # Errors
-    /// [`OpenError::Invalid`] names what is damaged; else as [`Member::open`].
+    /// [`OpenError::Invalid`] names the damaged field; else as [`Member::open`].
     fn open_to_merge(path: &Path) -> Result<Self, OpenError>;
 
-    /// The child's file, where it stays open and so locked until it is deleted.
+    /// The child's file, if it is to stay open, and so locked, until it is deleted.
     fn locked(&self) -> Option<Arc<BackingFile>> {
         None
     }
 
-    /// Have the child note its parent's new identity: the child can be opened at any moment, but no other disk with this
-    /// parent once anything is copied. Then write what the child holds into the parent, and flush. The parent is open for
-    /// reading.
+    /// Record the parent's new identity in the child. The child can be opened at any moment; other children of this
+    /// parent are refused as soon as data were copied. Then write the child's data into the parent, and flush. `parent`
+    /// is open for reading.
     fn commit(
         self,
         parent: Self,
@@ -34,7 +34,7 @@ pub(crate) trait Merge: Member {
     ) -> Result<Overlaid, MergeError>;
 }
 
-/// Write what `child` holds into its parent, and delete the child: see [`Image::merge`](crate::Image::merge).
+/// Write the data of `child` into its parent, and delete the child: see [`Image::merge`](crate::Image::merge).
 pub(crate) fn merge<M: Merge>(
     child: &Path,
     rules: &ParentRules,

@@ -1,4 +1,4 @@
-//! The names of formats.
+//! Names of disk formats.
 
 use std::fmt;
 use std::path::Path;
@@ -8,11 +8,11 @@ use std::str::FromStr;
 use crate::error::OpenError;
 use crate::formats::nested::path::is_nested;
 
-/// A format of disks that have a path, in the words of the command line.
+/// A format of disks that have a path. Its text form is the one of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FormatName {
-    /// The file's bytes.
+    /// Raw file.
     Raw,
     /// A block device.
     Passthrough,
@@ -23,7 +23,7 @@ pub enum FormatName {
 }
 
 impl FormatName {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 4] = [Self::Raw, Self::Passthrough, Self::Vhd, Self::Vhdx];
 
     /// `raw`, `passthrough`, `vhd` or `vhdx`.
@@ -37,13 +37,13 @@ impl FormatName {
         }
     }
 
-    /// Whether there are disks with blocks and parents of this format: VHD and VHDX.
+    /// Whether the format has blocks and parents (VHD and VHDX).
     #[must_use]
     pub const fn has_blocks(self) -> bool {
         matches!(self, Self::Vhd | Self::Vhdx)
     }
 
-    /// What the name of a file claims, where it claims anything.
+    /// The format that a file's extension implies, if any.
     #[must_use]
     pub fn claimed(path: &Path) -> Option<Self> {
         if is_nested(path) {
@@ -57,9 +57,9 @@ impl FormatName {
         }
     }
 
-    /// The error for an image of a format whose feature this build does not have.
+    /// The error for a format whose feature this build does not have.
     #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
-    pub(crate) fn left_out(self, path: &Path) -> OpenError {
+    pub(crate) fn not_built(self, path: &Path) -> OpenError {
         let reason = format!("this program is built without the format {self}");
         OpenError::Unsupported { path: path.into(), reason }
     }
@@ -71,7 +71,7 @@ impl fmt::Display for FormatName {
     }
 }
 
-/// A name that is no format.
+/// The error for a name that is not a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no disk format: expected raw, passthrough, vhd or vhdx")]
 pub struct UnknownFormat(String);

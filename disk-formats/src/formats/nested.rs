@@ -1,8 +1,9 @@
-//! Images inside disks: a path `OUTER//` is the image that is the content of the disk in OUTER, `OUTER//N` the one in partition
-//! N of it. Twice is as deep as it goes: `OUTER////`, `OUTER//1//`.
+//! Nested images: the path `OUTER//` is the image that is the content of the disk in OUTER, `OUTER//N` the image in its
+//! partition N. Two levels are supported: `OUTER////`, `OUTER//1//`.
 //!
-//! Nothing is copied: the inner format keeps its metadata in a [`Container`], the content of the outer disk, and the places that
-//! it maps are mapped again ([`composed`]), so that queues move bytes between the caller and the outer disk's files.
+//! Nothing is copied. The inner format stores its metadata in a [`Container`], which is the content of the outer disk.
+//! The extents of the inner format are mapped again by the outer disk ([`composed`]), so that queues transfer directly
+//! between the caller's buffers and the outer disk's files.
 
 mod composed;
 mod container;
@@ -32,21 +33,21 @@ use crate::formats::vhdx;
 use crate::host::store::Store;
 use crate::image::{Content, ImageError};
 
-/// A VHDX is made of these.
+/// Unit of the file size of a VHDX.
 #[cfg(feature = "vhdx")]
 const MIB: u64 = 1 << 20;
 
-/// Open the disk that `options.path` leads to, where it leads into another disk. The requested format is that of the
-/// image inside; without one, the content decides.
+/// Open the nested image that `options.path` leads to; `None` if the path is not nested. `options.format` is the format
+/// of the inner image; without it, the content decides.
 ///
 /// # Errors
-/// Those of the outer disk; [`OpenError::Invalid`] names the field of a partition table or of the image;
-/// [`OpenError::Unsupported`] where there is no image, and for what cannot be nested.
+/// Errors of the outer disk; [`OpenError::Invalid`] names the field of a partition table or of the image;
+/// [`OpenError::Unsupported`] if there is no image, or if it cannot be nested.
 pub(crate) fn open(options: &OpenOptions) -> Option<Result<Arc<dyn Format>, OpenError>> {
     split(&options.path).map(|nesting| nesting.open(options))
 }
 
-/// The image that `path` leads to, for a look at its metadata, where it leads into another disk.
+/// Open the nested image at `path` as a store, to access its metadata; `None` if the path is not nested.
 pub(crate) fn open_store(path: &Path, read_only: bool) -> Option<Result<Arc<dyn Store>, OpenError>> {
     let nesting = split(path)?;
     let options = OpenOptions { read_only, ..OpenOptions::new(path) };
@@ -64,7 +65,7 @@ impl Nesting {
         enter(Container::new(path, content), options.format, whole, self.steps.len() - 1)
     }
 
-    /// The content of the disk, or partition, that holds the image.
+    /// Open the disk or partition that contains the image.
     fn open_content(&self, options: &OpenOptions) -> Result<(Arc<dyn Format>, &Path), OpenError> {
         if self.steps.len() > LEVELS {
             let reason = format!("leads through {} disks, expected at most {LEVELS}", self.steps.len());
@@ -91,9 +92,9 @@ fn cannot_read(path: &Path, source: std::io::Error) -> OpenError {
     OpenError::Os { path: path.into(), action: "cannot read", source }
 }
 
-/// A partition as a disk.
+/// Open a partition as a disk.
 fn partition(disk: Arc<dyn Format>, number: &str, path: &Path) -> Result<Arc<dyn Format>, OpenError> {
-    // More digits than a number can have mean a partition that is not there, too.
+    // A number that does not fit u32 is a partition that does not exist.
     let found = table::find(Content::new(&*disk), number.parse().unwrap_or(u32::MAX));
     let run = found.map_err(|error| match error {
         TableError::Bad(bad) => bad.of(path),
@@ -104,8 +105,8 @@ fn partition(disk: Arc<dyn Format>, number: &str, path: &Path) -> Result<Arc<dyn
     Ok(Arc::new(Part::new(disk, run.start, run.end - run.start, kind)))
 }
 
-/// Open the image that is the content of a disk. A partition may be a raw disk; the `whole` content of a disk may
-/// not, as it is that disk.
+/// Open the image that is the content of `store`. A partition may be a raw disk. The `whole` content of a disk may not,
+/// because it would be the outer disk itself.
 fn enter(
     store: Container,
     format: Option<FormatName>,
@@ -132,11 +133,11 @@ fn enter(
         }
         #[cfg(feature = "vhd")]
         FormatName::Vhd => match vhd::open_inside(Arc::new(store), outer.info())? {
-            vhd::Inside::Fixed(size) => {
+            vhd::NestedVhd::Fixed(size) => {
                 let kind = Kind { format: name.as_str(), subformat: Some("fixed") };
                 return Ok(Arc::new(Part::new(outer, 0, size, kind).keeping_space()));
             }
-            vhd::Inside::Dynamic(disk) => disk,
+            vhd::NestedVhd::Dynamic(disk) => disk,
         },
         #[cfg(feature = "vhdx")]
         FormatName::Vhdx => {
@@ -146,13 +147,13 @@ fn enter(
             vhdx::open_inside(Arc::new(store), outer.info(), outer.epochs())?
         }
         #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
-        left_out => return Err(left_out.left_out(&path)),
+        name => return Err(name.not_built(&path)),
     };
     Ok(Arc::new(Nested::new(inner, outer, level)))
 }
 
-/// What the content of a disk is. Where the disk is larger than an image in it, a VHD's footer is not at the end of the disk,
-/// but it is the last of the data: then the image ends there.
+/// Probe the format of the content, and find its end. If the disk is larger than a VHD in it, the VHD's footer is not
+/// at the end of the disk, but at the end of the data: the image then ends there.
 fn settle_end(store: &Container) -> std::io::Result<FormatName> {
     if has_identifier(store)? {
         return Ok(FormatName::Vhdx);

@@ -1,4 +1,4 @@
-//! Opening a disk that is a file or device of the host: which format it is, and how it is used.
+//! Opening a disk that is a file or device of the host: format probing and options.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -17,26 +17,26 @@ use crate::formats::vhd;
 use crate::formats::vhdx;
 use crate::host::backing::{Access, BackingFile};
 
-/// How a disk is opened. The engine is chosen for each queue.
+/// Options for opening a disk. The I/O engine is chosen for each queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// The image or block device; `OUTER//` is the image that is the content of the disk in OUTER, `OUTER//N` the one in partition
-    /// N of it, and both may be said twice.
+    /// The image or block device. `OUTER//` is the image that is the content of the disk in OUTER, `OUTER//N` the image
+    /// in its partition N. Two levels are supported.
     pub path: PathBuf,
     /// Its format; `None`: probed.
     ///
-    /// A block device is `passthrough`. A file is what name and content agree on: a guest can write a footer into its
-    /// raw disk, and must not turn it into another format by that. For an image inside a disk the content alone
-    /// decides: its path has no name that could claim a format.
+    /// A block device is `passthrough`. For a file, name and content must agree: a guest can write a footer into its
+    /// raw disk, and must not change the disk's format by that. The path of a nested image has no extension, so only
+    /// the content decides.
     pub format: Option<FormatName>,
-    /// Nothing may be written.
+    /// The disk must not be written.
     pub read_only: bool,
     /// `O_DIRECT`; `None`: on for `passthrough`, off for the others.
     pub direct: Option<bool>,
-    /// Which files may be taken for parents of a differencing disk.
+    /// Rules for locating the parents of a differencing disk.
     pub parents: ParentRules,
-    /// Bytes of memory that the map of a VHD or VHDX takes at the most; `None`: 64 MiB. A map that is too small for one
-    /// request of 32 MiB takes what that needs.
+    /// Memory limit in bytes of the map of a VHD or VHDX; `None`: 64 MiB. It is raised to what a single request of 32
+    /// MiB needs.
     pub map_memory: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl OpenOptions {
     }
 }
 
-/// Open a disk whose path leads into no other disk.
+/// Open a disk whose path is not nested.
 pub(crate) fn open_file(options: &OpenOptions) -> Result<Arc<dyn Format>, OpenError> {
     let name = match options.format {
         Some(name) => name,
@@ -73,14 +73,14 @@ pub(crate) fn open_file(options: &OpenOptions) -> Result<Arc<dyn Format>, OpenEr
         #[cfg(feature = "vhdx")]
         FormatName::Vhdx => vhdx::open_with(&options.path, access, &options.parents, map_memory)?,
         #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
-        left_out => return Err(left_out.left_out(&options.path)),
+        name => return Err(name.not_built(&options.path)),
     })
 }
 
 /// The format of a file or device: see [`OpenOptions::format`].
 ///
 /// # Errors
-/// [`OpenError::Unsupported`] where name and content disagree; the host's error.
+/// [`OpenError::Unsupported`] if name and content disagree; the host's error.
 pub(crate) fn probe_file(path: &Path) -> Result<FormatName, OpenError> {
     let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
     let kind = std::fs::metadata(path).map_err(os("cannot open"))?.file_type();

@@ -1,5 +1,4 @@
-//! The parent policy of chains: which files may be opened as a parent, and which of the candidates that a child names
-//! is its parent.
+//! The rules for locating parents: which files may be opened as a parent, and which candidate of a child is its parent.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -10,17 +9,17 @@ use std::path::{Component, Path, PathBuf};
 use crate::error::OpenError;
 use crate::formats::field::BadField;
 
-/// Images of a chain at the most, the child included.
+/// Maximum number of images of a chain, including the child.
 pub const MAX_DEPTH: usize = 1024;
 
-/// Which files may be taken for a parent.
+/// Rules for locating parents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParentRules {
-    /// Directories, with all below, where parents may be, beside that of the disk itself. An image is not trusted to name any
-    /// file of the host.
+    /// Directories, including subdirectories, that may contain parents, in addition to the disk's own directory. An
+    /// image is untrusted: it must not be able to name any file of the host.
     pub directories: Vec<PathBuf>,
-    /// Take a parent that may have been changed since its child was made: a VHD's time stamp, a VHDX's data write GUID is not
-    /// the one that the child has noted.
+    /// Accept a parent that may have changed since its child was created: the VHD time stamp or the VHDX data write
+    /// GUID differs from the one that the child has recorded.
     pub any_time: bool,
 }
 
@@ -37,17 +36,17 @@ pub(crate) fn identity(path: &Path, file: &File) -> Result<(u64, u64), OpenError
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// A search down a chain.
+/// A search for the parents of a chain.
 pub(crate) struct Search {
     allowed: Vec<PathBuf>,
     seen: HashSet<(u64, u64)>,
 }
 
 impl Search {
-    /// Begin at the image `top`.
+    /// Start at the image `top`.
     ///
     /// # Errors
-    /// [`OpenError::Os`] where a directory cannot be resolved.
+    /// [`OpenError::Os`] if a directory cannot be resolved.
     pub(crate) fn new(top: &Path, file: &File, rules: &ParentRules) -> Result<Self, OpenError> {
         let real = |path: &Path| {
             path.canonicalize().map_err(|source| OpenError::Os {
@@ -61,10 +60,10 @@ impl Search {
         Ok(Self { allowed: allowed.collect::<Result<_, _>>()?, seen: HashSet::from([identity(top, file)?]) })
     }
 
-    /// Try what the child at `path` names, in order: the first file that opens and passes `check` is its parent.
+    /// Try the candidates of the child at `path` in order. The first file that opens and passes `check` is its parent.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] with what was tried, or the error of the likeliest candidate.
+    /// [`OpenError::Invalid`] lists what was tried; or the error of the most likely candidate.
     pub(crate) fn find<I>(
         &mut self,
         path: &Path,
@@ -104,7 +103,7 @@ impl Search {
                 }
             };
             if let Err(bad) = check(&image) {
-                // A candidate of the right name with the wrong content is the most useful error.
+                // A candidate that opens but fails the check gives the most useful error.
                 refused = Some(bad.of(path));
                 continue;
             }
@@ -121,10 +120,10 @@ impl Search {
     }
 }
 
-/// What a child notes of the place of its parent, by their real paths; both exist.
+/// Build what a child records about its parent's path, from the real paths. Both files exist.
 ///
 /// # Errors
-/// The host's; [`io::ErrorKind::InvalidInput`] where `note` cannot hold the path.
+/// The host's; [`io::ErrorKind::InvalidInput`] if `note` cannot represent the path.
 pub(crate) fn locate<T>(
     child: &Path,
     parent: &Path,
@@ -139,20 +138,28 @@ pub(crate) fn locate<T>(
     })
 }
 
-/// A relative path of Windows.
+/// Convert a relative Windows path.
 pub(crate) fn unix_path(windows: &str) -> PathBuf {
-    // An absolute path does not become one by being called relative.
+    // Strip leading slashes: an absolute path in a relative locator must stay relative.
     let path = windows.replace('\\', "/");
     PathBuf::from(path.trim_start_matches('/').trim_start_matches("./"))
 }
 
-/// The last part of a path of any system.
+/// The file name of a Windows or Unix path.
 pub(crate) fn base_name(path: &str) -> Option<&str> {
     path.rsplit(['\\', '/', ':']).next().filter(|name| !name.is_empty() && *name != "." && *name != "..")
 }
 
-/// `to` as seen from the folder `from`.
-pub(crate) fn relative(from: &Path, to: &Path) -> Option<PathBuf> {
+/// The relative Windows path of `parent` from the directory of the image `child`. Both paths are absolute and resolved.
+/// `None` if the path cannot be encoded.
+pub(crate) fn windows_path(child: &Path, parent: &Path) -> Option<String> {
+    let relative = relative(child.parent()?, parent)?;
+    let relative = relative.to_str().filter(|path| !path.contains('\\'))?.replace('/', "\\");
+    Some(if relative.starts_with("..") { relative } else { format!(".\\{relative}") })
+}
+
+/// The relative path of `to` from the directory `from`.
+fn relative(from: &Path, to: &Path) -> Option<PathBuf> {
     if !from.is_absolute() || !to.is_absolute() {
         return None;
     }

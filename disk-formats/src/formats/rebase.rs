@@ -1,45 +1,45 @@
-//! Rebase: makes another image the parent of a differencing disk. What differs between the parents is copied into the disk
-//! first, unless the caller says that they are the same.
+//! Rebase: changes the parent of a differencing disk. Data that differ between the parents are first copied into the
+//! disk, unless the caller states that the parents have the same data.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::OpenError;
-use crate::formats::chain::{Member, refuse_loop, refuse_no_child};
+use crate::formats::chain::{Member, refuse_loop, require_differencing};
 use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host::backing::Access;
 use crate::image::{Content, ImageError, RebaseCopy, RebaseError};
 
-/// How a format rebases.
+/// The part of a rebase that depends on the format.
 pub(crate) trait Rebase: Member {
-    /// The chain of a child that will read the same: its own children stay valid.
+    /// Open the chain of a child whose content will not change, so that its own children stay valid.
     ///
     /// # Errors
-    /// Those of opening its parents.
+    /// Errors of opening its parents.
     fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError>;
 
-    /// The chain of any image, for reading.
+    /// Open the chain of any image for reading.
     ///
     /// # Errors
-    /// As [`Member::open`]; those of opening its parents.
+    /// As [`Member::open`]; errors of opening its parents.
     fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError>;
 
-    /// Note `parent` in `child`. The data of the two are not compared.
+    /// Record `parent` in `child`. The data are not compared.
     ///
     /// # Errors
-    /// [`OpenError::Unsupported`], [`OpenError::Invalid`] where it cannot be the parent; the host's.
+    /// [`OpenError::Unsupported`]; [`OpenError::Invalid`] if `parent` cannot be the parent; the host's.
     fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError>;
 }
 
-/// Give `child` another parent, of any content: what would read differently over it is first copied to the child, from
-/// the old parent, which must still exist. Returns the bytes copied. `progress` gets the bytes of the disk done and
-/// their number, and says whether to go on.
+/// Change the parent of `child`, whatever the new parent contains: data that differ are first copied from the old
+/// parent, which must still exist, to the child. Returns the number of bytes copied. `progress` is called with the
+/// number of bytes processed and the total number, and returns whether to continue.
 ///
-/// The copies are flushed before the parent is switched: after a power failure, or when it was stopped, the child has
-/// the old parent or the new one, and reads the same over either.
-pub(crate) fn rebase_keeping<M: Rebase>(
+/// The copies are flushed before the parent is switched: after a power failure, or if `progress` stops the call, the
+/// child has the old parent or the new one, and reads the same data with either.
+pub(crate) fn rebase_copying<M: Rebase>(
     child: &Path,
     parent: &Path,
     rules: &ParentRules,
@@ -48,9 +48,9 @@ pub(crate) fn rebase_keeping<M: Rebase>(
     let base = M::open(parent, Access::READ_ONLY);
     refuse_loop(child, base.map_err(|error| M::as_parent(parent, error))?, rules)?;
     let image = M::open(child, Access::default())?;
-    refuse_no_child(&image)?;
+    require_differencing(&image)?;
     let old = image.open_unchanged(rules)?;
-    // Kept open to the end, so that no other process writes to what was compared.
+    // Stays open until the end, so that no other process can change what was compared.
     let new = M::open_to_read(parent, rules)?;
     let copied = RebaseCopy::new(Content::new(&old), Content::new(&*new)).run(progress)?;
     old.close().map_err(|source| ImageError::Flush { path: child.into(), source })?;

@@ -1,70 +1,70 @@
-//! Families of images: after any command, however it was interrupted, each image reads as before or is refused. The
-//! driver for the formats' `siblings_tests`.
+//! A test driver for families of images: after any command, even an interrupted one, each image reads as before or is
+//! refused. The formats' `siblings_tests` use it.
 //!
-//! A family has five images: a root, a parent on it, a child and a sibling on that, and a grandchild on the child. Commands run
-//! one after the other, each is cut at random moments by an end of the program or of the power, or by a file that fails, and
-//! the next one begins with one of the states that are left.
+//! A family has five images: a root, a parent over it, a child and a sibling over the parent, and a grandchild over the
+//! child. Random commands run one after the other. Each is interrupted at random moments by the end of the process, by
+//! a power failure, or by a failing file. The next command starts from one of the resulting states.
 
 use crate::host::crash::{CrashFile, Image};
 use crate::queue::conformance::Random;
 
 /// The tools of a format, over recorded files.
 pub(crate) trait Tools {
-    /// A new image over the chain `below`; each has another number.
+    /// Create an image over the chain `below`. Each image has another number.
     fn create(&self, number: u64, below: &[CrashFile]) -> Image;
 
-    /// What the places that are looked at hold, or why the chain (from the top down) is refused.
+    /// The values at all places, or the reason why the chain (from the top down) is refused.
     fn read(&self, chain: &[CrashFile]) -> Result<Vec<u64>, String>;
 
-    /// A session that writes values to places.
+    /// Open the chain, write values to places, and close it.
     fn write(&self, chain: &[CrashFile], values: &[(u64, u64)], flush: bool) -> Result<(), String>;
 
-    /// Merge the first image into the second, all but deleting it.
+    /// Merge the first image into the second, without deleting it.
     fn merge(&self, chain: &[CrashFile]) -> Result<(), String>;
 
-    /// Make the second image the parent of the first, whatever its parent was.
+    /// Make the second image the parent of the first, whatever the first's parent was.
     fn rebase(&self, chain: &[CrashFile]) -> Result<(), String>;
 
     /// Resize, compact or repair.
     fn maintain(&self, chain: &[CrashFile], what: u64) -> Result<(), String>;
 
-    /// Places that are looked at.
+    /// Number of places.
     fn places(&self) -> u64;
 }
 
-/// The parent of each member at first.
+/// Initial parent of each member.
 const PARENTS: [Option<usize>; 5] = [None, Some(0), Some(1), Some(1), Some(2)];
-/// States that are looked at behind each command.
+/// Number of states that are checked after each command.
 const STATES: u64 = 12;
 
 struct Member {
     image: Image,
     parent: Option<usize>,
-    /// What it reads where it opens.
+    /// The values that it reads if it opens.
     expected: Vec<u64>,
 }
 
-/// What was looked at.
+/// Counts of what was checked.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Images that read as before, in states after a command.
+    /// Images that read as before, in the states after a command.
     pub(crate) good: u64,
-    /// Those that were refused.
+    /// Images that were refused.
     pub(crate) refused: u64,
-    /// Merges that completed.
+    /// Completed merges.
     pub(crate) merged: u64,
 }
 
 struct Family<'a, T> {
     tools: &'a T,
-    /// `None`: merged.
+    /// `None`: merged, or its chain is lost.
     members: Vec<Option<Member>>,
     random: Random,
     next: u64,
     seen: Seen,
 }
 
-/// What a command does, and to which images.
+/// A command, and its image.
 #[derive(Clone, Copy, Debug)]
 enum Command {
     Write(usize),
@@ -73,7 +73,7 @@ enum Command {
 }
 
 impl Command {
-    /// The images that may read otherwise afterwards.
+    /// The image whose content may change.
     fn changes(self, parent: Option<usize>) -> Option<usize> {
         match self {
             Self::Write(target) => Some(target),
@@ -83,7 +83,7 @@ impl Command {
     }
 }
 
-/// Run random commands on families of a format.
+/// Run random commands on families of images.
 pub(crate) fn families<T: Tools>(tools: &T, seeds: std::ops::Range<u64>, commands: u64) -> Seen {
     let mut seen = Seen::default();
     for seed in seeds {
@@ -125,13 +125,13 @@ impl<'a, T: Tools> Family<'a, T> {
         family
     }
 
-    /// From a member down to the root.
+    /// The chain of a member, down to the root.
     fn line(&self, top: usize) -> Vec<usize> {
         let below = |at: &usize| self.members[*at].as_ref().and_then(|member| member.parent);
         std::iter::successors(Some(top), below).collect()
     }
 
-    /// Whether all parents of a member are there.
+    /// Whether the member and all its parents exist.
     fn whole(&self, top: usize) -> bool {
         self.line(top).into_iter().all(|at| self.members[at].is_some())
     }
@@ -180,7 +180,7 @@ impl<'a, T: Tools> Family<'a, T> {
             }
         };
         if self.tools.read(&done).is_err() {
-            // Its chain is broken: it cannot be opened.
+            // The chain is broken: it cannot be opened.
             return;
         }
         if self.random.below(3) == 0 {
@@ -200,7 +200,8 @@ impl<'a, T: Tools> Family<'a, T> {
         let end = files[0].time();
         let mut left = Vec::new();
         for state in 0..=STATES {
-            // First the end of the command; then ends of the program, then of the power.
+            // State 0 is after the whole command. Then come states after an end of the process, then states after a
+            // power failure.
             let time = if state == 0 { end } else { self.random.below(end + 1) };
             left = self.left(&files, time, state > STATES / 2);
             self.look(
@@ -219,7 +220,7 @@ impl<'a, T: Tools> Family<'a, T> {
         self.take(&left, changed);
     }
 
-    /// What is left of each file.
+    /// The content of each file after an end of the process or a power failure at `time`.
     fn left(&mut self, files: &[CrashFile], time: u64, power: bool) -> Vec<Image> {
         let mut left = Vec::new();
         for (file, member) in files.iter().zip(&self.members) {
@@ -230,7 +231,7 @@ impl<'a, T: Tools> Family<'a, T> {
         left
     }
 
-    /// Whether each image reads as before, or is refused.
+    /// Check that each image reads as before, or is refused.
     fn look(&mut self, left: &[Image], target: usize, changed: Option<usize>, merge: bool, place: &str) {
         let files = CrashFile::together(left);
         let whole: Vec<usize> = (0..self.members.len()).filter(|number| self.whole(*number)).collect();
@@ -252,7 +253,7 @@ impl<'a, T: Tools> Family<'a, T> {
         }
     }
 
-    /// Go on from here.
+    /// Continue from this state.
     fn take(&mut self, left: &[Image], changed: Option<usize>) {
         for (member, image) in self.members.iter_mut().zip(left) {
             if let Some(member) = member {
@@ -275,7 +276,7 @@ impl<'a, T: Tools> Family<'a, T> {
         for number in 0..self.members.len() {
             let above = self.members[number].as_ref().is_some_and(|member| member.parent == Some(child));
             if above && self.tools.read(&self.chain(&files, number)).is_err() {
-                // It was made over an earlier state of the child, which is gone.
+                // It was created over an earlier state of the child, which no longer exists.
                 self.members[number] = None;
             }
         }

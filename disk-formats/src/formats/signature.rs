@@ -1,5 +1,5 @@
-//! Format signatures in the first and last bytes of a file. Also compiled where a format is left out of the build: an
-//! image of it must not be opened as a raw disk then.
+//! Format signatures in the first and last bytes of a file. Compiled for all builds: an image whose format is not part
+//! of the build must not be opened as a raw disk.
 
 use std::io;
 
@@ -7,20 +7,20 @@ use crate::host::store::Store;
 
 /// First eight bytes of a VHD's footer (Virtual Hard Disk Image Format Specification 1.0, "Hard Disk Footer Format").
 pub(crate) const VHD_COOKIE: [u8; 8] = *b"conectix";
-/// Bytes of that footer.
+/// Size of that footer in bytes.
 pub(crate) const VHD_FOOTER_SIZE: usize = 512;
-/// Bytes of a footer as written before Virtual PC 2004: the last, a zero, is missing.
+/// Size of a footer that was written before Virtual PC 2004: it lacks the last byte, which is zero.
 pub(crate) const OLD_VHD_FOOTER_SIZE: usize = 511;
 /// First eight bytes of a VHDX (\[MS-VHDX\] 2.2.1).
 pub(crate) const VHDX_IDENTIFIER: [u8; 8] = *b"vhdxfile";
 
-/// Whether a file has what could be a VHD's footer, at either end.
+/// Whether the file has a VHD cookie at its start or in its last sector.
 pub(crate) fn has_footer(store: &dyn Store) -> io::Result<bool> {
     let copy = store.len()? >= 2 * VHD_FOOTER_SIZE as u64 && begins(store, 0, VHD_COOKIE)?;
     Ok(copy || has_trailing_footer(store)?)
 }
 
-/// Whether a file ends with what could be a VHD's footer.
+/// Whether the file ends with something that has a VHD cookie.
 pub(crate) fn has_trailing_footer(store: &dyn Store) -> io::Result<bool> {
     let len = store.len()?;
     for size in [VHD_FOOTER_SIZE, OLD_VHD_FOOTER_SIZE] {
@@ -33,12 +33,12 @@ pub(crate) fn has_trailing_footer(store: &dyn Store) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether a file begins as a VHDX does.
+/// Whether the file begins with the VHDX identifier.
 pub(crate) fn has_identifier(store: &dyn Store) -> io::Result<bool> {
     Ok(store.len()? >= VHDX_IDENTIFIER.len() as u64 && begins(store, 0, VHDX_IDENTIFIER)?)
 }
 
-/// Whether these bytes are at `offset`, where the file has as many.
+/// Whether the bytes at `offset` are `wanted`. The caller has checked that the file is long enough.
 fn begins(store: &dyn Store, offset: u64, wanted: [u8; 8]) -> io::Result<bool> {
     let mut found = [0; 8];
     store.read_at(&mut found, offset)?;

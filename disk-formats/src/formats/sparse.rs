@@ -1,6 +1,6 @@
-//! An open disk whose images hold their data in blocks, with its chain: one block map for reads and overwrites, and the
-//! slow path that resolves blocks, allocates and zeroes them, and flushes. Each format implements [`Blocks`]: chiefly the
-//! order in which metadata are written.
+//! An open disk with blocks, and its chain. The block map serves reads and overwrites. The slow path resolves blocks,
+//! allocates and zeroes them, and flushes. Each format implements [`Blocks`], chiefly the order in which metadata are
+//! written.
 //!
 //! ```text
 //! map_read, map_write      the map alone, without a lock
@@ -35,52 +35,52 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<std::sync::MutexGuard<'_, T>, 
     mutex.lock().map_err(|_| IoError::Damaged("an earlier request panicked"))
 }
 
-/// Changes of tables that may wait for a flush when a block is allocated or freed: a few MiB of memory, however much the guest
-/// does without one.
+/// Maximum number of table changes that wait for a flush; then an allocation or a free flushes first. Bounds the memory
+/// to a few MiB.
 pub(crate) const PENDING: usize = 1 << 16;
 
-/// A block that was allocated.
+/// A newly allocated block.
 pub(crate) struct Allocated {
     /// Byte offset of its data.
     pub(crate) offset: u64,
-    /// It reads as zeros all over; else its sectors are read from the parent until they are written.
+    /// All of the block reads as zeros. If false, its sectors are read from the parent until they are written.
     pub(crate) whole: bool,
 }
 
-/// What differs between formats with blocks.
+/// The part of a disk with blocks that depends on the format.
 pub(crate) trait Blocks: Send + Sync + Sized {
     /// An image of the chain.
     type Layer: Layer;
-    /// The top image's table and free space in memory. Locked while granules are resolved.
+    /// The top image's table and free space, in memory. Locked while granules are resolved.
     type Allocator: Send;
 
-    /// Power of two of the bytes of a block.
+    /// Base-2 logarithm of the block size.
     fn block_shift(&self) -> u32;
 
-    /// Power of two of the bytes of a granule of the map.
+    /// Base-2 logarithm of the map's granule size.
     fn granule_shift(&self) -> u32;
 
-    /// Whether writes to a block are recorded sector by sector.
+    /// Whether the format records for each sector whether it was written.
     fn records_sectors(&self) -> bool;
 
-    /// Where an image is stored.
+    /// The store of an image.
     fn store(layer: &Self::Layer) -> &dyn Store;
 
-    /// Check before metadata are read or written.
+    /// Call this before metadata are read or written.
     ///
     /// # Errors
-    /// [`IoError::FlushLost`]: a sync of the file has failed, so metadata that were not flushed may have their old content.
-    fn intact(&self, _top: &Self::Layer) -> Result<(), IoError> {
+    /// [`IoError::FlushLost`]: a sync of the file failed, so metadata that were not flushed may have their old content.
+    fn check_flushes(&self, _top: &Self::Layer) -> Result<(), IoError> {
         Ok(())
     }
 
-    /// Called before the first change of the disk's content. Called again after an error.
+    /// Prepare the image for changes. Called before the first change of the disk's content, and again after an error.
     ///
     /// # Errors
     /// [`IoError::ReadOnly`]; the host's.
     fn begin(&self, top: &Self::Layer, allocator: &Mutex<Self::Allocator>) -> Result<(), IoError>;
 
-    /// The top image's entries for a range, as they are in memory.
+    /// The top image's table entries for a range, from memory.
     fn entries(
         &self,
         allocator: &Self::Allocator,
@@ -89,13 +89,13 @@ pub(crate) trait Blocks: Send + Sync + Sized {
         len: u64,
     ) -> Result<<Self::Layer as Layer>::Entries, IoError>;
 
-    /// Changes of tables that wait for a flush.
+    /// Number of table changes that wait for a flush.
     fn pending(allocator: &Self::Allocator) -> usize;
 
-    /// Allocate a block, all zeros, in memory; `None` where it is allocated.
+    /// Allocate a zeroed block; the table changes in memory only. `None` if the block is allocated already.
     ///
     /// # Errors
-    /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
+    /// [`IoError::NoSpace`] or the host's error; the disk is unchanged.
     fn allocate(
         &self,
         allocator: &mut Self::Allocator,
@@ -103,7 +103,8 @@ pub(crate) trait Blocks: Send + Sync + Sized {
         block: u64,
     ) -> Result<Option<Allocated>, IoError>;
 
-    /// Flush all pending changes and dirty granules, in the format's order of writes. One flush at a time.
+    /// Flush all pending changes and dirty granules, in the format's order of writes. The caller ensures that only one
+    /// flush runs at a time.
     ///
     /// # Errors
     /// The host's: changes that were not recorded are pending or dirty again.
@@ -120,10 +121,10 @@ pub(crate) trait Blocks: Send + Sync + Sized {
     /// As [`Format::write_zeroes`].
     fn write_zeroes(disk: &SparseDisk<Self>, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError>;
 
-    /// Whether a session ends with a write of its own ([`end`](Self::end)), also where all changes are recorded.
+    /// Whether closing the disk has a final write ([`end`](Self::end)), even if all changes are recorded.
     const HAS_END: bool = false;
 
-    /// What follows the last flush of a session. No change follows.
+    /// The final write after the last flush. No change follows.
     fn end(&self) -> Result<(), IoError> {
         Ok(())
     }
@@ -150,27 +151,27 @@ pub(crate) struct SparseDisk<B: Blocks> {
     pub(crate) blocks: B,
     chain: ChainMap<B::Layer>,
     files: Vec<Arc<BackingFile>>,
-    /// Identity of the top image; zeros where it does not count.
+    /// Identity of the top image; zeros if it is not used.
     id: [u8; 16],
     /// Also held while granules are resolved.
     allocator: Mutex<B::Allocator>,
-    /// [`Blocks::begin`] has succeeded: the map may be used for writes.
+    /// [`Blocks::begin`] has succeeded, so writes may use the map.
     begun: AtomicBool,
     beginning: Mutex<()>,
-    /// Changes that the next flush has to record, counted.
+    /// Number of changes for flushes to record.
     changes: AtomicU64,
-    /// How many of them are recorded.
+    /// Number of changes that are recorded.
     settled: AtomicU64,
-    /// Held by a flush from its beginning to its end.
+    /// Held for the duration of a flush.
     flushing: Mutex<()>,
-    /// Flushes that have begun, and the last of them that came to its end.
+    /// Number of flushes that have begun, and the number of the last one that succeeded.
     started: AtomicU64,
     finished: AtomicU64,
 }
 
 impl<B: Blocks> SparseDisk<B> {
-    /// The chain of `layers`, from the top down. `files` are theirs, in the same order (none in crash tests). The map
-    /// takes about `map_memory` bytes at the most.
+    /// The chain of `layers`, from the top down. `files` are their files in the same order (empty in crash tests).
+    /// `map_memory` is the memory budget of the map in bytes (approximate).
     pub(crate) fn new(
         info: DiskInfo,
         blocks: B,
@@ -196,20 +197,21 @@ impl<B: Blocks> SparseDisk<B> {
         }
     }
 
-    /// The same, known by the identity of its top image.
+    /// Set the identity of the disk: that of its top image.
     pub(crate) fn with_id(mut self, id: [u8; 16]) -> Self {
         self.id = id;
         self
     }
 
-    /// The same; what precedes the first change is done, or must not be. For VHD: the log of a VHDX begins with the first change.
+    /// Skip [`Blocks::begin`], because it was done already or must not be done. For VHD: a VHDX's log begins with the
+    /// first change.
     pub(crate) fn begun(mut self) -> Self {
         self.begun = AtomicBool::new(true);
         self
     }
 
-    /// The same, inside another disk: no mapping is evicted between a write and its completion, which is passed on to
-    /// the disk around.
+    /// Prepare the disk for use inside another disk. Nothing is evicted from the map between a write and its
+    /// completion: the completion must be passed on to the outer disk.
     pub(crate) fn inside(mut self) -> Self {
         if !self.info.read_only {
             self.chain.map.never_evict();
@@ -217,21 +219,21 @@ impl<B: Blocks> SparseDisk<B> {
         self
     }
 
-    /// The same with a map of so many units, however few.
+    /// Use a map of `units` units, for tests.
     #[cfg(test)]
     pub(crate) fn with_map_units(mut self, units: u32) -> Self {
-        // A disk that is dropped flushes: its parts cannot be moved out of it.
+        // The field is assigned because a type with `Drop` cannot be moved out of.
         self.chain.map =
             crate::map::block_map::BlockMap::with_units(self.info.capacity, self.chain.map.shift(), units);
         self
     }
 
-    /// The image that is written.
+    /// The top image, which is the one that is written.
     pub(crate) fn top(&self) -> Result<&B::Layer, IoError> {
         self.chain.layers.first().ok_or(IoError::Damaged("the chain has no image"))
     }
 
-    /// Where it is stored.
+    /// The store of the top image.
     pub(crate) fn store(&self) -> Result<&dyn Store, IoError> {
         self.top().map(B::store)
     }
@@ -242,11 +244,11 @@ impl<B: Blocks> SparseDisk<B> {
         offset >> shift..(offset + len).div_ceil(1 << shift)
     }
 
-    /// Run `free` for each block of a range, with the allocator locked; where it returns `true`, the block reads as
-    /// zeros from now on. A flush comes between where many changes are pending.
+    /// Call `free` for each block of a range, with the allocator locked. If `free` returns `true`, the block reads as
+    /// zeros from now on. Flushes first whenever many changes are pending.
     ///
     /// # Errors
-    /// Those of `free`, and of the flush.
+    /// Errors of `free` and of the flush.
     pub(crate) fn free(
         &self,
         mut blocks: std::ops::Range<u64>,
@@ -271,10 +273,10 @@ impl<B: Blocks> SparseDisk<B> {
         Ok(())
     }
 
-    /// Zero, and deallocate where that is possible, what the top file has of a range.
+    /// Zero, and deallocate if possible, the parts of a range that are in the top file.
     pub(crate) fn deallocate(&self, offset: u64, len: u64) -> Result<(), IoError> {
         for (offset, len) in self.chain.steps(offset, len) {
-            for extent in self.pieces(offset, len)?.as_slice() {
+            for extent in self.map_for_read(offset, len)?.as_slice() {
                 if let Place::File { file: 0, offset } = extent.place {
                     self.begin()?;
                     self.store()?.write_zeroes(offset, extent.len, true)?;
@@ -284,25 +286,26 @@ impl<B: Blocks> SparseDisk<B> {
         Ok(())
     }
 
-    /// Zero a range, block or no block; `may_unmap` allows to deallocate what the top file has of it.
+    /// Zero a range, whether its blocks are allocated or not. `may_unmap` allows deallocating the parts in the top
+    /// file.
     ///
     /// # Errors
-    /// [`IoError::NoSpace`] where a block has to be allocated, as the parent's data show; the host's.
+    /// [`IoError::NoSpace`] if a block must be allocated to hide the parent's data; the host's.
     pub(crate) fn zero(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
         for (mut at, len) in self.chain.steps(offset, len) {
-            for extent in self.pieces(at, len)?.as_slice() {
+            for extent in self.map_for_read(at, len)?.as_slice() {
                 match extent.place {
                     Place::Zeros => {}
                     Place::File { file: 0, offset } => {
                         self.begin()?;
                         self.store()?.write_zeroes(offset, extent.len, may_unmap)?;
-                        // Another write to it may not have come through to the map yet.
+                        // A concurrent write of the same range may not have reached the map yet.
                         self.written(at, extent.len);
                     }
                     Place::File { .. } => {
-                        // Until the sectors are in this image, the parent's are read.
+                        // The parent's data are read until the map has the sectors in this image.
                         let prepare = || self.prepare_write(at, extent.len);
-                        for piece in self.chain.places(at, extent.len, prepare)?.as_slice() {
+                        for piece in self.chain.map_for_write(at, extent.len, prepare)?.as_slice() {
                             if let Place::File { offset, .. } = piece.place {
                                 self.store()?.write_zeroes(offset, piece.len, may_unmap)?;
                             }
@@ -316,10 +319,10 @@ impl<B: Blocks> SparseDisk<B> {
         Ok(())
     }
 
-    /// Before a change of what the disk reads.
+    /// Call this before a change of the disk's content.
     pub(crate) fn begin(&self) -> Result<(), IoError> {
         let top = self.top()?;
-        self.blocks.intact(top)?;
+        self.blocks.check_flushes(top)?;
         if self.begun.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -352,9 +355,9 @@ impl<B: Blocks> SparseDisk<B> {
         Ok(())
     }
 
-    /// Where a range is, on the slow path.
-    fn pieces(&self, offset: u64, len: u64) -> Result<Extents, IoError> {
-        self.chain.pieces(offset, len, || self.prepare_read(offset, len))
+    /// Map a range for reading on the slow path.
+    fn map_for_read(&self, offset: u64, len: u64) -> Result<Extents, IoError> {
+        self.chain.map_for_read(offset, len, || self.prepare_read(offset, len))
     }
 
     /// Whether a flush has changes to record.
@@ -363,10 +366,10 @@ impl<B: Blocks> SparseDisk<B> {
         self.settled.load(Ordering::Acquire) < self.changes.load(Ordering::Acquire)
     }
 
-    /// A flush, with the lock of flushes held.
+    /// Flush. The caller holds the lock of flushes.
     fn record(&self) -> Result<(), IoError> {
         let top = self.top()?;
-        self.blocks.intact(top)?;
+        self.blocks.check_flushes(top)?;
         let changes = self.changes.load(Ordering::Acquire);
         let resolve = |granule: u64| {
             let start = granule << self.chain.map.shift();
@@ -377,10 +380,10 @@ impl<B: Blocks> SparseDisk<B> {
         Ok(())
     }
 
-    /// Flush everything to its place, and end the session. No change follows.
+    /// Flush, and do the format's final write. No change follows.
     ///
     /// # Errors
-    /// The host's; what is not recorded is as after a power failure.
+    /// The host's. After an error, changes that were not recorded are lost as after a power failure.
     pub(crate) fn close(&self) -> Result<(), IoError> {
         if !self.begun.load(Ordering::Acquire) {
             return Ok(());
@@ -422,7 +425,7 @@ impl<B: Blocks> Format for SparseDisk<B> {
     }
 
     fn prepare_read(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.blocks.intact(self.top()?)?;
+        self.blocks.check_flushes(self.top()?)?;
         let prepare = |offset, len| self.resolve(&*lock(&self.allocator)?, offset, len);
         self.chain.prepare((offset, len), prepare, || self.flush())
     }
@@ -435,7 +438,7 @@ impl<B: Blocks> Format for SparseDisk<B> {
                 return Ok(false);
             }
             self.allocate(&mut allocator, offset, len)?;
-            // Those that there was no unit for are unknown again.
+            // Granules that found no free unit are unknown again.
             self.resolve(&allocator, offset, len)
         };
         // A flush makes units clean, so that they can be evicted.
@@ -473,8 +476,8 @@ impl<B: Blocks> Format for SparseDisk<B> {
         if self.info.read_only {
             return Ok(());
         }
-        // Also before the first change: what an earlier process wrote may not be on stable storage yet.
-        // A flush that begins after this moment covers this one.
+        // Flush even without changes: writes of an earlier process may not be on stable storage yet. A flush that
+        // begins after this point covers this request.
         let wanted = self.started.load(Ordering::Acquire) + 1;
         let _one_at_a_time = lock(&self.flushing)?;
         if self.finished.load(Ordering::Acquire) >= wanted {
@@ -496,7 +499,7 @@ impl<B: Blocks> Format for SparseDisk<B> {
 }
 
 impl<B: Blocks> Drop for SparseDisk<B> {
-    /// A normal end of the program flushes: only a power failure may lose completed writes that were not flushed.
+    /// Flush on drop: only a crash or power failure may lose completed writes that were not flushed.
     fn drop(&mut self) {
         if B::HAS_END || self.has_changes() {
             // A drop cannot report the error.
@@ -507,7 +510,7 @@ impl<B: Blocks> Drop for SparseDisk<B> {
 
 #[cfg(test)]
 impl<B: Blocks> SparseDisk<B> {
-    /// Write `data` at `offset`, whole sectors, on the slow path. On stable storage after a flush.
+    /// Write `data` at `offset`, in whole sectors, on the slow path. On stable storage after a flush.
     ///
     /// # Errors
     /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.
@@ -517,7 +520,7 @@ impl<B: Blocks> SparseDisk<B> {
             return Err(IoError::OutOfRange);
         }
         let mut rest = data;
-        for extent in self.chain.places(offset, len, || self.prepare_write(offset, len))?.as_slice() {
+        for extent in self.chain.map_for_write(offset, len, || self.prepare_write(offset, len))?.as_slice() {
             let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
             rest = behind;
             if let Place::File { offset, .. } = extent.place {
@@ -529,14 +532,14 @@ impl<B: Blocks> SparseDisk<B> {
         Ok(())
     }
 
-    /// The disk's content, as queues read it.
+    /// The whole content of the disk.
     ///
     /// # Errors
     /// As for any read.
     pub(crate) fn content(&self) -> Result<Vec<u8>, IoError> {
         let mut content = Vec::new();
         for (offset, len) in self.chain.steps(0, self.info.capacity) {
-            for extent in self.pieces(offset, len)?.as_slice() {
+            for extent in self.map_for_read(offset, len)?.as_slice() {
                 let start = content.len();
                 content.resize(start + extent.len as usize, 0);
                 if let Place::File { file, offset } = extent.place {

@@ -1,8 +1,9 @@
 //! VHD, the Virtual Hard Disk image format: fixed, dynamic and differencing disks (Virtual Hard Disk Image Format
 //! Specification, Microsoft, version 1.0, 2006).
 //!
-//! A fixed disk is one run of its file. The others hold their data in blocks, which the block allocation table (BAT)
-//! locates; sectors that a differencing disk does not hold are read from its parent. A chain is read through one block
+//! A fixed disk is one range of its file. Dynamic and differencing disks have blocks, which the block allocation table
+//! (BAT) locates. Sectors that a differencing disk does not have are read from its parent. A chain of any length is
+//! read through one block map.
 //! map, whatever its length.
 //!
 //! ```text
@@ -10,10 +11,11 @@
 //!                                       ^-- a BAT entry is the sector number of a block's bitmap
 //! ```
 //!
-//! The format has no log: metadata are written in an order in which each prefix is a valid image (see `blocks.rs` for
-//! writes of an open disk, `edit.rs` for tools).
+//! The format has no log: metadata are written in an order in which each prefix is a valid image (`blocks.rs` for an
+//! open disk, `edit.rs` for tools).
 
 mod alloc;
+mod bat;
 mod blocks;
 mod chain;
 mod check;
@@ -41,7 +43,7 @@ mod testing;
 #[cfg(test)]
 mod tools_tests;
 
-pub(crate) use chain::{Image, Inside, open_inside, open_with};
+pub(crate) use chain::{Image, NestedVhd, open_inside, open_with};
 pub use chain::{open, open_alone};
 pub(crate) use check::check;
 pub(crate) use compact::compact;

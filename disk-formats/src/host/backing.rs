@@ -1,4 +1,4 @@
-//! A file or block device behind a format: how it is opened, how large it is, and what direct I/O demands of it.
+//! A file or block device behind a format: opening it, its size, and the alignment that direct I/O requires.
 
 mod device;
 mod flush;
@@ -12,12 +12,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::error::{IoError, OpenError};
 use crate::host;
 use crate::host::memory::{HostMemory, page_size};
+use crate::host::passed;
 use crate::image::sync_folder_of;
 
 use flush::Flushes;
@@ -26,21 +27,21 @@ use lock::Refused;
 
 pub(crate) use device::DeviceLimits;
 
-/// How a [`BackingFile`] is opened.
+/// Open mode of a [`BackingFile`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Nothing may be written.
+    /// The file must not be written.
     pub read_only: bool,
-    /// `O_DIRECT`: past the host's page cache.
+    /// `O_DIRECT`: bypass the host's page cache.
     pub direct: bool,
 }
 
 impl Access {
-    /// For reading, through the host's page cache.
+    /// Read-only, through the host's page cache.
     pub const READ_ONLY: Self = Self { read_only: true, direct: false };
 }
 
-/// What direct I/O demands, in bytes.
+/// Alignment in bytes that direct I/O requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectAlignment {
     /// Of buffer addresses.
@@ -50,7 +51,7 @@ pub struct DirectAlignment {
 }
 
 impl DirectAlignment {
-    /// Whether `data` can go to or come from `offset` without a bounce buffer.
+    /// Whether direct I/O can transfer `data` at `offset` without a bounce buffer.
     fn allows(self, data: &[u8], offset: u64) -> bool {
         let unit = u64::from(self.offset);
         (data.as_ptr() as usize).is_multiple_of(self.memory as usize)
@@ -59,10 +60,10 @@ impl DirectAlignment {
     }
 }
 
-/// An open file, how it was opened, and what direct I/O demands of it.
+/// An open and locked file or block device.
 ///
-/// Writers of a file exclude every other open of it that locks (paradisk's, and QEMU's), readers exclude writers; a block
-/// device is opened exclusively for writing.
+/// A writer excludes all other opens of the file that lock it (by paradisk and QEMU); a reader excludes writers. A
+/// block device is opened exclusively (`O_EXCL`) for writing.
 #[derive(Debug)]
 pub struct BackingFile {
     path: PathBuf,
@@ -76,15 +77,17 @@ pub struct BackingFile {
 }
 
 impl BackingFile {
-    /// Open a regular file or a block device.
+    /// Open a regular file or a block device, or one that was [passed](crate::pass).
     ///
     /// # Errors
-    /// [`OpenError::Os`] where the host refuses, [`OpenError::Busy`] where another process uses it,
-    /// [`OpenError::Invalid`] where it is neither file nor block device, [`OpenError::Unsupported`] where its file
-    /// system has no direct I/O.
+    /// [`OpenError::Os`] if the host refuses; [`OpenError::Busy`] if another process uses the file;
+    /// [`OpenError::Invalid`] if `path` is neither a regular file nor a block device; [`OpenError::Unsupported`] if the
+    /// file system does not support direct I/O.
     pub fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
         let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
-        let kind = std::fs::metadata(path).map_err(os("cannot open"))?.file_type();
+        let given = passed::copy_of(path).transpose().map_err(os("cannot copy the descriptor"))?;
+        let metadata = given.as_ref().map_or_else(|| std::fs::metadata(path), File::metadata);
+        let kind = metadata.map_err(os("cannot open"))?.file_type();
         let is_device = kind.is_block_device();
         if !is_device && !kind.is_file() {
             return Err(OpenError::Invalid {
@@ -93,6 +96,10 @@ impl BackingFile {
                 value: describe(kind).into(),
                 expected: "a regular file or a block device".into(),
             });
+        }
+        if let Some(file) = given {
+            fit(path, &file, access)?;
+            return Self::from_file(path, file, access);
         }
         let exclusive = is_device && !access.read_only;
         let mut flags = OFlags::CLOEXEC;
@@ -111,10 +118,10 @@ impl BackingFile {
         Self::from_file(path, file, access)
     }
 
-    /// Create a regular file of `size` bytes that must not exist yet; its content reads as zeros.
+    /// Create a regular file of `size` bytes, which must not exist yet. It reads as zeros.
     ///
     /// # Errors
-    /// As for [`open`](Self::open); nothing is left behind then.
+    /// As for [`open`](Self::open). After an error the file does not exist.
     pub fn create(path: &Path, size: u64) -> Result<Self, OpenError> {
         let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
         let file = host::create_new(path).map_err(os("cannot create"))?;
@@ -122,10 +129,10 @@ impl BackingFile {
         sized.and_then(|()| Self::from_file(path, file, Access::default())).inspect_err(|_| remove(path))
     }
 
-    /// Create an image: the file with what `write` puts into it, and its name in its directory, on stable storage.
+    /// Create an image and let `write` fill it. On success the data and the directory entry are on stable storage.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), and those of `write`; nothing is left behind then.
+    /// As for [`open`](Self::open), and those of `write`. After an error the file does not exist.
     pub(crate) fn create_image(
         path: &Path,
         size: u64,
@@ -136,7 +143,7 @@ impl BackingFile {
         write(&file)
             .and_then(|()| Ok(file.sync()?))
             .map_err(os("cannot write the image"))
-            .and_then(|()| sync_folder_of(path).map_err(os("cannot synchronise its folder")))
+            .and_then(|()| sync_folder_of(path).map_err(os("cannot flush its directory")))
             .inspect_err(|_| remove(path))
     }
 
@@ -169,86 +176,85 @@ impl BackingFile {
         Ok(Self { path, file, writable, direct, device, size, block, flushes })
     }
 
-    /// The path, for messages.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The open file. Flush it with [`sync`](Self::sync) only: an fdatasync made elsewhere that fails would not be
-    /// recorded.
+    /// The open file. Flush it only by [`sync`](Self::sync), which records failures.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Have everything written so far on stable storage: the data, and the metadata of the file system needed to find them
-    /// (fdatasync). May block.
+    /// Flush by fdatasync: all completed writes, and the file-system metadata needed to read them, are on stable
+    /// storage afterwards. May block.
     ///
     /// # Errors
-    /// [`IoError::FlushLost`] where this flush or an earlier one of this file has failed.
+    /// [`IoError::FlushLost`] if this flush or an earlier flush of this file failed.
     pub fn sync(&self) -> Result<(), IoError> {
         self.flushes.sync(&self.file, &self.path)
     }
 
-    /// Start writeback of a range of the page cache, without waiting for it. A performance hint.
+    /// Start writeback of a range of the page cache without waiting for its end. A performance hint.
     pub(crate) fn start_writeback(&self, offset: u64, len: u64) {
         self.flushes.start_writeback(&self.file, &self.path, offset, len);
     }
 
-    /// Note that a flush of the file has failed; the error of it, and of every later one.
+    /// Record that a flush of the file failed. Returns the error of this and every later flush.
     pub(crate) fn flush_failed(&self, cause: Errno) -> IoError {
         self.flushes.failed(&self.path, cause)
     }
 
-    /// Before metadata change.
+    /// Call this before changing metadata.
     ///
     /// # Errors
-    /// [`IoError::FlushLost`] where a flush has failed since the file was opened.
+    /// [`IoError::FlushLost`] if a flush has failed since the file was opened.
     #[inline]
     pub(crate) fn check_flushes(&self) -> Result<(), IoError> {
         self.flushes.check()
     }
 
-    /// Whether it was opened for writing.
+    /// Whether the file was opened for writing.
     #[must_use]
     pub fn writable(&self) -> bool {
         self.writable
     }
 
-    /// Bytes, when it was opened.
+    /// Size in bytes at open.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes, as it is now.
+    /// Current size in bytes.
     pub(crate) fn size_now(&self) -> Result<u64, OpenError> {
         let seek = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0));
         let action = "cannot read the size";
         seek.map_err(|errno| OpenError::Os { path: self.path.clone(), action, source: errno.into() })
     }
 
-    /// What direct I/O demands; `None` where I/O goes through the page cache.
+    /// Alignment that direct I/O requires; `None` if I/O goes through the page cache.
     #[must_use]
     pub fn direct(&self) -> Option<DirectAlignment> {
         self.direct
     }
 
-    /// Sizes and limits of a block device; `None` for a file.
+    /// Limits of a block device; `None` for a regular file.
     pub(crate) fn device(&self) -> Option<&DeviceLimits> {
         self.device.as_ref()
     }
 
-    /// Allocation unit of the file system, in bytes.
+    /// Allocation unit of the file system in bytes.
     pub(crate) fn block_size(&self) -> u32 {
         self.block
     }
 
-    /// Read exactly `data` from `offset`: metadata, not payload. Allowed at any alignment.
+    /// Fill `data` from `offset`: for metadata, not payload. Any alignment is allowed.
     ///
     /// # Errors
-    /// The host's error; `UnexpectedEof` where the file ends before.
+    /// The host's error; `UnexpectedEof` if the file ends before.
     pub fn read_at(&self, data: &mut [u8], offset: u64) -> io::Result<()> {
         let Some(alignment) = self.direct else { return host::read_exact_at(&self.file, data, offset) };
         if alignment.allows(data, offset) && host::read_at(&self.file, data, offset)? == data.len() {
@@ -271,11 +277,11 @@ impl BackingFile {
         Ok(())
     }
 
-    /// Write exactly `data` at `offset`: metadata, not payload. Where the file is open for direct I/O, both must be
-    /// aligned to its units.
+    /// Write all of `data` at `offset`: for metadata, not payload. If the file is open for direct I/O, offset and
+    /// length must be multiples of its unit.
     ///
     /// # Errors
-    /// The host's error; [`IoError::FlushLost`] inside where a flush of the file has failed.
+    /// The host's error, or [`IoError::FlushLost`] inside an [`io::Error`] if a flush of the file failed.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.check_flushes()?;
         if self.direct.is_none() {
@@ -315,30 +321,60 @@ impl BackingFile {
         }
     }
 
-    /// Have the page cache forget what it holds of the file, as far as it can.
+    /// Evict the file from the page cache, as far as possible.
     ///
     /// # Errors
-    /// The host's, where changes could not be written back before.
+    /// The host's, if dirty pages could not be written back.
     pub(crate) fn uncache(&self) -> Result<(), IoError> {
         if self.writable {
             self.sync()?;
         }
-        Ok(host::forget(&self.file)?)
+        Ok(host::drop_cache(&self.file)?)
     }
 }
 
 impl Drop for BackingFile {
-    /// The lock is released here: a child process that another thread is forking may hold a copy of the descriptor for
-    /// a moment longer.
+    /// Releases the lock explicitly: a child process that another thread forks may have a copy of the descriptor, and
+    /// so the lock, for a moment longer.
     fn drop(&mut self) {
         self.flushes.forget_lost_writes(&self.file);
         lock::unlock(&self.file);
     }
 }
 
-/// Remove a file that was not completed: the caller reports the error that was the reason.
+/// Remove an incomplete file. An error is ignored: the caller reports the original error.
 fn remove(path: &Path) {
     let _ = host::remove_file(path);
+}
+
+/// Check that a passed descriptor allows this access, and set `O_DIRECT` as it wants.
+fn fit(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
+    let os = |action| move |errno: Errno| OpenError::Os { path: path.into(), action, source: errno.into() };
+    let refused = |value: &str, expected: &str| {
+        Err(OpenError::Invalid {
+            path: path.into(),
+            field: "descriptor",
+            value: value.into(),
+            expected: expected.into(),
+        })
+    };
+    let flags = fcntl_getfl(file).map_err(os("cannot read the descriptor's flags"))?;
+    let mode = flags & OFlags::ACCMODE;
+    if flags.contains(OFlags::PATH) || mode == OFlags::WRONLY {
+        return refused("not open for reading", "one that is open for reading");
+    }
+    if mode == OFlags::RDONLY && !access.read_only {
+        return refused("read-only", "one that is open for reading and writing, or a read-only disk");
+    }
+    if flags.contains(OFlags::APPEND) {
+        return refused("open for appending", "one without O_APPEND");
+    }
+    if flags.contains(OFlags::DIRECT) != access.direct {
+        let mut wanted = flags;
+        wanted.set(OFlags::DIRECT, access.direct);
+        fcntl_setfl(file, wanted).map_err(os("cannot change O_DIRECT"))?;
+    }
+    Ok(())
 }
 
 fn describe(kind: std::fs::FileType) -> &'static str {
@@ -350,7 +386,7 @@ fn describe(kind: std::fs::FileType) -> &'static str {
     }
 }
 
-/// Why opening failed, in the words of the error type.
+/// Map an error of open(2) to an [`OpenError`].
 fn refused(path: &Path, access: Access, exclusive: bool, error: io::Error) -> OpenError {
     match Errno::from_io_error(&error) {
         Some(Errno::BUSY) if exclusive => OpenError::Busy { path: path.into(), holder: device::holder(path) },
@@ -361,7 +397,7 @@ fn refused(path: &Path, access: Access, exclusive: bool, error: io::Error) -> Op
     }
 }
 
-/// Exclude others: of a file those whom reading or writing would harm, of a block device those who write while we do.
+/// Lock the file ([`lock::lock`]). A block device that is only read is not locked.
 fn lock(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
     lock::lock(file, !access.read_only).map_err(|refused| match refused {
         Refused::Busy(holder) => OpenError::Busy { path: path.into(), holder },
@@ -376,7 +412,8 @@ fn statx(file: &File) -> Result<Statx, Errno> {
     rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)
 }
 
-/// From statx (Linux 6.1), else from the device, else the page: always allowed, if more than is needed.
+/// The alignment from statx (Linux 6.1), else the device's logical block size, else the page size, which is always
+/// sufficient.
 fn direct_alignment(
     path: &Path,
     stat: &Statx,

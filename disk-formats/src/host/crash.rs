@@ -1,4 +1,5 @@
-//! A file that records every change: it can be cut after any of them, with any of the unflushed changes lost.
+//! A file for crash tests. It records every change. A test can cut the record after any change, and drop any subset of
+//! the unflushed changes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,30 +15,30 @@ use crate::host::store::Store;
 #[allow(clippy::disallowed_types, reason = "a test's file")]
 type Mutex<T> = std::sync::Mutex<T>;
 
-/// What is written at once by a medium.
+/// Bytes that a medium writes atomically.
 const SECTOR: usize = 512;
 
-/// What a content shares with those that it was made of.
+/// Unit of copy-on-write of an [`Image`].
 const PAGE: usize = 4096;
 
 /// Capacity in bytes.
 const CAPACITY: u64 = 1 << 30;
 
-/// A change, as small as a medium does it.
+/// A change that a medium makes atomically.
 #[derive(Clone, Debug)]
 enum Change {
     Sector(u64, Arc<[u8; SECTOR]>),
-    /// Zeros inside the file: offset and bytes.
+    /// Zeros in an existing range: offset and length.
     Zeros(u64, u64),
     Size(u64),
-    /// A flush: everything before is on stable storage.
+    /// A flush: all earlier changes are on stable storage.
     Sync,
 }
 
-/// The content of a file. Copies share what they have in common.
+/// Content of a file. Clones share unchanged pages.
 #[derive(Clone, Default)]
 pub(crate) struct Image {
-    /// By their number; those that are not there are zeros. Behind the end they are zeros, too.
+    /// Pages by number. Missing pages are zeros, as is everything beyond `len`.
     pages: BTreeMap<u64, Arc<[u8; PAGE]>>,
     len: u64,
 }
@@ -63,7 +64,7 @@ impl Image {
         self.len
     }
 
-    /// `data` from `offset`; zeros behind the end.
+    /// Fill `data` from `offset`; zeros beyond the end.
     pub(crate) fn read(&self, data: &mut [u8], offset: u64) {
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
@@ -78,7 +79,7 @@ impl Image {
         }
     }
 
-    /// Put `data` at `offset`, growing as needed.
+    /// Write `data` at `offset`. The file grows as needed.
     pub(crate) fn write(&mut self, data: &[u8], offset: u64) {
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
@@ -92,14 +93,14 @@ impl Image {
         self.len = self.len.max(at);
     }
 
-    /// Zeros, as far as the file goes.
+    /// Zero a range, up to the end of the file.
     pub(crate) fn zero(&mut self, offset: u64, len: u64) {
         let (mut at, end) = (offset, offset.saturating_add(len).min(self.len));
         while at < end {
             let (number, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
             let part = (end - at).min((PAGE - within) as u64) as usize;
             if part == PAGE {
-                // All that are whole, and there.
+                // Remove all whole pages of the range.
                 let inside: Vec<u64> =
                     self.pages.range(number..end / PAGE as u64).map(|(number, _)| *number).collect();
                 inside.iter().for_each(|number| drop(self.pages.remove(number)));
@@ -134,31 +135,31 @@ impl Image {
 struct State {
     image: Image,
     log: Vec<Change>,
-    /// When each change was made, by a clock that files of one machine share.
+    /// Time of each change, by a clock that the files of one machine share.
     times: Vec<u64>,
     clock: Arc<AtomicU64>,
-    /// Operations to do before all fail, where that is wanted.
+    /// Number of changes until all later changes fail; `None`: no failure.
     fuse: Option<u64>,
-    /// The same for operations that make the file longer: the host has no space.
+    /// The same for changes that make the file longer (no space on the host).
     growth: Option<u64>,
 }
 
-/// The file.
+/// A file that records its changes.
 #[derive(Clone, Default)]
 pub(crate) struct CrashFile(Arc<Mutex<State>>);
 
 impl CrashFile {
-    /// With this content, all of it flushed.
+    /// A file with this content, all flushed.
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
         Self::of(Image::new(&bytes))
     }
 
-    /// With this content, all of it flushed.
+    /// A file with this content, all flushed.
     pub(crate) fn of(image: Image) -> Self {
         Self(Arc::new(Mutex::new(State { image, ..State::default() })))
     }
 
-    /// Files with these contents, all flushed, on one machine: their changes are in one order.
+    /// Files with these contents, all flushed, that share a clock, so that their changes are ordered.
     pub(crate) fn together<'a>(images: impl IntoIterator<Item = &'a Image>) -> Vec<Self> {
         let clock = Arc::new(AtomicU64::new(0));
         let file =
@@ -166,13 +167,13 @@ impl CrashFile {
         images.into_iter().map(|image| Self(Arc::new(Mutex::new(file(image))))).collect()
     }
 
-    /// Changes that were made of this file and of those [`together`](Self::together) with it.
+    /// Number of changes of this file and of the files created [`together`](Self::together) with it.
     pub(crate) fn time(&self) -> u64 {
         self.state().clock.load(Ordering::Relaxed)
     }
 
-    /// What an end at this time leaves of a file that began as `base`: of the changes that were not flushed then, those that
-    /// survive.
+    /// The content after a crash at `time` of a file that began as `base`. `survives` decides for each unflushed change
+    /// whether it survives.
     pub(crate) fn left_at(&self, base: &Image, time: u64, mut survives: impl FnMut() -> bool) -> Image {
         let cut = self.state().times.partition_point(|at| *at < time);
         let (mut left, mut once) = (base.clone(), true);
@@ -185,32 +186,32 @@ impl CrashFile {
         self.0.lock().expect("no panic")
     }
 
-    /// What it holds now.
+    /// Current content.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.image().bytes()
     }
 
-    /// What it holds now.
+    /// Current content.
     pub(crate) fn image(&self) -> Image {
         self.state().image.clone()
     }
 
-    /// Recorded changes.
+    /// Number of recorded changes.
     pub(crate) fn len_of_log(&self) -> usize {
         self.state().log.len()
     }
 
-    /// Fail every change from the `after`th on; `None`: none.
+    /// Fail every change from number `after` on; `None`: no failure.
     pub(crate) fn fail(&self, after: Option<u64>) {
         self.state().fuse = after;
     }
 
-    /// Fail every change that makes the file longer from the `after`th on; `None`: none.
+    /// Fail every change that makes the file longer, from number `after` on; `None`: no failure.
     pub(crate) fn fail_growth(&self, after: Option<u64>) {
         self.state().growth = after;
     }
 
-    /// As [`states`](Self::states), in bytes.
+    /// As [`states`](Self::states), with byte vectors.
     pub(crate) fn after_crash(
         &self,
         base: &[u8],
@@ -221,8 +222,8 @@ impl CrashFile {
         self.states(&Image::new(base), cut, pick, |image| visit(image.bytes()));
     }
 
-    /// The states that a power failure after the first `cut` changes may leave, begun from `base` (the content at first):
-    /// those of `pick` subsets of the unflushed changes. `pick` gets their number and says which survive.
+    /// The possible states after a crash that follows the first `cut` changes, starting from `base`. `pick` gets the
+    /// number of unflushed changes and returns which of them survive; it is called until it returns `None`.
     pub(crate) fn states(
         &self,
         base: &Image,
@@ -237,7 +238,7 @@ impl CrashFile {
         subsets(&settled, &log[flushed..], pick, visit);
     }
 
-    /// As [`states`](Self::states) at every cut in turn, which `pick` and `visit` get, too.
+    /// As [`states`](Self::states) for every cut in turn. `pick` and `visit` get the cut, too.
     pub(crate) fn all_states(
         &self,
         base: &Image,
@@ -255,7 +256,7 @@ impl CrashFile {
         }
     }
 
-    /// Unflushed changes at this cut.
+    /// Number of unflushed changes at this cut.
     pub(crate) fn open_changes(&self, cut: usize) -> usize {
         let state = self.state();
         cut - state.log[..cut]
@@ -265,7 +266,7 @@ impl CrashFile {
     }
 }
 
-/// `settled` with subsets of the `open` changes.
+/// Visit `settled` with subsets of the `open` changes applied.
 fn subsets(
     settled: &Image,
     open: &[Change],
@@ -359,8 +360,8 @@ impl Store for CrashFile {
         self.state().change(change).map_err(|error| crate::host::store::io_error(&error))
     }
 
-    /// Not as one change: a part of a clone may survive, as of any write.
-    fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
+    /// Recorded as single writes: after a crash a part of a clone may survive, as of any write.
+    fn clone_range(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
         let mut data = vec![0; len as usize];
         source.read_at(&mut data, from).and_then(|()| self.write_at(&data, to)).map_err(|_| Errno::IO)
     }

@@ -1,17 +1,16 @@
-//! Host faults: for each format and each tool, every host call of the operation fails once, in every way in which it
-//! can.
+//! Host faults: for each format and each tool, every host call of the operation fails once in every possible way.
 //!
-//! A scenario is a small deterministic run over images in a directory of its own. It is run once without a fault, which counts the
-//! host calls; then again from fresh copies of the images for each call and each [`Fault`]. After each run the images are looked
-//! at three times: as the page cache has them, after the pages that a failed flush left behind are evicted, and after a power
-//! failure. What must hold:
+//! A scenario is a small deterministic run over images in its own directory. It runs once without a fault, to count the
+//! host calls. Then it runs again from fresh copies of the images for each call and each [`Fault`]. After each run the
+//! images are checked three times: as the page cache has them, after an eviction of the pages that a failed flush left
+//! behind, and after a power failure. Requirements:
 //!
-//! - What a successful flush acknowledged is there, and no later flush acknowledges more than is there.
-//! - No image is left that `check` calls good and whose content is not.
+//! - Everything that a successful flush acknowledged is there. No later flush acknowledges more than is there.
+//! - If `check` finds no damage in an image, its content is correct.
 //! - Each operation ends.
 //!
-//! A longer run, of other workloads: `PARADISK_HOST_FAULTS=20 cargo test -p paradisk-disk-formats fault_tests -- --nocapture`
-//! multiplies the number of workloads.
+//! For more workloads: `PARADISK_HOST_FAULTS=20 cargo test -p paradisk-disk-formats fault_tests -- --nocapture`
+//! multiplies their number.
 
 mod images;
 mod inline;
@@ -22,12 +21,12 @@ mod watch;
 
 use super::faults::{Call, Fault, Host};
 
-/// Workloads, where a run has one unless the environment says otherwise.
+/// Factor for the number of workloads; 1 unless the environment sets it.
 fn times() -> u64 {
     std::env::var("PARADISK_HOST_FAULTS").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
 }
 
-/// The ways in which one call fails in the runs. Reads change nothing: each fails in one way.
+/// The ways in which a call fails in the runs. Reads change nothing, so each fails in one way only.
 fn faults_of(index: usize, call: Call) -> Vec<Fault> {
     let all = Fault::of(call);
     match call {
@@ -36,18 +35,18 @@ fn faults_of(index: usize, call: Call) -> Vec<Fault> {
     }
 }
 
-/// Runs of a test, and what they found.
+/// The runs of a test, and their findings.
 struct Runs {
     watch: watch::Watch,
     number: usize,
-    /// Runs whose fault was not reached: threads have made the calls in another order.
+    /// Runs that did not reach their fault, because threads made the calls in another order.
     missed: usize,
     found: Vec<String>,
 }
 
-/// How a run went that found nothing.
+/// The outcome of a run without findings.
 enum Outcome {
-    /// The calls to the host.
+    /// The host calls.
     Done(Vec<Call>),
     Missed,
 }
@@ -85,10 +84,10 @@ impl Runs {
         }
     }
 
-    /// Tell what was found.
+    /// Report the findings.
     ///
     /// # Panics
-    /// Where anything was found.
+    /// If there are any.
     fn end(self, name: &str) {
         println!("{name}: {} runs, {} of them without their fault", self.number, self.missed);
         for found in self.found.iter().take(3) {

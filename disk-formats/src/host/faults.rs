@@ -1,12 +1,12 @@
-//! Fault injection: counts the calls to the files below one directory, has one of them fail, and loses what a real host
-//! would lose.
+//! Fault injection: counts the calls to files below one directory, makes one of them fail, and drops the data that a
+//! real host would lose.
 //!
-//! The directory is on tmpfs, where the host itself never fails and flushes cost nothing. What a flush means is kept beside the
-//! files: [`cache`] knows for each what of it is on stable storage, and what a power failure or an eviction of pages leaves;
-//! [`names`] knows the same of the directory.
+//! The directory is on tmpfs, which never fails and where flushes cost nothing. The state of stable storage is tracked
+//! separately: [`cache`] tracks for each file which data are on stable storage, and what remains after a power failure
+//! or an eviction of pages; [`names`] tracks the same for the directory.
 //!
-//! The calls of all threads are made one after another. Operations of a ring run as they are, unless they are to fail: then the
-//! ring gets an operation without effect, and its result is replaced ([`Plan::stage`], [`Plan::finish`]).
+//! The calls of all threads are serialized. io_uring operations run normally, unless they are to fail: then the ring
+//! gets a no-op, and the result is replaced ([`Plan::stage`], [`Plan::finish`]).
 
 mod cache;
 mod call;
@@ -33,17 +33,17 @@ use names::Names;
 #[allow(clippy::disallowed_types, reason = "a test's host")]
 type Mutex<T> = std::sync::Mutex<T>;
 
-/// An operation that a ring was given, until it has ended.
+/// An io_uring operation, from its submission to its completion.
 pub(crate) enum Staged {
-    /// It has its result: the ring gets one without effect.
+    /// The result is known. The ring gets a no-op.
     Answered(Result<u32, Errno>),
-    /// A write that the ring makes.
+    /// A write that the ring executes.
     Write(Arc<Plan>, (u64, u64), Captured),
-    /// One that leaves nothing behind.
+    /// An operation that changes nothing.
     Other,
 }
 
-/// The host, for the files in one directory.
+/// The fault plan of the files in one directory.
 pub(crate) struct Plan {
     folder: PathBuf,
     state: Mutex<State>,
@@ -60,13 +60,13 @@ struct State {
     names: Names,
 }
 
-/// Plans in use: without one, nothing is looked up.
+/// Number of plans. If it is 0, there is no look-up.
 static PLANS: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Default)]
 struct Registry {
     folders: HashMap<PathBuf, Arc<Plan>>,
-    /// Device and number of files that were seen before.
+    /// Device and inode numbers of files that were looked up before.
     files: HashMap<(u64, u64), Arc<Plan>>,
 }
 
@@ -81,7 +81,7 @@ fn identity(file: impl AsFd) -> Option<(u64, u64)> {
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// The plan for a file.
+/// The plan for a file, if any.
 pub(crate) fn of_file(file: impl AsFd) -> Option<Arc<Plan>> {
     if PLANS.load(Ordering::Relaxed) == 0 {
         return None;
@@ -97,12 +97,12 @@ pub(crate) fn of_file(file: impl AsFd) -> Option<Arc<Plan>> {
     Some(plan)
 }
 
-/// The plan for files that are made, renamed and removed at this path.
+/// The plan for creating, renaming or removing a file at this path, if any.
 pub(crate) fn of_path(path: &Path) -> Option<Arc<Plan>> {
     of_folder(path.parent()?)
 }
 
-/// The plan for a directory.
+/// The plan for a directory, if any.
 pub(crate) fn of_folder(folder: &Path) -> Option<Arc<Plan>> {
     if PLANS.load(Ordering::Relaxed) == 0 {
         return None;
@@ -110,10 +110,10 @@ pub(crate) fn of_folder(folder: &Path) -> Option<Arc<Plan>> {
     registry().folders.get(folder).cloned()
 }
 
-/// A directory of its own with a plan for what is in it.
+/// A temporary directory with a fault plan.
 pub(crate) struct Host {
     plan: Arc<Plan>,
-    /// Removed at the end.
+    /// Removes the directory when it is dropped.
     _space: tempfile::TempDir,
 }
 
@@ -145,7 +145,7 @@ impl Host {
         &self.plan.folder
     }
 
-    /// All that is there now is on stable storage.
+    /// Take the current state as the state of stable storage.
     pub(crate) fn settle(&self) {
         let mut state = self.plan.state();
         state.files.clear();
@@ -153,47 +153,47 @@ impl Host {
         registry().files.retain(|_, plan| !Arc::ptr_eq(plan, &self.plan));
     }
 
-    /// Count calls from 0 on, and have one fail.
+    /// Count calls from 0 on, and make call number `fault.0` fail.
     pub(crate) fn arm(&self, fault: Option<(usize, Fault)>) {
         let mut state = self.plan.state();
         state.calls.clear();
         (state.fault, state.idle, state.hit) = (fault, false, None);
     }
 
-    /// From now on no call is counted, and none fails. The calls so far.
+    /// Stop counting and failing calls. Returns the calls since [`arm`](Self::arm).
     pub(crate) fn disarm(&self) -> Vec<Call> {
         let mut state = self.plan.state();
         state.idle = true;
         std::mem::take(&mut state.calls)
     }
 
-    /// Whether the call was made that was to fail.
+    /// Whether the call that was to fail was made.
     pub(crate) fn hit(&self) -> bool {
         self.fault().is_some()
     }
 
-    /// How it has failed.
+    /// How that call failed.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.plan.state().hit
     }
 
-    /// Whether files can share storage.
+    /// Whether the file system can clone ranges.
     pub(crate) fn allow_clones(&self, allowed: bool) {
         self.plan.state().clones = allowed;
     }
 
-    /// The cache forgets pages that it takes for clean; whether a file may have changed by that.
+    /// Evict the clean pages of the cache. Returns whether the content of a file may have changed.
     pub(crate) fn evict(&self) -> bool {
         self.plan.state().files.values_mut().fold(false, |changed, file| file.evict() | changed)
     }
 
-    /// Run `during` while all calls of the host are stalled. `during` makes none itself.
+    /// Run `during` while all calls to the host are stalled. `during` must not make such a call.
     pub(crate) fn stalled(&self, during: impl FnOnce()) {
         let _state = self.plan.state();
         during();
     }
 
-    /// What was not flushed is lost; whether anything may have changed by that.
+    /// Drop everything that was not flushed. Returns whether anything may have changed.
     pub(crate) fn power_loss(&self) -> bool {
         let mut state = self.plan.state();
         let changed = state.files.values_mut().fold(false, |changed, file| file.power_loss() | changed);
@@ -211,7 +211,7 @@ impl Drop for Host {
 }
 
 impl State {
-    /// Count a call; whether it fails.
+    /// Count a call, and decide its result.
     fn verdict(&mut self, call: Call) -> Verdict {
         if self.idle {
             return Verdict::Works;
@@ -228,7 +228,7 @@ impl State {
         }
     }
 
-    /// As [`verdict`](Self::verdict), of a call that is done or not.
+    /// As [`verdict`](Self::verdict), for calls without partial results.
     fn attempt(&mut self, call: Call) -> Result<(), Errno> {
         match self.verdict(call) {
             Verdict::Works | Verdict::Short => Ok(()),
@@ -284,7 +284,7 @@ impl State {
     }
 }
 
-/// The bytes of buffers, one after another.
+/// The concatenated content of buffers.
 fn gather(bufs: &[IoBuf]) -> Vec<u8> {
     let mut data = vec![0; bufs.iter().map(IoBuf::len).sum()];
     let mut rest = data.as_mut_slice();
@@ -322,7 +322,7 @@ impl Plan {
         self.state().write(file, data, offset, through)
     }
 
-    /// Read or write (`Some`: whether with RWF_DSYNC) once; the bytes moved.
+    /// One read, or one write (`Some`: whether with RWF_DSYNC). Returns the number of bytes moved.
     pub(crate) fn transfer(
         &self,
         file: impl AsFd,
@@ -341,7 +341,7 @@ impl Plan {
         }
     }
 
-    /// As [`transfer`](Self::transfer), before a ring gets it.
+    /// As [`transfer`](Self::transfer), for an operation that a ring is about to get.
     pub(crate) fn stage(
         self: &Arc<Self>,
         file: impl AsFd + Copy,
@@ -358,7 +358,7 @@ impl Plan {
         let fails = state.fault.is_some_and(|(at, _)| at == state.calls.len());
         if fails && !state.idle {
             drop(state);
-            // A completion has 32 bits.
+            // The result of a completion has 32 bits.
             return Staged::Answered(self.transfer(file, bufs, offset, write).map(|moved| moved as u32));
         }
         let _ = state.verdict(call);
@@ -374,7 +374,7 @@ impl Plan {
         self.state().sync(file)
     }
 
-    /// Dirty pages stay dirty: writeback that was only started has not completed.
+    /// Dirty pages stay dirty: the started writeback has not completed.
     pub(crate) fn start_writeback(&self, file: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
         let mut state = self.state();
         match state.verdict(Call::Writeback) {
@@ -387,7 +387,7 @@ impl Plan {
         }
     }
 
-    pub(crate) fn forget(&self, file: impl AsFd) -> Result<(), Errno> {
+    pub(crate) fn drop_cache(&self, file: impl AsFd) -> Result<(), Errno> {
         self.state().cached(file)?.evict();
         Ok(())
     }
@@ -499,12 +499,12 @@ impl Plan {
 }
 
 impl Staged {
-    /// Its result, where the ring is to do nothing.
+    /// Whether the result is known, so that the ring gets a no-op.
     pub(crate) fn is_answered(&self) -> bool {
         matches!(self, Self::Answered(_))
     }
 
-    /// The ring has ended it; its result.
+    /// The ring has completed the operation. Returns the result for the caller.
     pub(crate) fn finish(self, result: Result<u32, Errno>) -> Result<u32, Errno> {
         match self {
             Self::Answered(answer) => answer,

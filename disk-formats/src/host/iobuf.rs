@@ -1,16 +1,16 @@
-//! Caller's memory that requests read from and write to.
+//! Memory of the caller that requests read from and write to.
 #![allow(unsafe_code, reason = "raw guest memory: its validity is a contract with the caller")]
 
-/// A piece of memory that the host may read or write while a request is in flight: an iovec that can be sent to another
-/// thread. Guests change their memory at any time, so it is never accessed as a slice.
+/// A memory buffer that the host may read or write while a request is in flight: an iovec that may be sent to other
+/// threads. A guest may change its memory at any time, so the buffer is never accessed as a slice.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct IoBuf(libc::iovec);
 
-// SAFETY: an `IoBuf` is an address and a length; whoever made it promised (`IoBuf::new`) that the memory stays valid for
+// SAFETY: an `IoBuf` is an address and a length. The caller of `IoBuf::new` promised that the memory stays valid for
 // reads and writes from any thread until the requests that carry it have completed.
 unsafe impl Send for IoBuf {}
-// SAFETY: as above; shared references give out nothing but the address and the length.
+// SAFETY: as above; a shared reference only gives access to the address and the length.
 unsafe impl Sync for IoBuf {}
 
 impl IoBuf {
@@ -18,8 +18,9 @@ impl IoBuf {
     ///
     /// # Safety
     /// The memory must be mapped, readable and writable, and must stay so until every request that carries this buffer
-    /// has been reaped or its queue has been dropped. Others may read or write it meanwhile (a guest does); nobody may
-    /// hold a Rust reference to it then.
+    /// The memory must be mapped, readable and writable until every request that carries this buffer has been reaped or
+    /// its queue has been dropped. Until then others (such as a guest) may read or write the memory, but no Rust
+    /// reference to it may exist.
     #[must_use]
     pub const unsafe fn new(base: *mut u8, len: usize) -> Self {
         Self(libc::iovec { iov_base: base.cast(), iov_len: len })
@@ -37,26 +38,26 @@ impl IoBuf {
         self.0.iov_len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.iov_len == 0
     }
 
-    /// The piece `[start, start + len)` of this buffer, cut at its end.
+    /// The part `[start, start + len)` of this buffer, clamped to its end.
     #[must_use]
     pub fn slice(&self, start: usize, len: usize) -> Self {
         let start = start.min(self.len());
-        // SAFETY: `start` is at most the length, so the address stays inside or one past the end of the memory that the
-        // maker of `self` vouched for, and the cut length does not reach beyond it.
+        // SAFETY: `start` is at most the length, so the address stays inside the memory that the creator of `self`
+        // promised, or one past its end. The clamped length does not reach beyond it.
         unsafe { Self::new(self.addr().add(start), len.min(self.len() - start)) }
     }
 
     /// Copy `data` into the memory from its start; returns the bytes copied (the shorter of the two).
     pub fn write(&self, data: &[u8]) -> usize {
         let len = data.len().min(self.len());
-        // SAFETY: both sides are valid for `len` bytes (ours by the promise of `new`), and a Rust slice cannot overlap
-        // memory to which nobody may hold a reference.
+        // SAFETY: both sides are valid for `len` bytes (the buffer by the promise of `new`). A Rust slice cannot
+        // overlap the buffer, to which no reference may exist.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.addr(), len) };
         len
     }
@@ -69,8 +70,8 @@ impl IoBuf {
         len
     }
 
-    /// Copy the memory from its start to the start of `other`; returns the bytes copied (the shorter of the two). They
-    /// may overlap.
+    /// Copy the memory from its start to the start of `other`; returns the bytes copied (the shorter of the two). The
+    /// buffers may overlap.
     pub fn copy_to(&self, other: &Self) -> usize {
         let len = self.len().min(other.len());
         // SAFETY: both are valid for `len` bytes by the promise of `new`.
@@ -78,7 +79,7 @@ impl IoBuf {
         len
     }
 
-    /// Whether all its bytes are zeros (as far as nobody writes to it meanwhile).
+    /// Whether all bytes are zeros. The result may be outdated if others write to the memory.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         let mut chunk = [0; 4096];
@@ -88,7 +89,7 @@ impl IoBuf {
         })
     }
 
-    /// No memory at all.
+    /// An empty buffer.
     #[must_use]
     pub const fn empty() -> Self {
         Self(libc::iovec { iov_base: std::ptr::dangling_mut(), iov_len: 0 })
@@ -100,7 +101,7 @@ impl IoBuf {
         unsafe { std::ptr::write_bytes(self.addr(), 0, self.len()) };
     }
 
-    /// The same buffers as the kernel takes them.
+    /// The buffers as iovecs.
     #[must_use]
     pub const fn as_iovecs(bufs: &[Self]) -> &[libc::iovec] {
         // SAFETY: `IoBuf` is a transparent wrapper around `iovec`.
@@ -108,7 +109,7 @@ impl IoBuf {
     }
 }
 
-/// Total length of buffers; `None` where it does not fit.
+/// Total length of the buffers; `None` if it overflows.
 #[must_use]
 pub fn total_len(bufs: &[IoBuf]) -> Option<u64> {
     bufs.iter().try_fold(0u64, |sum, buf| sum.checked_add(buf.len() as u64))

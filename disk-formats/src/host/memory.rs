@@ -1,4 +1,4 @@
-//! Anonymous memory: the RAM disk's medium, bounce buffers, and the buffers of callers that have no guest.
+//! Anonymous memory for RAM disks, bounce buffers, and callers without a guest.
 #![allow(
     unsafe_code,
     reason = "maps memory that guests' buffers are copied to and from, never seen as a slice"
@@ -11,25 +11,25 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::host::iobuf::IoBuf;
 
-/// Page-aligned zeroed memory, given by the host when it is first touched. Seen as buffers only, never as a slice: requests may be
-/// using it.
+/// Page-aligned zeroed memory, which the host allocates at first access. It is accessed only as [`IoBuf`]s, never as a
+/// slice, because requests may be using it.
 #[derive(Debug)]
 pub struct HostMemory {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and is reached only by raw copies through `IoBuf`, which several
-// threads may do at once as with any shared medium: bytes race, nothing else does.
+// SAFETY: this value owns the mapping, and accesses it only by raw copies through `IoBuf`. Several threads may copy at
+// once: then the content of the bytes is unspecified, as on any shared medium.
 unsafe impl Send for HostMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// `len` bytes, rounded up to whole pages, at least one.
+    /// `len` bytes, rounded up to whole pages; at least one page.
     ///
     /// # Errors
-    /// The host has no memory.
+    /// The host's, if it has no memory.
     pub fn new(len: usize) -> io::Result<Self> {
         let len = len.max(1).checked_next_multiple_of(page_size()).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -40,24 +40,24 @@ impl HostMemory {
         Ok(Self { base, len })
     }
 
-    /// The piece `[offset, offset + len)`, cut at the end of the memory.
+    /// The part `[offset, offset + len)`, clamped to the end of the memory.
     pub(crate) fn buf(&self, offset: usize, len: usize) -> IoBuf {
-        // SAFETY: the whole mapping is readable and writable for the life of `self`. Holders of the result keep `self`
-        // alive as long: the RAM disk copies at once, the bounce pool outlives the requests of its queue.
+        // SAFETY: the whole mapping is readable and writable for the life of `self`. Users of the result keep `self`
+        // alive: the RAM disk copies at once, and the bounce pool outlives the requests of its queue.
         unsafe { IoBuf::new(self.base.as_ptr(), self.len) }.slice(offset, len)
     }
 
-    /// The same for a caller's requests.
+    /// As `buf`, for the requests of a caller.
     ///
     /// # Safety
-    /// The memory must not be dropped before every request that carries the piece has been reaped or its queue has been dropped, and
-    /// the piece must not be read or written afterwards.
+    /// The memory must not be dropped before every request that carries the buffer has been reaped or its queue has
+    /// been dropped. The buffer must not be used after the memory is dropped.
     #[must_use]
     pub unsafe fn piece(&self, offset: usize, len: usize) -> IoBuf {
         self.buf(offset, len)
     }
 
-    /// Make `[offset, offset + len)` read as zeros, and give whole pages back to the host.
+    /// Make `[offset, offset + len)` read as zeros, and return whole pages to the host.
     pub(crate) fn discard(&self, offset: usize, len: usize) {
         let page = page_size();
         let start = offset.min(self.len);
@@ -79,13 +79,13 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` with this length, and nobody keeps pieces of it longer.
+        // SAFETY: `new` made the mapping with this length, and no buffer of it is used any more.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// Bytes of a page of the host.
+/// Page size of the host in bytes.
 pub(crate) fn page_size() -> usize {
     rustix::param::page_size()
 }

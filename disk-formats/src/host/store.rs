@@ -1,5 +1,4 @@
-//! The storage of a format's metadata: a file, the content of another disk, or in crash tests a record of every write
-//! that can be cut anywhere.
+//! Storage for a format's metadata: a file, a nested image's range of another disk, or in crash tests a recording file.
 
 use std::io;
 use std::path::Path;
@@ -11,68 +10,68 @@ use crate::error::IoError;
 use crate::host;
 use crate::host::backing::BackingFile;
 
-/// A growing run of bytes with explicit flushes.
+/// A resizable byte array with explicit flushes.
 ///
 /// # Contract
-/// - Space gained by [`set_size`](Self::set_size) and [`reserve`](Self::reserve) reads as zeros.
-/// - Nothing is on stable storage, and nothing is ordered, before [`sync`](Self::sync) has returned; this holds for
-///   changes of the size, too.
-/// - After a failed [`sync`](Self::sync) of a file, every later one fails, and so does everything that changes it
-///   ([`IoError::FlushLost`]).
+/// - Space added by [`set_size`](Self::set_size) and [`reserve`](Self::reserve) reads as zeros.
+/// - Before [`sync`](Self::sync) returns, changes (including those of the size) are neither on stable storage nor
+///   ordered.
+/// - After a failed [`sync`](Self::sync) of a file, every later `sync` and every change of the file fails with
+///   [`IoError::FlushLost`].
 pub(crate) trait Store: Send + Sync {
-    /// For messages.
+    /// The path, for messages.
     fn path(&self) -> &Path;
 
-    /// Bytes now.
+    /// Current size in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// Read exactly `data` from `offset`.
+    /// Fill `data` from `offset`.
     fn read_at(&self, data: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Write exactly `data` at `offset`, growing as needed. Whole sectors of 512 bytes.
+    /// Write all of `data` at `offset`, in whole sectors of 512 bytes. The store grows as needed.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Cut or grow.
+    /// Truncate or extend.
     fn set_size(&self, size: u64) -> io::Result<()>;
 
-    /// Cut to the size from before an attempt to grow that has failed, also where a flush was what failed: what lay behind was
-    /// never acknowledged.
-    fn cut_back(&self, size: u64) -> io::Result<()> {
+    /// Truncate to the size before a failed attempt to grow. Allowed after a failed flush, too: the data beyond `size`
+    /// were never acknowledged.
+    fn undo_growth(&self, size: u64) -> io::Result<()> {
         self.set_size(size)
     }
 
-    /// Grow to `end` at the least, with `[start, end)` allocated where the host supports it.
+    /// Grow to at least `end`. `[start, end)` is allocated if the host supports that.
     fn reserve(&self, start: u64, end: u64) -> io::Result<()>;
 
-    /// Make a range inside read as zeros; `may_unmap` allows to deallocate it.
+    /// Make an existing range read as zeros. `may_unmap` allows deallocating it.
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError>;
 
-    /// Have `len` bytes at `to` share the storage of those of `source` at `from`. As a write it is not on stable
-    /// storage before [`sync`](Self::sync). After an error the range holds anything.
+    /// Clone `len` bytes of `source` at `from` to `to`, by sharing storage. Like a write, the clone is not on stable
+    /// storage before [`sync`](Self::sync). After an error the content of the range is undefined.
     ///
     /// # Errors
-    /// EOPNOTSUPP, or another error of the file system: the caller reads and writes instead.
-    fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno>;
+    /// EOPNOTSUPP, or another error of the file system: the caller copies the data instead.
+    fn clone_range(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno>;
 
-    /// Flush: everything done so far is on stable storage.
+    /// Flush: all earlier changes are on stable storage afterwards.
     fn sync(&self) -> io::Result<()>;
 
-    /// Check before what was written is read again: after a failed [`sync`](Self::sync) the host may return the old
-    /// content.
+    /// Call this before reading back data that were written: after a failed [`sync`](Self::sync) the host may return
+    /// the old content.
     ///
     /// # Errors
     /// [`IoError::FlushLost`].
-    fn intact(&self) -> Result<(), IoError> {
+    fn check_flushes(&self) -> Result<(), IoError> {
         Ok(())
     }
 
-    /// Where data begin that the host stores, from `offset` on: what lies before reads as zeros. `offset` where the
-    /// host cannot report it; the largest number where there are none.
+    /// Offset of the first data that the host stores at or after `offset`. The range before it reads as zeros. Returns
+    /// `offset` if the host cannot report it, and `u64::MAX` if there are no data.
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         Ok(offset)
     }
 
-    /// The file, where it is one.
+    /// The file, if the store is a file.
     fn backing(&self) -> Option<&BackingFile> {
         None
     }
@@ -100,7 +99,7 @@ impl Store for BackingFile {
         host::set_len(self.file(), size)
     }
 
-    fn cut_back(&self, size: u64) -> io::Result<()> {
+    fn undo_growth(&self, size: u64) -> io::Result<()> {
         host::set_len(self.file(), size)
     }
 
@@ -120,9 +119,9 @@ impl Store for BackingFile {
         self.write_zeroes(offset, len, may_unmap)
     }
 
-    fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
+    fn clone_range(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
         let source = source.backing().ok_or(Errno::OPNOTSUPP)?;
-        // The caller writes instead, and that reports the failed flush.
+        // The caller copies instead, and the copy reports the failed flush.
         self.check_flushes().map_err(|_| Errno::IO)?;
         retry_on_intr(|| host::clone_range(source.file(), from, len, self.file(), to))
     }
@@ -131,7 +130,7 @@ impl Store for BackingFile {
         Ok(self.sync()?)
     }
 
-    fn intact(&self) -> Result<(), IoError> {
+    fn check_flushes(&self) -> Result<(), IoError> {
         self.check_flushes()
     }
 
@@ -148,19 +147,19 @@ impl Store for BackingFile {
     }
 }
 
-/// An operating-system error as that of a request.
+/// Convert an error of the operating system to an error of a request.
 pub(crate) fn io_error(error: &io::Error) -> IoError {
-    // Of a store inside a disk.
+    // A store inside another disk wraps an `IoError`.
     if let Some(error) = error.get_ref().and_then(|error| error.downcast_ref::<IoError>()) {
         return *error;
     }
     Errno::from_io_error(error).map_or(IoError::Damaged("a file ends inside the image"), IoError::from)
 }
 
-/// Bytes looked at, or copied, at once.
+/// Bytes that are examined or copied at once.
 const CHUNK: u64 = 1 << 20;
 
-/// The last sector of a range that is not all zeros. What the host does not store is not read.
+/// Offset of the last sector of a range that is not all zeros. Skips ranges that the host does not store.
 pub(crate) fn last_nonzero(store: &dyn Store, from: u64, to: u64) -> io::Result<Option<u64>> {
     let mut bytes = vec![0; CHUNK.min(to.saturating_sub(from)) as usize];
     let mut end = to;
@@ -178,7 +177,7 @@ pub(crate) fn last_nonzero(store: &dyn Store, from: u64, to: u64) -> io::Result<
     Ok(None)
 }
 
-/// Copy `len` bytes of a store to another place of it: the runs do not overlap.
+/// Copy `len` bytes inside a store. The ranges must not overlap.
 pub(crate) fn copy_run(store: &dyn Store, from: u64, to: u64, len: u64) -> io::Result<()> {
     let mut bytes = vec![0; CHUNK.min(len) as usize];
     let mut done = 0;

@@ -1,5 +1,5 @@
-//! Linux calls that neither the standard library nor rustix offers: ioctls of block devices, cloning of file ranges,
-//! early writeback, and open-file-description locks.
+//! Linux calls that neither the standard library nor rustix has: ioctls of block devices, cloning of file ranges, early
+//! writeback, and open-file-description locks.
 #![allow(unsafe_code, reason = "ioctl(2) and fcntl(2) with their argument structures, sync_file_range(2)")]
 
 use std::fs::File;
@@ -18,7 +18,7 @@ pub(crate) fn blkdiscard(file: &File, offset: u64, len: u64) -> Result<(), Errno
     range_ioctl(file, BLKDISCARD, offset, len)
 }
 
-/// Write zeros to a range of a block device, in whichever way is fastest and keeps the space.
+/// Zero a range of a block device by the fastest method that keeps it allocated.
 pub(crate) fn blkzeroout(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
     range_ioctl(file, BLKZEROOUT, offset, len)
 }
@@ -30,7 +30,8 @@ fn range_ioctl(file: &File, request: libc::Ioctl, offset: u64, len: u64) -> Resu
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Clone a range of `from` into `to`; both on one file system, all aligned to its blocks.
+/// Clone a range of `from` to `to`. Both must be on one file system; offsets and length must be multiples of its block
+/// size.
 pub(crate) fn clone_range(from: &File, offset: u64, len: u64, to: &File, at: u64) -> Result<(), Errno> {
     let range = libc::file_clone_range {
         src_fd: i64::from(from.as_raw_fd()),
@@ -43,7 +44,7 @@ pub(crate) fn clone_range(from: &File, offset: u64, len: u64, to: &File, at: u64
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Start to write dirty pages of a range to the disk, without waiting for it.
+/// Start writeback of a range without waiting for its end.
 pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
         return Err(Errno::INVAL);
@@ -53,15 +54,15 @@ pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) -> Result<(), 
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// What a range of a file is locked for.
+/// Lock types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
     None,
     Shared,
 }
 
-/// Lock bytes of a file for this open file description, or unlock them. Does not wait. An empty range goes to the end
-/// of all files.
+/// Set or clear a lock on a range of the file for this open file description. Does not wait. An empty range reaches to
+/// the end of any file.
 pub(crate) fn ofd_lock(file: &File, lock: Lock, bytes: Range<u64>) -> Result<(), Errno> {
     let kind = match lock {
         Lock::None => libc::F_UNLCK,
@@ -70,12 +71,12 @@ pub(crate) fn ofd_lock(file: &File, lock: Lock, bytes: Range<u64>) -> Result<(),
     ofd(file, libc::F_OFD_SETLK, kind, bytes).map(drop)
 }
 
-/// Whether another open file description has a lock on any of these bytes.
+/// Whether another open file description holds a lock on one of these bytes.
 pub(crate) fn ofd_is_locked(file: &File, bytes: Range<u64>) -> Result<bool, Errno> {
     Ok(ofd(file, libc::F_OFD_GETLK, libc::F_WRLCK, bytes)? != libc::F_UNLCK)
 }
 
-/// The kind of lock that the kernel leaves in the structure.
+/// Calls fcntl. Returns the lock type that the kernel left in the structure.
 fn ofd(
     file: &File,
     command: libc::c_int,

@@ -1,7 +1,7 @@
-//! Ticks of the time-stamp counter, to account for time spent in system calls.
+//! The time-stamp counter, to measure the time spent in system calls.
 #![allow(unsafe_code, reason = "RDTSC is an intrinsic")]
 
-/// The time-stamp counter; on other machines than x86-64 nanoseconds of the monotonic clock.
+/// The time-stamp counter; on machines other than x86-64 nanoseconds of the monotonic clock.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn ticks() -> u64 {
@@ -9,7 +9,7 @@ pub(crate) fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// The time-stamp counter; on other machines than x86-64 nanoseconds of the monotonic clock.
+/// The time-stamp counter; on machines other than x86-64 nanoseconds of the monotonic clock.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn ticks() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -1,9 +1,9 @@
-//! Memory that direct I/O takes without a copy.
+//! A buffer that direct I/O can use without a copy.
 
-/// Alignment of the memory: a page, which every host takes.
+/// Alignment of the memory: a page, which suffices on every host.
 const ALIGNMENT: usize = 4096;
 
-/// Bytes that begin at a page.
+/// A page-aligned byte buffer.
 pub(super) struct Buffer {
     memory: Vec<u8>,
     start: usize,
@@ -17,7 +17,7 @@ impl Buffer {
         Self { memory, start, len }
     }
 
-    /// The first `len` bytes, or fewer where there are fewer.
+    /// The first `len` bytes, or all if the buffer is shorter.
     pub(super) fn first(&mut self, len: u64) -> &mut [u8] {
         let len = usize::try_from(len).map_or(self.len, |len| len.min(self.len));
         &mut self.memory[self.start..self.start + len]

@@ -13,32 +13,33 @@ use crate::formats::format::Format;
 use crate::host;
 use crate::host::backing::BackingFile;
 
-/// Bytes of the disk between two openings of the child: each begins with an empty map, which bounds the memory.
+/// Bytes of the disk after which the child is opened again: each open starts with an empty map, which bounds the
+/// memory.
 const SLICE: u64 = 64 << 30;
 
-/// What a merge has done.
+/// The result of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Merged {
-    /// What the child was merged into.
+    /// The image that the child was merged into.
     pub parent: PathBuf,
-    /// Children of the child, as far as they lie beside it or its parent: they must be rebased to the new parent.
+    /// Children of the child that are in the directory of the child or its parent. They must be rebased to `parent`.
     pub orphans: Vec<PathBuf>,
-    /// What the child held.
+    /// The copied data.
     pub copied: Overlaid,
 }
 
-/// Why a merge did not complete. The child is unchanged, and merging again continues.
+/// The error of a merge. The child's data are unchanged, and another merge continues.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
     /// An image could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Copying failed, or the caller has stopped it ([`ImageError::Cancelled`]).
+    /// Copying failed, or the caller stopped it ([`ImageError::Cancelled`]).
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// The parent has other children: what they read would change.
+    /// The parent has other children, whose content would change.
     #[error("{}: other disks have it as their parent: {} (they would be lost; allow it with --force)", path.display(),
         siblings.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
     Siblings {
@@ -49,21 +50,21 @@ pub enum MergeError {
     },
 }
 
-/// Why a disk could not be rebased. It reads as before.
+/// The error of a rebase. The disk reads the same data as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RebaseError {
-    /// An image could not be opened, or the parent's place not be written.
+    /// An image could not be opened, or the parent's path could not be recorded.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Comparing or copying failed, or the caller has stopped it ([`ImageError::Cancelled`]).
+    /// Comparing or copying failed, or the caller stopped it ([`ImageError::Cancelled`]).
     #[error(transparent)]
     Image(#[from] ImageError),
 }
 
-/// Commit a child of `size` bytes in `file` into its parent `below`: write what it holds, and flush. `alone` opens the
-/// child without its parents. `zeros` gives, in batches, the runs that the child declares as zeros without bytes in its
-/// file.
+/// Commit a child of `size` bytes in `file` into its parent `below`: write the child's data, and flush. `alone` opens
+/// the child without its parents. `zeros` returns, in batches, the runs that the child defines as zeros without
+/// storage.
 pub(crate) fn commit_into_parent<F: Format>(
     file: &BackingFile,
     size: u64,
@@ -73,13 +74,13 @@ pub(crate) fn commit_into_parent<F: Format>(
     mut progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Overlaid, MergeError> {
     let below = Content::new(below);
-    // A fixed disk keeps the space that it was made with.
+    // The space of a fixed disk stays allocated.
     let may_unmap = below.format().info().kind.subformat != Some("fixed");
     let flush = |path: &Path| {
         let path = path.into();
         move |source| ImageError::Flush { path, source }
     };
-    // Cloned blocks must be on stable storage in the child.
+    // Blocks that may be cloned must be on stable storage in the child first.
     file.sync().map_err(flush(file.path()))?;
     let mut copied = Overlaid::default();
     for start in (0..size).step_by(SLICE as usize) {
@@ -102,11 +103,12 @@ pub(crate) fn commit_into_parent<F: Format>(
     Ok(copied)
 }
 
-/// Make the empty differencing disk `child` of `parent` read what `source` reads: write what differs to it, and flush.
-/// Returns the bytes written. `progress` gets the bytes of the disk done and their number, and says whether to go on.
+/// Make the empty differencing disk `child` of `parent` read the data of `source`: write the data that differ, and
+/// flush. Returns the number of bytes written. `progress` is called with the number of bytes processed and the total
+/// number, and returns whether to continue.
 ///
 /// # Errors
-/// What reading or writing ends with; [`ImageError::Cancelled`].
+/// Errors of reading and writing; [`ImageError::Cancelled`].
 pub fn write_difference(
     source: Content<'_>,
     parent: Content<'_>,
@@ -119,14 +121,14 @@ pub fn write_difference(
     Ok(copied)
 }
 
-/// Delete a child that was merged, and flush its directory.
+/// Delete a merged child, and flush its directory.
 pub(crate) fn remove(child: &Path) -> Result<(), OpenError> {
     let os = |action| move |source| OpenError::Os { path: child.into(), action, source };
     host::remove_file(child).map_err(os("cannot delete it"))?;
-    sync_folder_of(child).map_err(os("cannot synchronise its folder"))
+    sync_folder_of(child).map_err(os("cannot flush its directory"))
 }
 
-/// Files in the directories of these, with any name, for which `stands` is true; without `except`.
+/// Files in the directories of `beside` for which `stands` is true, without `except`.
 pub(crate) fn images_beside(
     beside: [&Path; 2],
     except: &Path,

@@ -1,5 +1,5 @@
-//! Work over a disk, chunk by chunk, shared by threads: each claims the next chunk; zeros that one of them finds are
-//! skipped by all.
+//! Divides a disk into chunks for a pool of threads. Each thread claims the next chunk. Zeros that one thread finds are
+//! skipped for all.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -9,20 +9,21 @@ use std::thread;
 
 use super::error::ImageError;
 
-/// Bytes of a chunk; chunks begin at multiples of it.
+/// Size of a chunk in bytes. Chunks begin at multiples of it.
 pub(super) const CHUNK: u64 = 2 << 20;
 
-/// How a long operation runs, and how it is watched and ended.
+/// Control of a long operation: number of threads, cancellation, progress.
 pub struct Control<'a> {
-    /// Threads that share the work, the caller's among them. See [`default_workers`].
+    /// Number of threads, including the caller's. See [`default_workers`].
     pub workers: NonZero<usize>,
-    /// Set from anywhere: the operation ends with [`ImageError::Cancelled`] after the chunks at hand.
+    /// Any thread may set it: the operation ends with [`ImageError::Cancelled`] after the current chunks.
     pub cancel: &'a AtomicBool,
-    /// Called with bytes done and bytes in all, by all workers, after each chunk.
+    /// All workers call it after each chunk, with the number of bytes processed and the total number.
     pub progress: &'a (dyn Fn(u64, u64) + Sync),
 }
 
-/// Threads that serve most hosts: one for each processor, and enough to keep a disk busy while others compute.
+/// A number of threads for most hosts: one for each processor, within limits that keep a disk busy while some threads
+/// compute.
 #[must_use]
 pub fn default_workers() -> NonZero<usize> {
     const FEW: NonZero<usize> = NonZero::new(4).unwrap();
@@ -30,7 +31,7 @@ pub fn default_workers() -> NonZero<usize> {
     thread::available_parallelism().map_or(FEW, |processors| processors.clamp(FEW, MANY))
 }
 
-/// The unclaimed chunks of a disk.
+/// The chunks of a disk, and which of them are claimed.
 pub(super) struct Chunks<'a> {
     control: &'a Control<'a>,
     end: u64,
@@ -44,7 +45,7 @@ impl<'a> Chunks<'a> {
         Self { control, end, next: 0.into(), done: 0.into(), stop: false.into() }
     }
 
-    /// Claim the next bytes, `count` chunks or what is left; `None` where all is claimed, or another worker failed.
+    /// Claim the next `count` chunks, or what is left; `None` if all are claimed, or if another worker failed.
     pub(super) fn claim(&self, count: u64) -> Result<Option<Range<u64>>, ImageError> {
         if self.control.cancel.load(Ordering::Relaxed) {
             return Err(ImageError::Cancelled);
@@ -56,26 +57,26 @@ impl<'a> Chunks<'a> {
         Ok((start < self.end).then(|| start..(start + count * CHUNK).min(self.end)))
     }
 
-    /// Whether chunks from `at` on are still to be claimed.
+    /// Whether the chunks from `at` on are unclaimed.
     pub(super) fn unclaimed(&self, at: u64) -> bool {
         at < self.end && self.next.load(Ordering::Relaxed) <= at
     }
 
-    /// No worker has anything to do before `at`.
+    /// Claim all bytes before `at`, which need no work.
     pub(super) fn pass_over(&self, at: u64) {
         let at = if at >= self.end { self.end } else { at - at % CHUNK };
         let before = self.next.fetch_max(at, Ordering::Relaxed);
         self.finished(at.saturating_sub(before));
     }
 
-    /// So many claimed bytes are done.
+    /// `len` claimed bytes are processed.
     pub(super) fn finished(&self, len: u64) {
         let before = self.done.fetch_add(len, Ordering::Relaxed);
         (self.control.progress)(before + len, self.end);
     }
 
-    /// Run `work` on all threads until each has returned. The first error ends it; an error other than
-    /// [`ImageError::Cancelled`] is preferred.
+    /// Run `work` on all threads until each has returned. The first error stops all threads. An error other than
+    /// [`ImageError::Cancelled`] takes precedence.
     pub(super) fn run(&self, work: impl Fn() -> Result<(), ImageError> + Sync) -> Result<(), ImageError> {
         let work = || {
             let mut stop = StopOnFailure { stop: &self.stop, failed: true };
@@ -84,7 +85,7 @@ impl<'a> Chunks<'a> {
             done
         };
         thread::scope(|scope| {
-            // Where the host refuses threads, there are fewer.
+            // If the host refuses a thread, fewer are used.
             let others: Vec<_> = (1..self.control.workers.get())
                 .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
                 .collect();
@@ -103,7 +104,7 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// Stops the other workers if one has failed or panicked.
+/// Stops the other workers when this worker fails or panics.
 struct StopOnFailure<'a> {
     stop: &'a AtomicBool,
     failed: bool,

@@ -1,4 +1,4 @@
-//! Whether two disks have the same content.
+//! Comparison of two disks.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,24 +11,24 @@ use super::map::{Run, Runs, zeros_until};
 use super::zeros::all_zeros;
 use crate::disk::Status;
 
-/// Bytes compared at a time: they stay in the processor's cache.
+/// Bytes that are compared at once: they fit the processor's cache.
 const STEP: u64 = 256 << 10;
 
 /// The outcome of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Comparison {
-    /// Byte offset of the first difference. A disk counts as zeros behind its end.
+    /// Byte offset of the first difference. Beyond its end, a disk counts as zeros.
     pub first_difference: Option<u64>,
-    /// Bytes of both disks.
+    /// Capacities of both disks in bytes.
     pub capacities: [u64; 2],
 }
 
-/// Compare two disks byte by byte, where their maps do not already say that both are zeros. Where one is longer, what it
-/// has more must be zeros.
+/// Compare two disks byte by byte, except where their maps show that both are zeros. If one disk is longer, its tail
+/// must be zeros.
 ///
 /// # Errors
-/// What reading them ends with; [`ImageError::Cancelled`].
+/// Errors of reading; [`ImageError::Cancelled`].
 pub fn compare(a: Content<'_>, b: Content<'_>, control: &Control<'_>) -> Result<Comparison, ImageError> {
     let capacities = [a.capacity(), b.capacity()];
     let chunks = Chunks::new(capacities[0].max(capacities[1]), control);
@@ -37,7 +37,7 @@ pub fn compare(a: Content<'_>, b: Content<'_>, control: &Control<'_>) -> Result<
         let mut pair =
             Pair { disks: [a, b], buffers: [Buffer::new(STEP as usize), Buffer::new(STEP as usize)] };
         while let Some(range) = chunks.claim(1)? {
-            // Chunks are claimed in order: whatever comes before the first difference is compared.
+            // Chunks are claimed in order, so everything before the first difference is compared.
             if range.start >= first.load(Ordering::Relaxed) {
                 return Ok(());
             }
@@ -59,10 +59,10 @@ pub fn compare(a: Content<'_>, b: Content<'_>, control: &Control<'_>) -> Result<
 }
 
 enum Outcome {
-    /// Both are zeros by their maps.
+    /// By their maps, both are zeros.
     Zeros,
     Equal,
-    /// First here.
+    /// Offset of the first difference.
     Differ(u64),
 }
 
@@ -95,7 +95,7 @@ impl Pair<'_> {
         Ok(outcome)
     }
 
-    /// The first difference in a range where each disk is data or zeros throughout.
+    /// The first difference in a range in which each disk is either data or zeros.
     fn difference(&mut self, at: u64, len: u64, zeros: [bool; 2]) -> Result<Option<usize>, ImageError> {
         let [a, b] = &mut self.buffers;
         let (a, b) = (a.first(len), b.first(len));
@@ -113,7 +113,7 @@ impl Pair<'_> {
     }
 }
 
-/// The runs of one disk in a range, in step with those of the other.
+/// Iterates over the runs of one disk in a range, in step with those of the other.
 struct Side<'a> {
     runs: Runs<'a>,
     run: Option<Run>,
@@ -124,14 +124,14 @@ impl<'a> Side<'a> {
         Self { runs: Runs::between(disk, range.start, range.end), run: None }
     }
 
-    /// The status at `at`, and the offset up to which it holds. Called with ascending offsets.
+    /// The status at `at`, and its end. Must be called with ascending offsets.
     fn at(&mut self, at: u64) -> Result<(Status, u64), ImageError> {
         loop {
             match self.run {
                 Some(run) if at < run.offset + run.len => return Ok((run.status, run.offset + run.len)),
                 _ => match self.runs.next().transpose()? {
                     Some(run) => self.run = Some(run),
-                    // Behind the end of the disk.
+                    // Beyond the end of the disk.
                     None => return Ok((Status::Zeros, u64::MAX)),
                 },
             }

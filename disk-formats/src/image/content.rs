@@ -1,4 +1,5 @@
-//! The bytes of a disk by plain slices, on the calling thread. For tools: a disk in use is driven by its queues.
+//! Reads and writes a disk's content by plain slices, on the calling thread. For tools; a disk in use is accessed by
+//! queues.
 
 use std::io;
 use std::path::Path;
@@ -12,29 +13,30 @@ use crate::host::backing::BackingFile;
 use crate::host::store::{Store, io_error};
 use crate::map::extent::{Extents, Place};
 use crate::map::map_now::map_now;
+use crate::queue::check::check_range;
 
 /// The content of a disk.
 #[derive(Clone, Copy)]
 pub struct Content<'a> {
     format: &'a dyn Format,
-    /// Replace the files of the format in crash tests.
+    /// Stores that replace the files of the format in crash tests.
     stores: Option<&'a [Arc<dyn Store>]>,
 }
 
 impl<'a> Content<'a> {
-    /// Of this format.
+    /// The content of a format.
     #[must_use]
     pub fn new(format: &'a dyn Format) -> Self {
         Self { format, stores: None }
     }
 
-    /// Of a format whose files are these.
+    /// The content of a format with `stores` in place of its files.
     #[cfg(test)]
     pub(crate) fn over(format: &'a dyn Format, stores: &'a [Arc<dyn Store>]) -> Self {
         Self { format, stores: Some(stores) }
     }
 
-    /// The image: of a chain the one at its top, which is the first of its files.
+    /// Path of the image; for a chain that of the top image, which is the first file.
     #[must_use]
     pub fn path(&self) -> &'a Path {
         self.format.files().first().map_or(Path::new(""), |file| file.path())
@@ -46,23 +48,23 @@ impl<'a> Content<'a> {
         self.format
     }
 
-    /// Bytes.
+    /// Capacity in bytes.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.format.info().capacity
     }
 
-    /// Where `len` bytes at `offset` are read from; whole sectors.
+    /// Map `len` bytes at `offset` for reading; whole sectors.
     ///
     /// # Errors
-    /// [`ImageError::Io`] for a range that is not whole sectors inside the disk, and for what the format finds.
+    /// [`ImageError::Io`] for a range that is not whole sectors inside the disk, and for errors of the format.
     pub fn pieces(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<(), ImageError> {
-        self.check(offset, len)
+        check_range(self.format.info(), offset, len)
             .and_then(|()| map_now(self.format, false, offset, len, extents))
             .map_err(|error| ImageError::io(self.path(), "map", offset, error))
     }
 
-    /// Where `len` bytes at `offset` are written to; whole sectors. [`stored`](Self::stored) ends the write.
+    /// Map `len` bytes at `offset` for writing; whole sectors. Call [`stored`](Self::stored) after writing the data.
     pub(super) fn pieces_to_write(
         &self,
         offset: u64,
@@ -74,12 +76,12 @@ impl<'a> Content<'a> {
             false => Ok(()),
         };
         writable
-            .and_then(|()| self.check(offset, len))
+            .and_then(|()| check_range(self.format.info(), offset, len))
             .and_then(|()| map_now(self.format, true, offset, len, extents))
             .map_err(|error| ImageError::io(self.path(), "allocate", offset, error))
     }
 
-    /// Fill `data` from `offset`. Any alignment, also where the files are open for direct I/O.
+    /// Fill `data` from `offset`. Any alignment is allowed, even if the files are open for direct I/O.
     ///
     /// # Errors
     /// [`ImageError::Io`] for a range outside the disk, and the host's or the format's error.
@@ -93,7 +95,7 @@ impl<'a> Content<'a> {
         self.pieces(first, last - first, &mut extents)?;
         let (mut at, mut rest) = (first, data);
         for extent in extents.as_slice() {
-            // The first and last piece may begin before the data and end behind them.
+            // The first and the last extent may reach beyond the requested range.
             let skip = offset.saturating_sub(at).min(extent.len);
             let len = (extent.len - skip).min(rest.len() as u64);
             let (piece, others) = rest.split_at_mut(len as usize);
@@ -125,8 +127,8 @@ impl<'a> Content<'a> {
     /// Write `data` at `offset`; whole sectors.
     ///
     /// # Errors
-    /// [`ImageError::Io`] for a range that is not whole sectors inside the disk, a read-only disk, places that direct I/O
-    /// cannot reach ([`IoError::Misaligned`]), and the host's or the format's error.
+    /// [`ImageError::Io`] for a range that is not whole sectors inside the disk, a read-only disk, extents that direct
+    /// I/O cannot write ([`IoError::Misaligned`]), and errors of the host or the format.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<(), ImageError> {
         let mut extents = Extents::new();
         self.pieces_to_write(offset, data.len() as u64, &mut extents)?;
@@ -135,9 +137,9 @@ impl<'a> Content<'a> {
         Ok(())
     }
 
-    /// Put `data` into the places of a write.
+    /// Write `data` to the extents of a mapped write.
     pub(super) fn store(&self, data: &[u8], extents: &Extents) -> Result<(), ImageError> {
-        // Nothing is written where something cannot be.
+        // Check all extents before anything is written.
         for extent in extents.as_slice() {
             let (file, offset) = self.place_to_write(extent.place)?;
             let direct = file.backing().and_then(BackingFile::direct);
@@ -157,12 +159,12 @@ impl<'a> Content<'a> {
         Ok(())
     }
 
-    /// The payload of a write is in its places.
+    /// The data of a mapped write are in the files.
     pub(super) fn stored(&self, offset: u64, len: u64) {
         self.format.written(offset, len);
     }
 
-    /// The file and offset of a piece that is written.
+    /// The file and offset of an extent to write.
     pub(super) fn place_to_write(&self, place: Place) -> Result<(&'a dyn Store, u64), ImageError> {
         match place {
             Place::File { file, offset } => Ok((self.file(file)?, offset)),
@@ -173,7 +175,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// How many files the format has.
+    /// Number of files of the format.
     pub(super) fn files(&self) -> usize {
         self.stores.map_or(self.format.files().len(), <[_]>::len)
     }
@@ -188,24 +190,13 @@ impl<'a> Content<'a> {
         file.ok_or_else(wrong)
     }
 
-    /// How much of a run of a file the host stores.
+    /// The allocation status of a range of a file.
     pub(super) fn allocation(&self, file: u32, offset: u64, len: u64) -> Result<Allocation, ImageError> {
         let sector = u64::from(self.format.info().logical_sector.bytes());
         let Some(file) = self.file(file)?.backing() else {
             return Ok(Allocation { len, status: Status::Mapped });
         };
         Ok(file.stored(offset, len, sector, self.format.zeros_past_end()))
-    }
-
-    fn check(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        let info = self.format.info();
-        if !(offset | len).is_multiple_of(u64::from(info.logical_sector.bytes())) {
-            return Err(IoError::Misaligned);
-        }
-        match offset.checked_add(len) {
-            Some(end) if end <= info.capacity => Ok(()),
-            _ => Err(IoError::OutOfRange),
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Copies from one format into another.
+//! Conversion: copies the content of a disk into another disk, of any format.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,29 +13,29 @@ use super::zeros::filled;
 use crate::disk::Status;
 use crate::map::extent::{Extents, Place};
 
-/// Zeros are left out in units of this many bytes: the block of nearly all file systems, and a sector of every disk.
+/// Unit in which zeros are skipped: the block size of nearly all file systems, and a multiple of every sector size.
 const GRAIN: u64 = 4096;
-/// Zeros between data that are read with them rather than apart.
+/// Maximum length of zeros between data that are read together with the data.
 const GAP: u64 = 64 << 10;
 
-/// Bytes of the source by the way they were copied. The rest were zeros, which a fresh destination holds already.
+/// Bytes of the source by the method of copying. All other bytes were zeros, which a new destination reads anyway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Converted {
-    /// Shares its storage with the source.
+    /// Cloned: they share the source's storage.
     pub cloned: u64,
     /// Copied by a file server.
     pub copied_by_server: u64,
-    /// Written.
+    /// Read and written by this process.
     pub written: u64,
 }
 
-/// Copy the content of `source` into `destination`, which reads as zeros and is at least as large, and flush it. Holes and
-/// blocks of zeros are left out.
+/// Copy the content of `source` into `destination`, and flush it. The destination must read as zeros and be at least as
+/// large. Holes and blocks of zeros are skipped.
 ///
 /// # Errors
-/// [`ImageError::TooSmall`]; what reading or writing ends with; [`ImageError::Cancelled`]. The destination holds a part of
-/// the content then.
+/// [`ImageError::TooSmall`]; errors of reading and writing; [`ImageError::Cancelled`]. After an error the destination
+/// has a part of the content.
 pub fn convert(
     source: Content<'_>,
     destination: Content<'_>,
@@ -55,7 +55,7 @@ pub fn convert(
     };
     chunks.run(|| {
         let mut worker = Worker::new(&shared);
-        // Storage is cloned in larger pieces than it is copied.
+        // Clones use larger pieces than copies.
         let at_once = || if shared.clones.load(Ordering::Relaxed) { WINDOW / CHUNK } else { 1 };
         while let Some(range) = chunks.claim(at_once())? {
             if !worker.copy(range.clone())? && chunks.unclaimed(range.end) {
@@ -77,9 +77,9 @@ struct Shared<'a> {
     source: Content<'a>,
     destination: Content<'a>,
     offload: Offload<'a>,
-    /// Whether a clone has worked.
+    /// Whether a clone has succeeded.
     clones: AtomicBool,
-    /// Bytes by [`Way`].
+    /// Number of bytes by [`Way`].
     totals: [AtomicU64; 3],
 }
 
@@ -87,7 +87,7 @@ struct Worker<'a> {
     shared: &'a Shared<'a>,
     buffer: Buffer,
     extents: Extents,
-    /// Parts of the range at hand that are to be read and written.
+    /// Parts of the current range that are to be read and written.
     spans: Vec<Range<u64>>,
     dirty: Dirty<'a>,
 }
@@ -104,7 +104,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Copy a range; whether any of it is stored.
+    /// Copy a range. Returns whether any of it is mapped.
     fn copy(&mut self, range: Range<u64>) -> Result<bool, ImageError> {
         self.spans.clear();
         let mut stored = false;
@@ -138,7 +138,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Note a part to be read and written, in whole grains, together with its neighbour where that is near.
+    /// Add a part to be read and written, in whole grains. It is merged with the previous part if the gap is small.
     fn add(&mut self, part: Range<u64>, range: &Range<u64>) {
         if part.is_empty() {
             return;
@@ -171,11 +171,11 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Pages of the cache that were just written: their writeback begins while the next data are read, so that the cache
-/// holds few dirty pages and the flush at the end has little left to do.
+/// The range that was written last. Its writeback starts while the next data are read, so that the page cache has few
+/// dirty pages and the final flush is short.
 struct Dirty<'a> {
     disk: Content<'a>,
-    /// File, and where in it.
+    /// Index of the file, and range in it.
     last: Option<(u32, Range<u64>)>,
 }
 

@@ -1,21 +1,21 @@
-//! Why an operation on an image failed.
+//! Errors of tools.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::IoError;
 
-/// Why an operation on an image failed.
+/// The error of an operation on an image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
     /// Reading, writing or mapping failed.
     #[error("{}: cannot {action} byte {offset}: {source}", path.display())]
     Io {
-        /// The image, or the file of it that failed.
+        /// The image, or the file that failed.
         path: PathBuf,
-        /// What was attempted, as "read" or "map".
+        /// The attempted action, for example "read" or "map".
         action: &'static str,
-        /// Offset in `path`: of the disk for an image, of the file for a file of it.
+        /// Byte offset: of the disk if `path` is the image, else of the file.
         offset: u64,
         /// The cause.
         source: IoError,
@@ -33,18 +33,18 @@ pub enum ImageError {
     TooSmall {
         /// The destination.
         path: PathBuf,
-        /// Its bytes.
+        /// Capacity of the destination in bytes.
         capacity: u64,
-        /// Bytes of the source.
+        /// Capacity of the source in bytes.
         needed: u64,
     },
-    /// The caller cancelled it.
+    /// The caller cancelled the operation.
     #[error("cancelled")]
     Cancelled,
 }
 
 impl ImageError {
-    /// The same of a file that will have another name: `to` in place of `from`.
+    /// The same error with the path `to` in place of `from`, for files that are still under a temporary name.
     #[must_use]
     pub fn renamed(mut self, from: &Path, to: &Path) -> Self {
         if let Self::Io { path, .. } | Self::Flush { path, .. } | Self::TooSmall { path, .. } = &mut self

@@ -1,47 +1,47 @@
-//! Reports of tools: what a check found, what compacting did.
+//! Reports of the tools check and compact.
 
 use crate::formats::field::BadField;
 
-/// Findings that are listed: a table may have millions of bad entries.
+/// Maximum number of findings in the list: a table may have millions of invalid entries.
 const MOST: usize = 10_000;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Space of the file that nothing uses. No data is in danger; compacting frees it.
+    /// Unused space in the file. No data are at risk; compacting frees it.
     Leak,
-    /// One of two copies is missing or differs. Reading works; the other copy must last.
+    /// One of two copies is missing or differs. The disk is readable, but the other copy is the only one.
     Redundancy,
-    /// Data is lost or would be by writing.
+    /// Data are lost, or a write would lose data.
     Damage,
 }
 
-/// One thing that is wrong.
+/// One defect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// The field, in the specification's words.
+    /// The field, by its name in the specification.
     pub field: &'static str,
     /// What was found.
     pub value: String,
     /// What is allowed.
     pub expected: String,
-    /// What repairing did about it; `None` where nothing.
+    /// The repair that was made; `None` if none.
     pub repaired: Option<&'static str>,
 }
 
-/// What repairing may do with the end of the file.
+/// Whether a repair may truncate the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Cut off what nothing uses.
+    /// Unused space at the end may be cut off.
     MayBeCut,
-    /// Nothing: the image is the content of another disk, the rest of which is behind it.
+    /// The file may not be truncated: the image is nested, and space of the outer disk follows it.
     Stays,
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CheckReport {
@@ -51,14 +51,14 @@ pub struct CheckReport {
     pub allocated_blocks: u64,
     /// Blocks of the virtual size.
     pub total_blocks: u64,
-    /// Bytes of the file that nothing uses.
+    /// Unused bytes in the file.
     pub leaked: u64,
-    /// Findings beyond those in the list, and the worst of them that is still there.
+    /// Number of findings beyond the list, and the highest severity among them that was not repaired.
     pub more: (u64, Option<Severity>),
 }
 
 impl CheckReport {
-    /// The worst that is still there.
+    /// Highest severity that was not repaired.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         self.findings
@@ -79,14 +79,14 @@ impl CheckReport {
         self.findings.push(Finding { severity, field, value, expected, repaired });
     }
 
-    /// The same of an image inside a disk: what it does not use of that disk is free for it to grow into.
+    /// The report without leaks, for a nested image: the image may grow into the unused space of the outer disk.
     pub(crate) fn without_leaks(mut self) -> Self {
         self.leaked = 0;
         self.findings.retain(|finding| finding.severity != Severity::Leak);
         self
     }
 
-    /// Bytes that nothing uses.
+    /// Add a finding about unused bytes.
     pub(crate) fn leak(&mut self, bytes: u64, what: &'static str) {
         if bytes > 0 {
             self.leaked += bytes;
@@ -95,16 +95,16 @@ impl CheckReport {
     }
 }
 
-/// What compacting has done.
+/// The result of compacting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compacted {
-    /// Blocks that held nothing, and are gone.
+    /// Number of freed blocks.
     pub released: u64,
-    /// Blocks that went to a place further down.
+    /// Number of moved blocks.
     pub moved: u64,
     /// Bytes of the file before.
     pub before: u64,
-    /// Bytes of the file now.
+    /// Bytes of the file after.
     pub after: u64,
 }

@@ -1,27 +1,27 @@
-//! The runs of a disk: stored or zeros, and in which file.
+//! The runs of a disk: mapped or zeros, and in which file.
 
 use super::content::Content;
 use super::error::ImageError;
 use crate::disk::Status;
 use crate::map::extent::{Extent, Extents, Place};
 
-/// Bytes that are mapped at a time: it bounds the memory, whatever the size of the disk.
+/// Bytes that are mapped at a time. Bounds the memory for disks of any size.
 pub(super) const WINDOW: u64 = 16 << 20;
-/// And where there is little to map: so that large holes take no time.
+/// Maximum window while windows have few extents, so that large holes are fast.
 const WIDEST: u64 = 4 << 30;
-/// Pieces in a window that count as little.
+/// Maximum number of extents of a window that count as few.
 const FEW: usize = 64;
 
-/// A run of a disk: adjacent sectors with one status, adjacent in one file too.
+/// A run of a disk: adjacent sectors with the same status, and adjacent in one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Byte offset on the disk.
     pub offset: u64,
     /// Bytes; whole logical sectors.
     pub len: u64,
-    /// Stored, or reads as zeros.
+    /// Mapped, or reads as zeros.
     pub status: Status,
-    /// Where the format has it. [`Status::Zeros`] in a file is a hole of that file.
+    /// Location in the format's files. [`Status::Zeros`] in a file is a hole of that file.
     pub place: Place,
 }
 
@@ -30,13 +30,13 @@ pub struct Runs<'a> {
     content: Content<'a>,
     at: u64,
     end: u64,
-    /// Bytes of the next window.
+    /// Size of the next window in bytes.
     width: u64,
-    /// The mapped window, the pieces of it that were taken, and what is left of the last of these.
+    /// The mapped window, the number of its extents that were used, and the remainder of the last of these.
     window: Extents,
     taken: usize,
     rest: Option<Extent>,
-    /// A run that the next piece may continue.
+    /// The current run, which the next piece may extend.
     open: Option<Run>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Runs<'a> {
         Self::between(content, 0, content.capacity())
     }
 
-    /// The runs from byte `start` to `end`; whole sectors, cut at the end of the disk.
+    /// The runs from byte `start` to `end`; whole sectors, clamped to the end of the disk.
     #[must_use]
     pub fn between(content: Content<'a>, start: u64, end: u64) -> Self {
         let end = end.min(content.capacity());
@@ -63,7 +63,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// The next piece, not yet merged with its neighbours.
+    /// The next piece, before merging with its neighbors.
     fn step(&mut self) -> Result<Option<Run>, ImageError> {
         if self.at >= self.end {
             return Ok(None);
@@ -127,8 +127,8 @@ impl Iterator for Runs<'_> {
     }
 }
 
-/// Where the zeros that begin at `start` end, by the map: `start` where there are none, `u64::MAX` where nothing else
-/// follows.
+/// Offset at which the zeros that begin at `start` end, by the map: `start` if there are none, `u64::MAX` if they reach
+/// the end.
 pub(crate) fn zeros_until(content: Content<'_>, start: u64) -> Result<u64, ImageError> {
     let mut runs = Runs::between(content, start, content.capacity());
     while let Some(piece) = runs.step()? {

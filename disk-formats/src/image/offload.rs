@@ -1,8 +1,8 @@
-//! Copy offload: copies that the file system makes without moving the bytes through this process. A clone shares the
-//! storage of the source (FICLONERANGE); a file server copies by itself (copy_file_range).
+//! Copy offload: the file system copies without moving the data through this process. A clone shares the storage of the
+//! source (FICLONERANGE). A file server copies on the server (copy_file_range).
 //!
-//! On a local file system that cannot clone, copy_file_range moves the bytes through the page cache like everybody else,
-//! at no better speed, and zeros among them too: there the data are read and written instead.
+//! On a local file system without clones, copy_file_range copies through the page cache, no faster than reads and
+//! writes, and copies zeros, too. There the data are read and written instead.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -19,12 +19,13 @@ use crate::host::backing::BackingFile;
 use crate::host::store::Store;
 use crate::map::extent::{Extents, Place};
 
-/// Alignment of clones: the block of nearly all file systems. With a larger one a clone fails, which is taken as an answer.
+/// Alignment of clones: the block size of nearly all file systems. On a file system with larger blocks the clone fails,
+/// and the data are copied.
 const ALIGNMENT: u64 = 4096;
-/// Shorter runs are read and written: that is faster, and leaves the destination in fewer pieces.
+/// Shorter runs are read and written, which is faster and fragments the destination less.
 const SHORTEST: u64 = 64 << 10;
 
-/// File systems whose server copies (statfs(2)).
+/// File systems on servers that can copy (statfs(2)).
 const SERVERS: [u64; 4] = [
     // NFS, CIFS, SMB2, Ceph.
     0x6969,
@@ -33,13 +34,13 @@ const SERVERS: [u64; 4] = [
     0x00C3_6400,
 ];
 
-/// How a range came from file to file.
+/// Method of copying a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Way {
     Clone,
     Server,
-    /// Not by the file system.
+    /// Read and write.
     None,
 }
 
@@ -57,9 +58,9 @@ impl Way {
 pub(super) struct Offload<'a> {
     source: Content<'a>,
     destination: Content<'a>,
-    /// For each file of the source, the best way that has not failed so far.
+    /// For each file of the source, the best method that has not failed so far.
     ways: Vec<AtomicU8>,
-    /// For each of them, whether support for clones was probed.
+    /// For each file of the source, whether support for clones was probed.
     probed: Vec<AtomicBool>,
 }
 
@@ -70,7 +71,7 @@ impl<'a> Offload<'a> {
         Self { source, destination, ways, probed }
     }
 
-    /// Copy what can be copied of a stored run: the part, and how.
+    /// Offload the copy of as much of a mapped run as possible. Returns that part, and the method.
     pub(super) fn copy(
         &self,
         run: &Run,
@@ -94,7 +95,7 @@ impl<'a> Offload<'a> {
         if way == Way::Clone
             && self.probed.get(file as usize).is_some_and(|probed| !probed.load(Ordering::Relaxed))
         {
-            // Before anything gets a place for it.
+            // Probe before space is allocated for the clone.
             if !can_clone(source, self.destination.file(0)?) {
                 best.fetch_max(way.next() as u8, Ordering::Relaxed);
                 return self.copy(run, extents);
@@ -120,7 +121,7 @@ impl<'a> Offload<'a> {
                 Err(Errno::NOSPC | Errno::DQUOT) => {
                     return Err(ImageError::io(destination.path(), "write", offset, IoError::NoSpace));
                 }
-                // Not this way. Reading and writing will report any other cause.
+                // The method is not supported. If there is another cause, reading and writing reports it.
                 Err(_) => {
                     best.fetch_max(way.next() as u8, Ordering::Relaxed);
                     return self.copy(run, extents);
@@ -142,7 +143,7 @@ impl Way {
         len: u64,
     ) -> Result<(), Errno> {
         match (self, source.backing(), destination.backing()) {
-            (Self::Clone, ..) => destination.share(source, from, to, len),
+            (Self::Clone, ..) => destination.clone_range(source, from, to, len),
             (Self::Server, Some(source), Some(destination)) => {
                 copy_by_server(source, from, destination, to, len)
             }
@@ -151,7 +152,7 @@ impl Way {
     }
 }
 
-/// Whether the file systems support clones from one to the other: probed by a clone of no bytes, behind the end.
+/// Whether the file systems can clone from `source` to `destination`: probed by a clone of zero bytes at the end.
 fn can_clone(source: &dyn Store, destination: &dyn Store) -> bool {
     let Some((from, to)) = source.backing().zip(destination.backing()) else { return true };
     let Ok(end) = from.end() else { return false };

@@ -1,4 +1,4 @@
-//! A file that is complete or absent.
+//! A new file that appears under its name only when it is complete.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,11 +11,11 @@ use crate::error::OpenError;
 use crate::formats::nested::path::refuse_nested;
 use crate::host;
 
-/// Bytes of the name that the temporary name repeats: with the rest of it they stay below NAME_MAX, 255.
+/// Bytes of the file's name that the temporary name repeats: the whole stays below NAME_MAX (255).
 const KEPT: usize = 200;
 
-/// A new file that is made under a temporary name beside its own, and gets its own when it is complete and flushed.
-/// Until then it is removed when this value is dropped: after an error, a cancellation, a panic.
+/// A new file that is written under a temporary name in the same directory. [`finish`](Self::finish) flushes and
+/// renames it. If the value is dropped before, after an error, a cancellation or a panic, the file is removed.
 #[derive(Debug)]
 pub struct Output {
     path: PathBuf,
@@ -24,10 +24,11 @@ pub struct Output {
 }
 
 impl Output {
-    /// A file to be made at `path`, where there must be none. Nothing is created so far.
+    /// Prepare a file at `path`, which must not exist. Nothing is created yet.
     ///
     /// # Errors
-    /// [`OpenError::Os`] where `path` exists or names no file, [`OpenError::Unsupported`] where it leads into a disk.
+    /// [`OpenError::Os`] if `path` exists or has no file name; [`OpenError::Unsupported`] if it is the path of a nested
+    /// image.
     pub fn new(path: &Path) -> Result<Self, OpenError> {
         let refused = |kind: io::ErrorKind| OpenError::Os {
             path: path.into(),
@@ -42,7 +43,7 @@ impl Output {
         let bytes = name.as_bytes();
         let kept = String::from_utf8_lossy(bytes.get(..KEPT).unwrap_or(bytes)).into_owned();
         let process = std::process::id();
-        // A file of this name was left by a process of the same number that was killed, or belongs to another thread.
+        // A file with this name was left by a killed process with the same number, or belongs to another thread.
         let part = (0u32..)
             .map(|number| path.with_file_name(format!(".{kept}.part-{process}-{number}")))
             .find(|candidate| fs::symlink_metadata(candidate).is_err())
@@ -50,30 +51,30 @@ impl Output {
         Ok(Self { path: path.into(), part, finished: false })
     }
 
-    /// The name that the file will have.
+    /// The final path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the file is to be made; it is removed unless it is finished.
+    /// The temporary path, where the file is to be created.
     #[must_use]
     pub fn part(&self) -> &Path {
         &self.part
     }
 
-    /// The file is complete: flush it and give it its name.
+    /// Flush the complete file, and rename it to its final path.
     ///
     /// # Errors
-    /// [`OpenError::Os`] where the host fails, or another process has made a file of this name meanwhile, which stays.
+    /// [`OpenError::Os`] if the host fails, or if another process has created a file at the final path, which is kept.
     pub fn finish(mut self) -> Result<(), OpenError> {
         let os = |action| {
             let path = self.path.clone();
             move |source| OpenError::Os { path, action, source }
         };
-        File::open(&self.part).and_then(|file| host::fsync(&file)).map_err(os("cannot synchronise"))?;
+        File::open(&self.part).and_then(|file| host::fsync(&file)).map_err(os("cannot flush"))?;
         rename_new(&self.part, &self.path).map_err(os("cannot create"))?;
-        let synced = sync_folder_of(&self.path).map_err(os("cannot synchronise its folder"));
+        let synced = sync_folder_of(&self.path).map_err(os("cannot flush its directory"));
         self.finished = true;
         synced
     }
@@ -82,16 +83,16 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if !self.finished {
-            // It may not have been made; any other failure leaves a file whose name marks it as partial.
+            // The file may not exist. If the removal fails, its name shows that it is incomplete.
             let _ = host::remove_file(&self.part);
         }
     }
 }
 
-/// Rename without replacing what has the name.
+/// Rename without replacing an existing file.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match host::rename_new(from, to) {
-        // A file system without this flag.
+        // The file system does not support RENAME_NOREPLACE.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_new(from, to),
         done => Ok(done?),
     }
@@ -102,7 +103,7 @@ fn link_new(from: &Path, to: &Path) -> io::Result<()> {
     host::remove_file(from)
 }
 
-/// Flush the directory of `path`, so that its entry, or its removal, is on stable storage.
+/// Flush the directory of `path`, so that the creation or removal of the entry is on stable storage.
 pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -111,7 +112,7 @@ pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     loop {
         match host::fsync_folder(folder) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A file system where folders need none.
+            // The file system does not support fsync of directories.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return Ok(()),
             done => return done,
         }

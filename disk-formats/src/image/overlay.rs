@@ -1,4 +1,4 @@
-//! What one image of a chain holds, written over the one below it.
+//! The copy behind a merge: writes the data of one image of a chain over the disk below it.
 
 use std::ops::{AddAssign, Range};
 
@@ -12,14 +12,14 @@ use super::zeros::all_zeros;
 use crate::disk::Status;
 use crate::map::extent::{Extents, Place};
 
-/// Bytes by the way they were copied.
+/// Number of bytes by the method of copying.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlaid {
-    /// Shares its storage with the image above, or was copied by a file server.
+    /// Cloned (they share the storage of the image above), or copied by a file server.
     pub shared: u64,
     /// Read and written.
     pub written: u64,
-    /// Zeros.
+    /// Zeroed.
     pub zeros: u64,
 }
 
@@ -31,16 +31,16 @@ impl AddAssign for Overlaid {
     }
 }
 
-/// Writes the sectors that an image holds itself over a disk. The image is opened without its parents: what it does not
-/// hold is [`Place::Zeros`] in its map, and stays as it is below; zeros that it holds are stored in a file, if only as
-/// a hole.
+/// Writes the sectors that an image has itself over a disk. The image is opened without its parents. Sectors that the
+/// image does not have are [`Place::Zeros`] in its map, and are left as they are below. Sectors of zeros that it has
+/// are in a file, if only as a hole.
 ///
-/// Nothing is on stable storage before the disk is flushed, and the image is only read: until then, and after a
-/// failure, the chain reads as before.
+/// The image is only read, and nothing is on stable storage before the disk is flushed. Until then, and after a
+/// failure, the chain reads the same data.
 pub(crate) struct Overlay<'a> {
     above: Content<'a>,
     below: Content<'a>,
-    /// Zeros deallocate in the disk below.
+    /// Zeros may deallocate space of the disk below.
     may_unmap: bool,
     offload: Offload<'a>,
     buffer: Buffer,
@@ -61,10 +61,11 @@ impl<'a> Overlay<'a> {
         }
     }
 
-    /// Write what lies in this range; whole sectors. `progress` gets the byte that was reached, and says whether to go on.
+    /// Write the data in this range; whole sectors. `progress` gets the offset that was reached, and returns whether to
+    /// continue.
     ///
     /// # Errors
-    /// What reading or writing ends with; [`ImageError::Cancelled`].
+    /// Errors of reading and writing; [`ImageError::Cancelled`].
     pub(crate) fn write(
         &mut self,
         range: Range<u64>,
@@ -74,7 +75,7 @@ impl<'a> Overlay<'a> {
             let run = run?;
             let mut done = 0;
             while done < run.len {
-                // What is absent takes no time, however long.
+                // A run that the image does not have takes no time, whatever its length.
                 let len = if run.place == Place::Zeros { run.len } else { (run.len - done).min(WINDOW) };
                 let place = run.place.advanced(done);
                 self.run(&Run { offset: run.offset + done, len, place, ..run })?;
@@ -87,7 +88,7 @@ impl<'a> Overlay<'a> {
         Ok(())
     }
 
-    /// How much was written so far.
+    /// The bytes written so far.
     pub(crate) fn done(&self) -> Overlaid {
         self.done
     }

@@ -1,9 +1,8 @@
-//! The copy before a rebase: sectors that would read differently over the new parent are written to the child, so that
-//! it reads the same over either parent.
+//! The copy before a rebase: sectors that differ between the old and the new parent are written to the child, so that
+//! the child reads the same data with either parent.
 
 use std::iter::from_fn;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 
 use super::buffer::Buffer;
 use super::chunks::CHUNK;
@@ -12,35 +11,36 @@ use super::error::ImageError;
 use super::map::{Run, Runs, WINDOW};
 use super::offload::Offload;
 use crate::disk::Status;
+use crate::formats::parents::identity;
 use crate::map::extent::{Extents, Place};
 
 /// The identity of a file: device and inode.
 type Identity = (u64, u64);
 
-/// Copies to a disk the sectors that would read differently over another parent.
+/// Copies sectors that differ between two chains to a disk.
 pub(crate) struct RebaseCopy<'a> {
-    /// What is to be read.
+    /// The content that the disk must have.
     old: Content<'a>,
-    /// Where the copies go; `None`: to the top of `old`, which has file 0.
+    /// Destination of the copies; `None`: the top of `old`, which has file 0.
     to: Option<Content<'a>>,
-    /// The parent to be. Behind its end there are zeros.
+    /// The new parent. It counts as zeros beyond its end.
     new: Content<'a>,
-    /// Of the files of both.
+    /// Identities of the files of both.
     files: [Vec<Option<Identity>>; 2],
     buffers: [Buffer; 2],
-    /// From the files below to the top.
+    /// From the files of `old` to the destination.
     offload: Offload<'a>,
     extents: Extents,
     copied: u64,
 }
 
 impl<'a> RebaseCopy<'a> {
-    /// Copy to the top of the chain `old`, which is writable, what would read differently over `new`.
+    /// Copy the data that differ to the top of the chain `old`, which is writable.
     pub(crate) fn new(old: Content<'a>, new: Content<'a>) -> Self {
         Self::between(old, new, None)
     }
 
-    /// Copy to `to`, an empty disk over `new`, so that it reads what `old` reads.
+    /// Copy the data that differ to `to`, an empty disk over `new`, so that it reads the data of `old`.
     pub(crate) fn into(old: Content<'a>, new: Content<'a>, to: Content<'a>) -> Self {
         Self::between(old, new, Some(to))
     }
@@ -59,12 +59,12 @@ impl<'a> RebaseCopy<'a> {
         }
     }
 
-    /// Compare all sectors that the top does not hold itself, and write to it those that differ. `progress` gets the
-    /// bytes of the disk done and their number, and says whether to go on. Returns the bytes copied; the caller has to
-    /// flush the chain. The chain reads the same all the time.
+    /// Compare all sectors that the top does not have itself, and write those that differ. `progress` is called with
+    /// the number of bytes processed and the total number, and returns whether to continue. Returns the number of bytes
+    /// copied. The caller must flush the chain. The chain reads the same data at all times.
     ///
     /// # Errors
-    /// What reading or writing ends with; [`ImageError::Cancelled`].
+    /// Errors of reading and writing; [`ImageError::Cancelled`].
     pub(crate) fn run(mut self, mut progress: impl FnMut(u64, u64) -> bool) -> Result<u64, ImageError> {
         let (before, after) = (self.old, self.new);
         let mut reached = |at| match progress(at, before.capacity()) {
@@ -91,7 +91,7 @@ impl<'a> RebaseCopy<'a> {
         Ok(self.copied)
     }
 
-    /// The range of `new`, which lies inside `old`.
+    /// Process the range of `new`, which lies inside `old`.
     fn pair(
         &mut self,
         old: &Run,
@@ -113,7 +113,7 @@ impl<'a> RebaseCopy<'a> {
         Ok(())
     }
 
-    /// Whether both are the same bytes of the same file: of an image that is in both chains.
+    /// Whether both are the same range of the same file: an image that is in both chains.
     fn same_place(&self, old: Place, new: Place) -> bool {
         let (Place::File { file: old, offset: from }, Place::File { file: new, offset: to }) = (old, new)
         else {
@@ -124,7 +124,8 @@ impl<'a> RebaseCopy<'a> {
         from == to && identity(ours, old).is_some_and(|one| Some(one) == identity(theirs, new))
     }
 
-    /// Compare a range, in each disk data or zeros throughout, and copy what differs. In the old chain it is at `place`.
+    /// Compare a range in which each disk is either data or zeros, and copy what differs. `place` is its location in
+    /// the old chain.
     fn compare(&mut self, range: Range<u64>, status: [Status; 2], place: Place) -> Result<(), ImageError> {
         let sector = self.old.format().info().logical_sector.bytes() as usize;
         let to = self.to.unwrap_or(self.old);
@@ -149,7 +150,7 @@ impl<'a> RebaseCopy<'a> {
                     Some((cloned, _)) => (cloned.start, cloned.end),
                     None => (offset + len, offset + len),
                 };
-                // Zeros too are data here: the new parent's data must not be read there.
+                // Zeros are written like data: they must hide the new parent's data.
                 for rest in [offset..first, last..offset + len] {
                     if !rest.is_empty() {
                         let data = &ours[(rest.start - at) as usize..(rest.end - at) as usize];
@@ -164,11 +165,10 @@ impl<'a> RebaseCopy<'a> {
 }
 
 fn identities(content: Content<'_>) -> Vec<Option<Identity>> {
-    let identity = |file: &std::fs::File| file.metadata().ok().map(|stat| (stat.dev(), stat.ino()));
-    content.format().files().iter().map(|file| identity(file.file())).collect()
+    content.format().files().iter().map(|file| identity(file.path(), file.file()).ok()).collect()
 }
 
-/// The parts of `a` that differ from `b`, which is as long: whole sectors, adjacent ones together.
+/// The ranges in which `a` differs from `b`, which is as long: whole sectors, adjacent ones merged.
 fn differing(a: &[u8], b: &[u8], sector: usize) -> impl Iterator<Item = Range<usize>> {
     let sectors = a.chunks(sector).zip(b.chunks(sector)).enumerate();
     let mut differ = sectors.filter(|(_, (a, b))| a != b).map(move |(number, _)| number * sector).peekable();

@@ -1,6 +1,6 @@
-//! A format that makes everything difficult that its contract allows, for tests: two files, sectors in descending order
-//! and alternating between them, each mappable only after it was prepared, and only for a short time, fresh places full
-//! of rubbish, sectors of zeros behind the end of a file.
+//! A test format that uses all that the contract of a format allows: two files, sectors in descending order and
+//! alternating between the files, each sector mappable only after it was prepared, and only for a short time, new
+//! sectors filled with 0xEE, sectors of zeros beyond the end of a file.
 #![expect(clippy::disallowed_types, reason = "a test reads what was recorded")]
 
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ pub(super) struct Scattered {
 
 struct State {
     sectors: Vec<Sector>,
-    /// Sectors that can be mapped.
+    /// Sectors that were prepared and can be mapped.
     warm: BTreeSet<usize>,
     allocated: u64,
     flushes: u32,
@@ -38,7 +38,7 @@ struct Sector {
 }
 
 impl Scattered {
-    /// A disk of so many sectors in two new files; every seventh sector is present behind the end of the second.
+    /// A disk of `sectors` sectors in two new files. Every seventh sector is mapped beyond the end of the second file.
     pub(super) fn create(folder: &Path, sectors: u64) -> Self {
         let open = |name: &str, content: &[u8]| {
             std::fs::write(folder.join(name), content).unwrap();
@@ -145,12 +145,12 @@ impl Format for Scattered {
     }
 }
 
-/// An image opened as a VHD.
+/// Open a VHD.
 pub(super) fn vhd(path: &Path, access: Access) -> Arc<dyn Format> {
     crate::formats::vhd::open(path, access, &ParentRules::default()).unwrap()
 }
 
-/// Content with data, zeros and holes of every size, the same for the same seed.
+/// Data, zeros and holes of various lengths; the same for the same seed.
 pub(super) fn sample(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut random = move || {
@@ -173,7 +173,7 @@ pub(super) fn sample(len: usize, seed: u64) -> Vec<u8> {
     data
 }
 
-/// A file with holes where `data` has whole blocks of zeros.
+/// Write a file with holes where `data` has whole blocks of zeros.
 pub(super) fn sparse(path: &Path, data: &[u8]) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::create(path).unwrap();

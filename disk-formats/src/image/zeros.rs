@@ -1,14 +1,14 @@
-//! Zeros in memory.
+//! Detection of zeros in memory.
 
 use std::ops::Range;
 
 /// Whether all bytes are zeros.
 pub(super) fn all_zeros(data: &[u8]) -> bool {
-    // Steps long enough for vector instructions, short enough to stop early.
+    // 256 bytes: long enough for vector instructions, short enough to stop early.
     data.chunks(256).all(|step| step.iter().fold(0, |seen, byte| seen | byte) == 0)
 }
 
-/// The parts of `data` that are not zeros, in grains of `grain` bytes, adjacent ones merged.
+/// The parts of `data` that are not zeros, in units of `grain` bytes, adjacent ones merged.
 pub(super) fn filled(data: &[u8], grain: usize) -> impl Iterator<Item = Range<usize>> {
     let mut at = 0;
     std::iter::from_fn(move || {

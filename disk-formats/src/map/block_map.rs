@@ -1,21 +1,22 @@
-//! The block map of a chain: for each run of a disk the file that holds it and the offset there. A look-up costs the
-//! same for a chain of any length.
+//! The block map of a chain: it caches for each granule of the disk in which file, and at which offset, its sectors
+//! are. A look-up costs the same for chains of any length.
 //!
-//! The slow path fills the map; readers take no lock. A granule is unknown until the slow path resolves it. Then either
-//! one word says that all of it is in one place, or the granule is mixed: each of its sectors has a lane of bits, 0 for
-//! the top file, else the number of another place. After that, sectors only move to the top file, and readers see this
-//! sector by sector. File 0 is the top of the chain, the only file that is written.
+//! The slow path fills the map; readers take no lock. A granule (`1 << shift` bytes) is unknown until the slow path
+//! resolves it. If all of a resolved granule is in one place, a single word has the place. Otherwise the granule is
+//! mixed: each of its sectors has a bit field (lane), which is 0 for the top file and else the number of another place.
+//! After that, sectors only move to the top file, and readers see the move sector by sector. File 0 is the top of the
+//! chain, the only file that is written.
 //!
-//! Memory: units of one size (`pool.rs`), as many as the budget allows, and 8 bytes of directory for 64 granules. A
-//! granule whose sectors are in the top file or in one other place takes one unit. When the budget is used up, a clock
-//! algorithm evicts units: their granule is unknown again, and is resolved from the images when it is next used. Dirty
-//! granules, which the images do not record yet, are not evicted; if all units are dirty, [`BlockMap::set`] returns
-//! [`Full`] and the caller has to flush.
+//! Memory consists of units of one size (`pool.rs`), up to a budget, and a directory of 8 bytes for each page of 64
+//! granules. A granule whose sectors are in the top file and one other place takes one unit. When the budget is used
+//! up, a clock algorithm evicts units. An evicted granule is unknown, and is resolved from the images at its next use.
+//! Dirty granules (the images do not record their state yet) are not evicted. If all units are dirty, [`BlockMap::set`]
+//! returns [`Full`], and the caller must flush.
 //!
-//! A write may complete after its granule was evicted (a late write). Its sectors are kept in a list and applied when
-//! the granule is resolved again, before it can be mapped. A flush resolves such granules, too. Late writes count
-//! against the budget: when their part of it is used up, [`BlockMap::late_is_full`] is true, and the slow path flushes
-//! before it resolves another range.
+//! A write may complete after its granule was evicted (a late write). The map lists the sectors of late writes, and
+//! applies them when the granule is resolved again, before the granule can be mapped. A flush resolves such granules,
+//! too. Late writes have a part of the budget. If it is used up, [`BlockMap::late_is_full`] is true, and the slow path
+//! flushes before it resolves another range.
 //!
 //! ```text
 //! directory --link--> unit of a page: 64 words --link--> unit of a mixed granule: lanes, or links to units of lanes and places
@@ -50,27 +51,27 @@ pub(crate) use refused::Full;
 use refused::Refused;
 use word::{MIXED, NO_BASE, SECTOR_SHIFT, TAG, UNKNOWN, ZEROS};
 
-const OUTSIDE: IoError = IoError::Damaged("a write has arrived behind the end of its granule");
+const OUTSIDE: IoError = IoError::Damaged("a write reaches beyond the end of its granule");
 
-/// The map of a disk.
+/// The block map of a disk.
 pub(crate) struct BlockMap {
     size: u64,
     shift: u32,
-    /// For each page the link to its unit, or 0.
+    /// For each page the link to its unit; 0 if it has none.
     directory: Box<[AtomicU64]>,
     pool: Pool,
 }
 
-/// What a look-up finds.
+/// The result of a look-up.
 enum Known<'a> {
     Unknown,
     /// Tagged `ZEROS` or `WHOLE`.
     Word(u64),
-    /// By its link.
+    /// The first unit of a mixed granule, and the link to it.
     Mixed(&'a Unit, u64),
 }
 
-/// Where the top file has a granule.
+/// The block of a granule in the top file.
 enum Top {
     Unknown,
     No,
@@ -78,20 +79,21 @@ enum Top {
 }
 
 impl BlockMap {
-    /// A map of `size` bytes in granules of `1 << shift` bytes, all unknown, that takes about `memory` bytes at the most.
+    /// A map of `size` bytes in granules of `1 << shift` bytes, all unknown. `memory` is the budget in bytes
+    /// (approximate).
     pub(crate) fn new(size: u64, shift: u32, memory: u64) -> Self {
         Self::with_units(size, shift, budget::units(size, shift, memory))
     }
 
-    /// As [`new`](Self::new), with `units` units.
+    /// As [`new`](Self::new), with a budget of `units` units.
     pub(crate) fn with_units(size: u64, shift: u32, units: u32) -> Self {
         let [_, pages] = budget::counts(size, shift);
         let directory = std::iter::repeat_with(|| AtomicU64::new(0)).take(pages as usize).collect();
         Self { size, shift, directory, pool: Pool::new(units) }
     }
 
-    /// Make the map large enough that nothing is ever evicted. For maps of a single image, where a granule takes one
-    /// unit at the most.
+    /// Raise the budget so that nothing is ever evicted. For maps of a single image, whose granules take at most one
+    /// unit.
     pub(crate) fn never_evict(&mut self) {
         *self =
             Self::with_units(self.size, self.shift, budget::units_without_eviction(self.size, self.shift));
@@ -111,25 +113,25 @@ impl BlockMap {
         }
     }
 
-    /// Whether a flush has to record the late writes before another range is resolved. Requests in flight may still add
-    /// some.
+    /// Whether a flush must record the late writes before another range is resolved. Requests in flight may still add
+    /// late writes.
     pub(crate) fn late_is_full(&self) -> bool {
         let [_, _, limit, _] = self.pool.counts();
         self.pool.lock().late.counts()[0] >= budget::late(limit)
     }
 
-    /// Power of two of a granule's bytes.
+    /// Base-2 logarithm of the granule size.
     pub(crate) fn shift(&self) -> u32 {
         self.shift
     }
 
-    /// Sectors of a granule that are inside the disk.
+    /// Number of sectors of the granule inside the disk.
     pub(crate) fn sectors(&self, granule: u64) -> usize {
         let start = granule << self.shift;
         (self.size.saturating_sub(start).min(1 << self.shift) >> SECTOR_SHIFT) as usize
     }
 
-    /// The unit of a granule's page, the link to it, and the granule's word in it.
+    /// The unit of the granule's page, the link to that unit, and the granule's word in it.
     #[inline]
     fn page(&self, granule: u64) -> Option<(&Unit, u64, &AtomicU64)> {
         let link = self.directory.get((granule >> PAGE_SHIFT) as usize)?.load(Ordering::Acquire);
@@ -144,7 +146,7 @@ impl BlockMap {
     fn look_up(&self, granule: u64) -> Known<'_> {
         let Some((page, link, word)) = self.page(granule) else { return Known::Unknown };
         let word = word.load(Ordering::Acquire);
-        if !page.still(link) {
+        if !page.has_stamp(link) {
             return Known::Unknown;
         }
         match word & TAG {
@@ -162,16 +164,16 @@ impl BlockMap {
         match self.look_up(granule) {
             Known::Unknown => false,
             Known::Word(_) => true,
-            Known::Mixed(unit, link) => unit.still(link),
+            Known::Mixed(unit, link) => unit.has_stamp(link),
         }
     }
 
-    /// Whether there are units that are not in use.
+    /// Whether there are free units.
     pub(crate) fn has_free(&self) -> bool {
         self.pool.has_free()
     }
 
-    /// Walk over the granules of a range: granule, byte in it, bytes of it.
+    /// Split a range at granule boundaries: granule, offset in the granule, length.
     #[inline]
     fn parts(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u64)> {
         let (shift, end) = (self.shift, offset + len);
@@ -201,8 +203,8 @@ impl BlockMap {
                 }
                 Known::Mixed(unit, link) => {
                     let read = self.mixed(unit).read(within, part, extents);
-                    // The unit was reused while it was read: discard what was read.
-                    if !unit.still(link) {
+                    // The unit was reused during the read: the extents that were read are invalid.
+                    if !unit.has_stamp(link) {
                         return Ok(Mapping::Blocked);
                     }
                     debug_assert!(read.is_some(), "granule {granule}: a sector without a place");
@@ -234,7 +236,7 @@ impl BlockMap {
             Known::Word(_) => Top::No,
             Known::Mixed(unit, link) => {
                 let top = unit.top.load(Ordering::Acquire);
-                match (unit.still(link), top) {
+                match (unit.has_stamp(link), top) {
                     (false, _) => Top::Unknown,
                     (true, 0) => Top::No,
                     (true, offset) => Top::At(offset),
@@ -248,11 +250,11 @@ impl BlockMap {
         Mixed { pool: &self.pool, unit }
     }
 
-    /// Enter a resolved granule; `evict` allows to evict another one for it. A known granule stays unchanged. Slow
-    /// path.
+    /// Store the state of a resolved granule. `evict` allows evicting other granules for it. A granule that is known
+    /// already stays unchanged. Slow path.
     ///
     /// # Errors
-    /// [`IoError::Damaged`] where the claim contradicts itself.
+    /// [`IoError::Damaged`] if the claim is inconsistent.
     pub(crate) fn set(&self, granule: u64, claim: &Claim, evict: bool) -> Result<Result<(), Full>, IoError> {
         let mut slow = self.pool.lock();
         if self.known(granule) {
@@ -263,7 +265,7 @@ impl BlockMap {
                 let entered = self.slot(&mut slow, granule, evict);
                 let entered = entered.map(|slot| slot.store(word, Ordering::Release));
                 if entered.is_ok() {
-                    // All of it is in the top file, or the top file has no block for it any more.
+                    // The top file has all of the granule or none of it: late writes add nothing.
                     slow.late.remove(granule);
                 }
                 entered
@@ -287,12 +289,12 @@ impl BlockMap {
         }
     }
 
-    /// Take units; with `evict` from other uses.
+    /// Take free units. `evict` allows evicting units in use.
     fn take(&self, slow: &mut Slow, count: usize, evict: bool) -> Result<Vec<u32>, Full> {
         self.pool.take(slow, count, |slow| evict && self.evict(slow)).ok_or(Full)
     }
 
-    /// The granule's word; a page that is not there is made.
+    /// The granule's word. Allocates its page if it has none.
     fn slot(&self, slow: &mut Slow, granule: u64, evict: bool) -> Result<&AtomicU64, Refused> {
         if self.page(granule).is_none() {
             let page = granule >> PAGE_SHIFT;
@@ -316,8 +318,8 @@ impl BlockMap {
         let shift = lane_shift(sectors.places.len());
         let [lanes, places] = parts_of(sectors.values.len(), sectors.places.len());
         let units = self.take(slow, 1 + lanes + places, evict)?;
-        // Take the page after these units: taking them may evict the page, but units without an owner are not evicted
-        // for it.
+        // Take the page after these units. Taking the units may evict the page; units without an owner are not evicted
+        // for the page.
         let filled = self.slot(slow, granule, evict).and_then(|slot| {
             let (first, others) = units.split_first().ok_or(Refused::Broken)?;
             let unit = self.pool.fill(*first).ok_or(Refused::Broken)?;
@@ -331,24 +333,24 @@ impl BlockMap {
                 Ok(())
             }
             Err(refused) => {
-                units.iter().for_each(|unit| self.pool.give_back(slow, *unit));
+                units.iter().for_each(|unit| self.pool.free(slow, *unit));
                 Err(refused)
             }
         }
     }
 
-    /// Free the units of a mixed granule whose use has ended.
+    /// Free the units of a mixed granule whose first unit is retired.
     fn release(&self, slow: &mut Slow, first: u32) {
         if let Some(unit) = self.pool.unit(first)
             && unit.lanes.load(Ordering::Relaxed) != 0
         {
             let parts = unit.words.iter().map(|word| word.load(Ordering::Relaxed) as u32);
-            parts.filter(|part| *part != 0).for_each(|part| self.pool.give_back(slow, part));
+            parts.filter(|part| *part != 0).for_each(|part| self.pool.free(slow, part));
         }
-        self.pool.give_back(slow, first);
+        self.pool.free(slow, first);
     }
 
-    /// Evict a page without mixed granules, or a mixed granule; `false` where everything is dirty.
+    /// Evict a mixed granule, or a page without mixed granules; `false` if all units are dirty or in use.
     fn evict(&self, slow: &mut Slow) -> bool {
         let mixed = |page: &Unit| page.words.iter().any(|word| word.load(Ordering::Relaxed) & TAG == MIXED);
         let Some((number, owner, _)) = self.pool.evict(slow, MIXED, mixed) else { return false };
@@ -356,7 +358,7 @@ impl BlockMap {
             if let Some(entry) = self.directory.get((owner >> 2) as usize) {
                 entry.store(0, Ordering::Release);
             }
-            self.pool.give_back(slow, number);
+            self.pool.free(slow, number);
             return true;
         }
         if let Some((_, _, word)) = self.page(owner >> 2) {
@@ -366,12 +368,13 @@ impl BlockMap {
         true
     }
 
-    /// The top file has got a block for the granule at `offset`. With `all`, its sectors (zeros) count as being there;
-    /// else they stay where they are until they are written. Slow path; unknown granules stay so. Without `evict`, a
-    /// granule that no unit is free for becomes unknown, and is resolved from the images when it is next used.
+    /// The top file has allocated a block for the granule at `offset`. With `all`, the map takes its sectors (zeros) as
+    /// present in the top file; otherwise each sector keeps its place until it is written. Slow path. An unknown
+    /// granule stays unknown. Without `evict`, the granule becomes unknown if there is no free unit; it is resolved
+    /// from the images at its next use.
     ///
     /// # Errors
-    /// [`IoError::Damaged`] where the map contradicts itself.
+    /// [`IoError::Damaged`] if the map is inconsistent.
     pub(crate) fn allocated(&self, granule: u64, offset: u64, all: bool, evict: bool) -> Result<(), IoError> {
         let mut slow = self.pool.lock();
         let word = match self.look_up(granule) {
@@ -398,8 +401,8 @@ impl BlockMap {
         refused.for_caller().map(|_full| ())
     }
 
-    /// The granule reads as zeros, and the top file has no block for it any more. It must not become mixed again. Slow
-    /// path; an unknown granule stays unknown.
+    /// The granule reads as zeros, and the top file has freed its block. The caller guarantees that the granule does
+    /// not become mixed again. Slow path. An unknown granule stays unknown.
     pub(crate) fn freed(&self, granule: u64) {
         let mut slow = self.pool.lock();
         slow.late.remove(granule);
@@ -417,17 +420,18 @@ impl BlockMap {
         }
     }
 
-    /// Whether the top file has all of the granule.
+    /// Whether all of the granule is in the top file.
     pub(crate) fn in_top(&self, granule: u64) -> bool {
         match self.look_up(granule) {
             Known::Unknown => false,
             Known::Word(word) => is_top(word),
-            Known::Mixed(unit, link) => unit.elsewhere.load(Ordering::Acquire) == 0 && unit.still(link),
+            Known::Mixed(unit, link) => unit.not_in_top.load(Ordering::Acquire) == 0 && unit.has_stamp(link),
         }
     }
 
-    /// The range has been written to the top file. `changes` counts what the next flush has to record. It is raised
-    /// after the granule is marked, so that a flush that sees the count also finds the granule.
+    /// Called when a write to the top file has completed. `changes` counts the changes that the next flush has to
+    /// record. It is incremented after the granule is marked dirty, so a flush that sees the count also finds the
+    /// granule.
     #[inline]
     pub(crate) fn written(&self, offset: u64, len: u64, changes: &AtomicU64) {
         for (granule, within, part) in self.parts(offset, len) {
@@ -438,12 +442,12 @@ impl BlockMap {
         }
     }
 
-    /// Move sectors to the top file. Returns whether there is something to record, `None` where the granule is unknown.
+    /// Move sectors to the top file. Returns whether there is a change to record; `None` if the granule is unknown.
     #[inline]
     fn arrived(&self, granule: u64, sectors: &std::ops::Range<usize>) -> Option<bool> {
         match self.look_up(granule) {
             Known::Unknown => None,
-            // All of it is in the top file, or it was freed meanwhile.
+            // All of the granule is in the top file, or the granule was freed in the meantime.
             Known::Word(_) => Some(false),
             Known::Mixed(unit, link) => {
                 if !unit.pin(link) {
@@ -456,11 +460,11 @@ impl BlockMap {
         }
     }
 
-    /// The granule was evicted since the write was mapped.
+    /// The granule was evicted after the write was mapped.
     #[cold]
     fn arrived_late(&self, granule: u64, sectors: std::ops::Range<usize>) -> bool {
         let mut slow = self.pool.lock();
-        // With the lock held, nothing is entered or evicted.
+        // While the lock is held, no granule is resolved or evicted.
         if let Some(changed) = self.arrived(granule, &sectors) {
             return changed;
         }
@@ -468,22 +472,23 @@ impl BlockMap {
         true
     }
 
-    /// About `count` granules at the most that [`written`](Self::written) has changed, from the scan's position on. A
-    /// scan finds all that had changed when it began. The granules stay in memory until [`recorded`](Self::recorded).
+    /// About `count` dirty granules, starting at the position of `scan`. A complete scan finds every granule that was
+    /// dirty when the scan began. The returned granules are not evicted until [`recorded`](Self::recorded) is called.
     pub(crate) fn take_dirty(&self, scan: &mut Scan, count: usize) -> Vec<Dirty> {
         self.pool.take_dirty(scan, count, MIXED)
     }
 
-    /// These granules are recorded in the images as they were when they were taken (`done`), or they are dirty again.
+    /// With `done`, the images record the granules as they were when [`take_dirty`](Self::take_dirty) returned them.
+    /// Otherwise the granules are dirty again.
     pub(crate) fn recorded(&self, dirty: &[Dirty], done: bool) {
         let mut slow = None;
         for granule in dirty {
             let clean = self.pool.recorded(*granule, done);
             let unit = self.pool.unit(unit_of(granule.link)).filter(|_| clean && done);
-            let Some(unit) = unit.filter(|unit| unit.elsewhere.load(Ordering::Acquire) == 0) else {
+            let Some(unit) = unit.filter(|unit| unit.not_in_top.load(Ordering::Acquire) == 0) else {
                 continue;
             };
-            // All of it is in the top file now: one word replaces the units.
+            // All of the granule is in the top file now: one word replaces the units.
             let slow = slow.get_or_insert_with(|| self.pool.lock());
             let base = Base { file: 0, offset: unit.top.load(Ordering::Acquire) };
             if !self.pool.retire(granule.link) {
@@ -496,10 +501,10 @@ impl BlockMap {
         }
     }
 
-    /// The granule's sectors that are in the top file; none where it is unknown.
+    /// The granule's sectors that are in the top file, as a bitmap; empty if the granule is unknown.
     ///
     /// # Errors
-    /// [`IoError::Damaged`] where the map contradicts itself: no bits are to be recorded then.
+    /// [`IoError::Damaged`] if the map is inconsistent. The caller must not record a bitmap then.
     pub(crate) fn presence(&self, granule: u64) -> Result<Presence, IoError> {
         let mut bits = [0; WORDS];
         let sectors = self.sectors(granule);
@@ -508,7 +513,7 @@ impl BlockMap {
             Known::Unknown | Known::Word(_) => {}
             Known::Mixed(unit, link) => {
                 self.mixed(unit).presence(sectors, &mut bits)?;
-                if !unit.still(link) {
+                if !unit.has_stamp(link) {
                     return Err(IoError::Damaged("the map lost a granule that is being recorded"));
                 }
             }
@@ -516,7 +521,7 @@ impl BlockMap {
         Ok(bits)
     }
 
-    /// Granules with writes that have arrived late.
+    /// Granules with late writes.
     pub(crate) fn late(&self) -> Vec<u64> {
         self.pool.lock().late.granules()
     }

@@ -1,32 +1,33 @@
-//! A chain of images behind one block map: how the map is filled, for any format.
+//! The block map of a chain of images, and how any format fills it.
 
 use crate::error::IoError;
 use crate::formats::format::Mapping;
 use crate::map::block_map::{BlockMap, Claim, step_of};
 use crate::map::extent::Extents;
 
-/// Granules that are resolved together, so that a long chain is walked once for all.
+/// Number of granules that are resolved together, so that the chain is walked once for all of them.
 const GROUP: u64 = 64;
-/// Times that a flush makes space in a full map for the same granules before they fail.
+/// Maximum number of flushes to free units for the same granules. Then the request fails.
 const TRIES: usize = 64;
 
 /// One image of a chain, as the chain reads it.
 pub(crate) trait Layer: Send + Sync {
-    /// The part of its table for a run of blocks.
+    /// A part of the image's block table.
     type Entries;
 
-    /// Whether a granule of `1 << shift` bytes takes many reads of this image: its blocks are small.
+    /// Whether resolving a granule of `1 << shift` bytes takes many reads of this image, because its blocks are small.
     fn is_costly(&self, _shift: u32) -> bool {
         false
     }
 
-    /// The table's part for `len` bytes at `offset` of the disk.
+    /// The entries of the block table for `len` bytes at `offset` of the disk.
     fn entries(&self, offset: u64, len: u64) -> Result<Self::Entries, IoError>;
 
-    /// Claim what this image has of the granule of `len` bytes at `offset`; `file` is its index in the chain.
+    /// Claim the sectors that this image has of the granule of `len` bytes at `offset`. `file` is the index of the
+    /// image in the chain.
     ///
     /// # Errors
-    /// [`IoError::Damaged`] for entries that cannot be; the host's error.
+    /// [`IoError::Damaged`] for invalid entries; the host's error.
     fn claim(
         &self,
         file: u32,
@@ -37,35 +38,35 @@ pub(crate) trait Layer: Send + Sync {
     ) -> Result<(), IoError>;
 }
 
-/// The map and what fills it.
+/// A block map, and the images that fill it.
 pub(crate) struct ChainMap<L> {
     pub(crate) map: BlockMap,
-    /// From the top down, in the order of the disk's files.
+    /// The images from the top down, in the order of the disk's files.
     pub(crate) layers: Vec<L>,
     capacity: u64,
 }
 
 impl<L: Layer> ChainMap<L> {
-    /// A disk of `capacity` bytes, mapped in granules of `1 << shift` bytes, all unknown.
-    /// The map takes about `memory` bytes at the most.
+    /// The map of a disk of `capacity` bytes in granules of `1 << shift` bytes, all unknown. `memory` is its budget in
+    /// bytes (approximate).
     pub(crate) fn new(capacity: u64, shift: u32, layers: Vec<L>, memory: u64) -> Self {
         Self { map: BlockMap::new(capacity, shift, memory), layers, capacity }
     }
 
-    /// Granules of a range.
+    /// The granules that a range touches.
     pub(crate) fn granules(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
         offset >> self.map.shift()..(offset + len).div_ceil(1 << self.map.shift())
     }
 
-    /// Granules of a block of `1 << block_shift` bytes, without those behind the disk's end.
+    /// The granules of a block of `1 << block_shift` bytes that are inside the disk.
     pub(crate) fn granules_of_block(&self, block: u64, block_shift: u32) -> std::ops::Range<u64> {
         let start = block << block_shift;
         self.granules(start, (1 << block_shift).min(self.capacity - start))
     }
 
-    /// Resolve the range, one caller at a time. Groups of granules are walked through the chain together, as long as
-    /// the map has free units. `top` gives the entries of the image that is being written, as they are in memory.
-    /// `false` where the map is full and a flush has to record dirty granules first.
+    /// Resolve the range. The caller ensures that only one thread does so at a time. While the map has free units,
+    /// neighboring granules are resolved together. `top` returns the entries of the top image, which may be newer in
+    /// memory than in the file. Returns `false` if the map is full, so that a flush must record dirty granules first.
     pub(crate) fn resolve(
         &self,
         top: impl Fn(u64, u64) -> Result<L::Entries, IoError>,
@@ -86,7 +87,7 @@ impl<L: Layer> ChainMap<L> {
                 self.map.has_free() && !self.layers.iter().any(|layer| layer.is_costly(self.map.shift()));
             let around = if ahead { start..end } else { first..behind };
             if self.resolve_group(&top, around, &wanted).is_err() {
-                // The error may be in a granule beside the requested range.
+                // The error may be in a granule outside of the requested range.
                 for granule in first..behind {
                     self.resolve_group(&top, granule..granule + 1, &wanted)?;
                 }
@@ -102,7 +103,7 @@ impl<L: Layer> ChainMap<L> {
         wanted: &std::ops::Range<u64>,
     ) -> Result<(), IoError> {
         let shift = self.map.shift();
-        // A full map is reported at the end.
+        // `resolve` reports a full map at its end.
         let enter = |granule, claim: &Claim| {
             self.map.set(granule, claim, wanted.contains(&granule)).map(|_full_or_not| ())
         };
@@ -127,12 +128,12 @@ impl<L: Layer> ChainMap<L> {
         open.iter().try_for_each(|(granule, claim)| enter(*granule, claim))
     }
 
-    /// Resolve a range: run `prepare` until it returns that all of it is known, with a flush whenever the map is full
-    /// of dirty granules. Where the map has not enough units for all of the range, this is done step by step, and the
-    /// first steps may be unknown again at the end.
+    /// Resolve a range: call `prepare` until it returns that the range is known, and flush when the map is full of
+    /// dirty granules. If the map has too few units for the range, it is resolved step by step. The first steps may
+    /// then be unknown again at the end.
     ///
     /// # Errors
-    /// Those of `prepare` and `flush`; [`IoError::Damaged`] where the map is full again and again.
+    /// Errors of `prepare` and `flush`; [`IoError::Damaged`] if the map stays full.
     pub(crate) fn prepare(
         &self,
         (offset, len): (u64, u64),
@@ -158,11 +159,11 @@ impl<L: Layer> ChainMap<L> {
         Ok(())
     }
 
-    /// A flush: `record` records everything that is dirty when it is called. Writes that have arrived after their granule was
-    /// evicted are made dirty by `resolve`, which makes a granule known, and recorded, too.
+    /// The map's part of a flush. `record` records everything that is dirty when it is called. `resolve` makes a
+    /// granule with late writes known, and thereby dirty, so that `record` includes it.
     ///
     /// # Errors
-    /// Those of both; [`IoError::Damaged`] where the map is full again and again.
+    /// Errors of both; [`IoError::Damaged`] if the map stays full.
     pub(crate) fn record(
         &self,
         resolve: impl Fn(u64) -> Result<(), IoError>,
@@ -171,7 +172,7 @@ impl<L: Layer> ChainMap<L> {
         let mut late = self.map.late();
         for _ in 0..TRIES {
             late.iter().try_for_each(|granule| resolve(*granule))?;
-            // There may be no unit for some, before others are clean.
+            // Some granules may not find a free unit before `record` has made others clean.
             let open = self.map.late();
             late.retain(|granule| open.binary_search(granule).is_ok());
             record()?;
@@ -182,7 +183,7 @@ impl<L: Layer> ChainMap<L> {
         Err(FULL)
     }
 
-    /// The parts of a range, each small enough for any map.
+    /// Split a range at step boundaries. A map of any budget has units for one step.
     pub(crate) fn steps(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> + use<L> {
         let step = step_of(self.map.shift());
         let end = offset + len;
@@ -191,8 +192,8 @@ impl<L: Layer> ChainMap<L> {
             .map(move |at| (at, ((at / step + 1) * step).min(end) - at))
     }
 
-    /// Where a part of the disk is, no longer than a step, on the slow path; `prepare` makes it known.
-    pub(crate) fn pieces(
+    /// Map a part of the disk, at most one step, for reading, on the slow path. `prepare` resolves it.
+    pub(crate) fn map_for_read(
         &self,
         offset: u64,
         len: u64,
@@ -209,11 +210,11 @@ impl<L: Layer> ChainMap<L> {
         Err(UNMAPPED)
     }
 
-    /// Where a part of the disk is written, no longer than a step, on the slow path; `prepare` gives it blocks.
+    /// Map a part of the disk, at most one step, for writing, on the slow path. `prepare` allocates blocks for it.
     ///
     /// # Errors
-    /// Those of `prepare`; [`IoError::Damaged`] where it has no place.
-    pub(crate) fn places(
+    /// Errors of `prepare`; [`IoError::Damaged`] if the part stays unmapped.
+    pub(crate) fn map_for_write(
         &self,
         offset: u64,
         len: u64,
@@ -221,7 +222,7 @@ impl<L: Layer> ChainMap<L> {
     ) -> Result<Extents, IoError> {
         let mut extents = Extents::new();
         for _ in 0..TRIES {
-            // At first, too: it may have more to do than to find places.
+            // Call it the first time, too: it may have other work than to allocate.
             prepare()?;
             extents.clear();
             if self.map.map_write(offset, len, &mut extents) == Mapping::Ready {

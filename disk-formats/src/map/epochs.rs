@@ -1,9 +1,9 @@
-//! Epoch-based reclamation of freed blocks: when no request in flight can still see the old mapping.
+//! Epoch-based reclamation: freed blocks are reused only when no request in flight can use the old mapping.
 //!
-//! A format that frees a block may not reuse its space while a request that was mapped before is in flight: it would
-//! read or overwrite foreign data. Each queue announces, for the current and the previous epoch, whether it has
-//! requests in flight. Space that was freed in epoch N is reusable from epoch N + 2 on; an epoch advances when no queue
-//! has a request of the epoch before.
+//! If a freed block were reused while a request that was mapped before the free is in flight, that request would read
+//! or overwrite other data. Each queue publishes whether it has requests of the current epoch and of the previous epoch
+//! in flight. The epoch advances when no queue has requests of the previous epoch. Space that was freed in epoch N is
+//! reusable from epoch N + 2 on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 #[allow(clippy::disallowed_types, reason = "taken when a queue is made and when space is reclaimed")]
 type Mutex<T> = std::sync::Mutex<T>;
 
-/// Whether a queue has requests in flight, by the parity of their epoch.
+/// For each parity of the epoch, whether a queue has requests of such an epoch in flight.
 #[derive(Debug, Default)]
 struct Busy([AtomicBool; 2]);
 
-/// All queues of a disk. Clones are one and the same: a disk inside another one shares the epochs of the disk around
-/// it, as a request in flight may use space of both.
+/// The epochs of a disk, shared by its queues. A clone refers to the same epochs: a nested disk shares the epochs of
+/// the outer disk, because a request in flight may use space of both.
 #[derive(Clone, Debug, Default)]
 pub struct Epochs(Arc<Shared>);
 
@@ -37,16 +37,17 @@ impl Epochs {
         Participant { busy, counts: [0; 2] }
     }
 
-    /// The current epoch: what has left the map by now is reusable when this epoch [has ended](Self::has_ended).
+    /// The current epoch. Blocks that are unmapped now are reusable when this epoch [has ended](Self::has_ended).
     pub(crate) fn current(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.0.epoch.load(Ordering::SeqCst)
     }
 
-    /// Whether every request that was mapped before `epoch` was taken has completed. Does not wait.
+    /// Whether every request that was mapped before `epoch` was returned by [`current`](Self::current) has completed.
+    /// Does not wait.
     pub(crate) fn has_ended(&self, epoch: u64) -> bool {
         let Ok(mut queues) = self.0.queues.lock() else { return false };
-        // A dropped queue has no requests.
+        // A dropped queue has no requests in flight.
         queues.retain(|busy| Arc::strong_count(busy) > 1);
         fence(Ordering::SeqCst);
         loop {
@@ -54,7 +55,7 @@ impl Epochs {
             if now >= epoch + 2 {
                 return true;
             }
-            // Requests of the epoch before: no new one joins it.
+            // The parity of the previous epoch. New requests have the other parity.
             let old = (now as usize + 1) % 2;
             if queues.iter().any(|busy| busy.0.get(old).is_none_or(|busy| busy.load(Ordering::SeqCst))) {
                 return false;
@@ -72,7 +73,7 @@ pub(crate) struct Participant {
 }
 
 impl Participant {
-    /// A request begins, before it is mapped. Returns its epoch's parity, for [`end`](Self::end).
+    /// Call this before a request is mapped. Returns the parity of its epoch, for [`end`](Self::end).
     #[inline]
     pub(crate) fn begin(&mut self, epochs: &Epochs) -> u8 {
         let generation = (epochs.0.epoch.load(Ordering::Relaxed) % 2) as usize;
@@ -80,14 +81,14 @@ impl Participant {
             *count += 1;
             if *count == 1 {
                 busy.store(true, Ordering::SeqCst);
-                // Before the map is read.
+                // The flag must be visible before the map is read.
                 fence(Ordering::SeqCst);
             }
         }
         generation as u8
     }
 
-    /// A request with this parity has completed.
+    /// Call this when a request with this parity has completed.
     #[inline]
     pub(crate) fn end(&mut self, generation: u8) {
         let generation = usize::from(generation);
@@ -127,7 +128,7 @@ mod tests {
             other.end(late.remove(0));
         }
         one.end(early);
-        // The other queue always has a request in flight, but never the same one for long.
+        // The other queue always has requests in flight, but each of them only for a short time.
         let mut rounds = 0;
         while !epochs.has_ended(epoch) {
             late.push(other.begin(&epochs));

@@ -1,6 +1,6 @@
-//! The answer of a format: a virtual range as pieces of files.
+//! Extents: the result of mapping a virtual range to ranges of files.
 
-/// Where a piece of a virtual range is.
+/// Location of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In a file of the format.
@@ -10,7 +10,7 @@ pub enum Place {
         /// Byte offset in that file.
         offset: u64,
     },
-    /// Nowhere: reads as zeros.
+    /// In no file: reads as zeros.
     Zeros,
 }
 
@@ -25,17 +25,17 @@ impl Place {
     }
 }
 
-/// A piece of a virtual range.
+/// A part of a virtual range that is contiguous in one file, or reads as zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Bytes; whole logical sectors.
     pub len: u64,
-    /// Where they are.
+    /// Location.
     pub place: Place,
 }
 
-/// Pieces in ascending virtual order, adjacent ones merged. Reused from request to request, so that mapping
-/// allocates nothing once it is warm.
+/// Extents in ascending virtual order, adjacent ones merged. A queue reuses the list for all requests, so that mapping
+/// allocates nothing after warm-up.
 #[derive(Debug, Default)]
 pub struct Extents {
     list: Vec<Extent>,
@@ -48,12 +48,12 @@ impl Extents {
         Self { list: Vec::new() }
     }
 
-    /// Forget all pieces; keeps the memory.
+    /// Remove all extents, and keep the memory.
     pub fn clear(&mut self) {
         self.list.clear();
     }
 
-    /// Append `len` bytes at `place`, merged with the last piece where they continue it.
+    /// Append `len` bytes at `place`, merged with the last extent if they continue it.
     pub fn push(&mut self, len: u64, place: Place) {
         if len == 0 {
             return;
@@ -64,13 +64,13 @@ impl Extents {
         }
     }
 
-    /// The pieces.
+    /// The extents.
     #[must_use]
     pub fn as_slice(&self) -> &[Extent] {
         &self.list
     }
 
-    /// Bytes covered.
+    /// Total length in bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.list.iter().map(|extent| extent.len).sum()

@@ -1,26 +1,26 @@
 //! Mapping a range on a thread that may block.
 //!
-//! A format with a small map may evict what was just prepared while other threads use the disk. So a range that cannot
-//! be mapped as a whole is mapped in parts, whose places are put together: a place that was found is valid until the
-//! request completes, also if its mapping is evicted.
+//! A small map may evict prepared entries while other threads use the disk. So a range that cannot be mapped as a whole
+//! is mapped in parts. The extents found first stay valid until the request completes, even if the map evicts their
+//! entries.
 
 use crate::error::IoError;
 use crate::formats::format::{Format, Mapping};
 use crate::map::extent::Extents;
 
-/// Attempts to prepare and map a range as a whole.
+/// Maximum number of attempts to prepare and map a range as a whole.
 pub(crate) const WHOLE: u32 = 4;
-/// The same, of a part.
+/// Maximum number of attempts for a part.
 const TRIES: u32 = 256;
-/// Bytes of a part: any map can hold as many.
+/// Size of a part in bytes; a map of any budget can hold it.
 const PART: u64 = 64 << 10;
 
 const UNMAPPED: IoError = IoError::Damaged("the range cannot be mapped");
 
-/// Prepare a range and map it, for reading or (`writes`) for writing.
+/// Prepare and map a range, for reading or (`writes`) for writing.
 ///
 /// # Errors
-/// Those of the format; [`IoError::Damaged`] where a part stays unknown.
+/// Errors of the format; [`IoError::Damaged`] if a part stays unmapped.
 pub(crate) fn map_now(
     format: &dyn Format,
     writes: bool,
@@ -56,7 +56,7 @@ pub(crate) fn map_in_parts(
     Ok(())
 }
 
-/// Whether the range is mapped after at most so many tries.
+/// Try to map the range up to `tries` times. Returns whether it is mapped.
 fn map_in(
     format: &dyn Format,
     writes: bool,

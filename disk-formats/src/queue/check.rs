@@ -1,11 +1,12 @@
-//! The checks that every queue makes before anything else, the same for all disks.
+//! Validation of requests, the same for all queues.
 
 use crate::disk::info::DiskInfo;
 use crate::error::IoError;
 use crate::host::iobuf::total_len;
 use crate::queue::{Op, Request};
 
-/// Whether the request is a READ or WRITE of one buffer and may be done: nearly all are. False: [`check`] tells.
+/// Whether the request is a valid READ or WRITE with one buffer, as nearly all requests are. If false, [`check`]
+/// returns the reason or accepts the request.
 #[inline(always)]
 pub(crate) fn is_plain(info: &DiskInfo, request: &Request<'_>) -> bool {
     let allowed = match request.op {
@@ -15,10 +16,10 @@ pub(crate) fn is_plain(info: &DiskInfo, request: &Request<'_>) -> bool {
     };
     matches!(request.bufs, [buf] if buf.len() as u64 == request.len)
         && allowed
-        && check_range(info, request).is_ok()
+        && check_range(info, request.offset, request.len).is_ok()
 }
 
-/// Whether the request may be done at all.
+/// Validate a request.
 #[inline]
 pub(crate) fn check(info: &DiskInfo, request: &Request<'_>) -> Result<(), IoError> {
     let writes = match request.op {
@@ -35,17 +36,17 @@ pub(crate) fn check(info: &DiskInfo, request: &Request<'_>) -> Result<(), IoErro
     if has_payload && total_len(request.bufs) != Some(request.len) {
         return Err(IoError::Misaligned);
     }
-    check_range(info, request)
+    check_range(info, request.offset, request.len)
 }
 
-/// Whole sectors that lie inside the disk.
+/// The range must be whole sectors inside the disk.
 #[inline]
-fn check_range(info: &DiskInfo, request: &Request<'_>) -> Result<(), IoError> {
+pub(crate) fn check_range(info: &DiskInfo, offset: u64, len: u64) -> Result<(), IoError> {
     let within = u64::from(info.logical_sector.bytes()) - 1;
-    if (request.offset | request.len) & within != 0 {
+    if (offset | len) & within != 0 {
         return Err(IoError::Misaligned);
     }
-    match request.offset.checked_add(request.len) {
+    match offset.checked_add(len) {
         Some(end) if end <= info.capacity => Ok(()),
         _ => Err(IoError::OutOfRange),
     }

@@ -1,6 +1,6 @@
-//! The conformance suite for disks, of this crate and of others: make a [`Suite`], call [`Suite::run`].
+//! The conformance suite for disks, of this crate and of others: create a [`Suite`], and call [`Suite::run`].
 //!
-//! It is for tests: it panics with the name of the check that the disk fails.
+//! It is meant for tests: it panics with the name of the failed check.
 
 mod checks;
 mod content;
@@ -14,7 +14,7 @@ pub(crate) use driver::Random;
 pub use driver::{Driver, Guest};
 pub use suite::{Fresh, Peek, Suite};
 
-/// A check: its name, whether it is about content, and what it does.
+/// A check: its name, whether it needs content, and its function.
 type Check = (&'static str, bool, fn(&Suite<'_>, EngineKind));
 
 const CHECKS: [Check; 15] = [
@@ -39,7 +39,7 @@ impl Suite<'_> {
     /// Run every check on every engine.
     ///
     /// # Panics
-    /// Where the disk fails a check.
+    /// If the disk fails a check.
     pub fn run(&self) {
         for (engine, called) in self.engines {
             let fresh = (self.make)();

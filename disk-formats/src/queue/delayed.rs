@@ -1,5 +1,5 @@
-//! A disk with injected latency: it holds completions back for some time, to measure the effect of slow storage on
-//! adapters and guests.
+//! A disk with injected latency, to measure the effect of slow storage on adapters and guests. Its queues hold each
+//! completion back for a configured time.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,33 +24,33 @@ pub struct Delayed {
 }
 
 impl Delayed {
-    /// `disk`, with `delay` added to each request's latency. It is measured from the moment at which the request is
-    /// seen to have ended: for disks that complete at once, from its submission.
+    /// `disk` with `delay` added to the latency of each request. The delay starts when the queue sees the inner
+    /// completion; for disks that complete at once, at submission.
     #[must_use]
     pub fn new(disk: Arc<dyn Disk>, delay: Duration) -> Self {
         Self { disk, latency: Latency { delay, spread: false, count: 0 } }
     }
 
-    /// As [`new`](Self::new), but latencies are spread evenly from half of `mean` to one and a half of it, so that requests
-    /// pushed together end one after another, as those of real storage do.
+    /// As [`new`](Self::new), but the delays are spread evenly from 0.5 to 1.5 times `mean`. Requests pushed together
+    /// then complete one after another, as on real storage.
     #[must_use]
     pub fn spread(disk: Arc<dyn Disk>, mean: Duration) -> Self {
         Self { disk, latency: Latency { delay: mean, spread: true, count: 0 } }
     }
 }
 
-/// What is added to each request.
+/// The delay generator of a queue.
 #[derive(Clone, Copy)]
 struct Latency {
     delay: Duration,
     spread: bool,
-    /// Requests so far.
+    /// Delays generated so far.
     count: u32,
 }
 
 impl Latency {
-    /// For the next request. Multiples of the golden ratio, modulo 1, are spread more evenly than random numbers: the
-    /// mean is exact after a few requests, and the same for every queue.
+    /// The delay of the next request. Multiples of the golden ratio modulo 1 are spread more evenly than random
+    /// numbers: the mean is exact after a few requests, and all queues have the same delays.
     fn next(&mut self) -> Duration {
         if !self.spread {
             return self.delay;
@@ -119,24 +119,24 @@ impl Disk for Delayed {
 }
 
 struct DelayedQueue {
-    /// First, so that what is in flight is waited for before anything else goes.
+    /// The first field, so dropped first: its drop waits for the requests in flight.
     inner: Box<dyn DiskQueue>,
     latency: Latency,
     depth: usize,
-    /// Completions that the inner queue reported last.
+    /// Scratch vector for [`Self::collect`].
     ended: Vec<Completion>,
-    /// Completions and when they are due, the next one first.
+    /// Completions with their due times, the earliest first.
     held: VecDeque<(Instant, Completion)>,
     timer: OwnedFd,
-    /// When the timer makes the event readable.
+    /// The expiry time that the timer is set to.
     armed: Option<Instant>,
     timer_calls: u64,
-    /// Readable with the timer or the inner queue's event.
+    /// An epoll descriptor of the timer and the inner queue's event.
     event: OwnedFd,
 }
 
 impl DelayedQueue {
-    /// Take what has ended, and set the timer for what is due next.
+    /// Hold the inner queue's completions back, and set the timer to the earliest due time.
     fn collect(&mut self) {
         self.inner.reap(&mut self.ended);
         if self.ended.is_empty() {
@@ -145,25 +145,25 @@ impl DelayedQueue {
         let now = Instant::now();
         for completion in self.ended.drain(..) {
             let due = now + self.latency.next();
-            // Behind all that are due no later; with the same delay for all, at the end.
+            // After all completions that are due no later. With a constant delay that is the end.
             let place = self.held.partition_point(|(other, _)| *other <= due);
             self.held.insert(place, (due, completion));
         }
         self.arm(now);
     }
 
-    /// Set the timer for the completion that is due next, or stop it; nothing to do where it is set so.
+    /// Set the timer to the earliest due time, or disarm it. No system call if the timer is already set so.
     fn arm(&mut self, now: Instant) {
         let due = self.held.front().map(|(due, _)| *due);
         if due == self.armed {
             return;
         }
-        // Zero would stop it.
+        // A zero value would disarm the timer.
         let wait =
             due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now).max(Duration::from_nanos(1)));
         let value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
         let once = Itimerspec { it_interval: Timespec::default(), it_value: value };
-        // Fails only for times that are none.
+        // Fails only for invalid times.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
         self.timer_calls += 1;
         self.armed = due;
@@ -192,7 +192,7 @@ impl DiskQueue for DelayedQueue {
         while self.held.front().is_some_and(|(due, _)| *due <= now) {
             out.extend(self.held.pop_front().map(|(_, completion)| completion));
         }
-        // The timer that has run out stays readable until it is set anew.
+        // An expired timer stays readable until it is set again.
         self.arm(now);
     }
 
@@ -311,7 +311,8 @@ mod tests {
         while out.len() < 8 {
             queue.wait();
             queue.reap(&mut out);
-            // Each when it is due: the n-th is at least n eighths of the delay behind the half of it, but for an eighth.
+            // Each completion is due: the n-th not before (n - 1) / 8 of the delay after half the delay, minus 1/8 of
+            // tolerance.
             assert!(start.elapsed() + DELAY / 8 >= DELAY / 2 + DELAY * (out.len() as u32 - 1) / 8);
         }
         let mut tags: Vec<u64> = out.iter().map(|completion| completion.tag).collect();

@@ -1,4 +1,4 @@
-//! I/O engines: they transfer bytes between buffers and files. Each queue has an engine of its own.
+//! I/O engines transfer bytes between buffers and files. Each queue has its own engine.
 #![allow(unsafe_code, reason = "declares `Engine::start`, whose caller keeps buffers in place")]
 
 mod signal;
@@ -17,24 +17,24 @@ pub(crate) use threads::{Threads, transfer};
 #[cfg(feature = "io-uring")]
 pub(crate) use uring::Uring;
 
-/// Buffers of one transfer at the most (IOV_MAX).
+/// Maximum number of buffers of one transfer (IOV_MAX).
 pub(crate) const MAX_BUFS: usize = 1024;
-/// Bytes of one transfer at the most; below the kernel's MAX_RW_COUNT.
+/// Maximum length of one transfer in bytes; below the kernel's MAX_RW_COUNT.
 pub(crate) const MAX_LEN: u64 = 1 << 30;
 
-/// What a transfer does.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// File to buffers.
+    /// From the file to the buffers.
     Read,
-    /// Buffers to file; `dsync`: on stable storage when it ends (RWF_DSYNC).
+    /// From the buffers to the file. With `dsync`, the data are on stable storage when the transfer ends (RWF_DSYNC).
     Write { dsync: bool },
 }
 
-/// Bytes to move: at most [`MAX_BUFS`] buffers and [`MAX_LEN`] bytes.
+/// A transfer: at most [`MAX_BUFS`] buffers and [`MAX_LEN`] bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transfer<'a> {
-    /// Comes back when it ends; below [`RESERVED`].
+    /// Identifies the transfer in [`Ended`]; below [`RESERVED`].
     pub(crate) token: u64,
     /// Index of the file.
     pub(crate) file: u32,
@@ -44,10 +44,10 @@ pub(crate) struct Transfer<'a> {
     pub(crate) bufs: &'a [IoBuf],
 }
 
-/// Tokens from here on belong to the engines.
+/// Tokens from here on are reserved for the engines.
 pub(crate) const RESERVED: u64 = u64::MAX;
 
-/// A transfer that ended: its token, and the bytes moved.
+/// A transfer that has ended: its token, and the number of bytes moved.
 pub(crate) type Ended = (u64, Result<u32, Errno>);
 
 /// System calls on the queue's own thread.
@@ -57,48 +57,51 @@ pub(crate) struct EngineStats {
     pub(crate) ticks: u64,
 }
 
-/// Moves bytes asynchronously. May be made on one thread and used on another. It makes no flushes: their results must be noted
-/// before another flush can end ([`BackingFile::sync`](crate::BackingFile::sync)).
+/// Transfers bytes asynchronously. The thread that creates an engine may hand it to another thread. An engine does not
+/// flush: the result of a flush must be recorded before another flush can end
+/// ([`BackingFile::sync`](crate::BackingFile::sync)).
 pub(crate) trait Engine: Send {
     /// `io_uring` or `threads`.
     fn name(&self) -> &'static str;
 
-    /// Whether it takes another operation.
+    /// Whether [`start`](Self::start) may be called.
     fn has_capacity(&self) -> bool;
 
-    /// Take a transfer. There must be [`has_capacity`](Self::has_capacity).
+    /// Add a transfer. The engine must [have capacity](Self::has_capacity).
     ///
     /// # Safety
-    /// The slice `bufs` must stay in place and unchanged until the token has come back from [`next`](Self::next), or the
-    /// engine has been [dropped](Drop) (which waits). (What the buffers point to is [`IoBuf`]'s own promise.)
+    /// The slice `bufs` must stay in place and unchanged until [`next`](Self::next) has returned the token or the
+    /// engine has been [dropped](Drop) (the drop waits). The memory that the buffers point to is covered by the promise
+    /// of [`IoBuf::new`].
     unsafe fn start(&mut self, transfer: &Transfer<'_>);
 
-    /// Hand everything taken to the host.
+    /// Start all added transfers.
     fn submit(&mut self);
 
-    /// The next operation that has ended.
+    /// The next transfer that has ended.
     fn next(&mut self) -> Option<Ended>;
 
-    /// Why the engine failed: operations in flight have ended, and [`next`](Self::next) will not return them. Reported
-    /// once.
+    /// The error that made the engine fail. All operations in flight have ended, and [`next`](Self::next) will not
+    /// return them. Returned once.
     fn lost(&mut self) -> Option<Errno>;
 
-    /// Submit, then sleep until an operation has ended or the signal is raised; at once where neither can happen.
+    /// Submit, then sleep until an operation has ended or the signal is raised. Does not sleep if neither can happen.
     fn wait(&mut self);
 
-    /// Operations taken whose end has not been handed out.
+    /// Transfers added whose end [`next`](Self::next) has not returned.
     fn in_flight(&self) -> usize;
 
-    /// Readable while operations may have ended or the signal is raised.
+    /// A descriptor that is readable while operations may have ended or the signal is raised.
     fn event(&self) -> BorrowedFd<'_>;
 
-    /// An eventfd that is written to when operations may have ended or the signal is raised.
+    /// An eventfd that is signaled when operations may have ended or the signal is raised.
     fn eventfd(&mut self) -> Result<OwnedFd, Errno>;
 
-    /// Wakes the queue's thread from elsewhere.
+    /// Other threads raise the signal to wake the queue's thread.
     fn signal(&self) -> &std::sync::Arc<Signal>;
 
-    /// Watch the signal until it is next raised. Needs a submit.
+    /// Let the signal wake [`wait`](Self::wait) and [`event`](Self::event) the next time that it is raised. Takes
+    /// effect at the next submit.
     fn watch(&mut self);
 
     fn stats(&self) -> EngineStats;

@@ -1,8 +1,9 @@
-//! The I/O queue of every disk that keeps its data in files: the format maps, an engine transfers.
+//! The I/O queue of all disks with files: the format maps requests to file extents, an engine transfers the data.
 //!
-//! A request is checked, mapped to extents, cut into pieces of at most one transfer each, and started; it completes
-//! when all its pieces have. A request that the format cannot map without blocking goes to the helper thread first.
-//! Pieces wait in order while the engine has no free slot or the bounce pool no free buffer.
+//! The queue validates a request, maps it to extents, splits it into pieces of at most one transfer each, and starts
+//! them. The request completes when all its pieces have ended. If the format cannot map the request without blocking, a
+//! helper thread prepares the mapping first. Pieces wait in order while the engine has no free slot or the bounce pool
+//! no free buffer.
 //!
 //! ```text
 //! push -> check -> Format::map_* --Ready----> pieces -> engine (io_uring, threads) -> reap
@@ -11,12 +12,12 @@
 //!                       `-------------------'         flusher thread: flush
 //! ```
 //!
-//! Flushes run on a thread of their own, by [`Format::flush`] or [`BackingFile::sync`](crate::BackingFile::sync); one
-//! flush completes all flush requests that it found waiting. A write with force unit access is a write with RWF_DSYNC
-//! where the files are open for direct I/O, else a write and a flush.
+//! Flushes run on their own thread, by [`Format::flush`] or [`BackingFile::sync`](crate::BackingFile::sync). One flush
+//! completes all flush requests that wait when it starts. A write with force unit access is a write with RWF_DSYNC if
+//! the files are open for direct I/O, else a write and a flush.
 //!
-//! A queue whose own invariant is broken ([`FileQueue::fault`]) ends what is in flight with an error once neither engine nor helper
-//! uses it, and every later request at once.
+//! If an invariant of the queue is broken ([`FileQueue::fault`]), the requests in flight end with an error as soon as
+//! neither engine nor helpers use their buffers. All later requests fail at once.
 #![allow(unsafe_code, reason = "promises the engine that a slot's buffers stay in place")]
 
 mod bounce;
@@ -51,32 +52,32 @@ pub use create::file_queue;
 pub(crate) use create::file_queue_with;
 use helper::{Helpers, Job, Task};
 use inline_io::Inline;
-use retry::Next;
+use retry::AfterFailure;
 use slot::{BAD_MAP, NO_PIECE, NO_SLOT, Piece, Slot, Stage};
 
 struct FileQueue<E: Engine> {
-    /// First, so dropped first: it waits for whatever uses the memory below.
+    /// The first field, so dropped first: its drop waits until nothing uses the memory below.
     engine: E,
     helpers: Helpers,
     format: Arc<dyn Format>,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots with pieces that wait for the engine or for a bounce buffer, in order.
+    /// Slots whose next piece waits for the engine or for a bounce buffer, in order.
     waiting: VecDeque<u32>,
     ready: Vec<Completion>,
     extents: Extents,
     bounce: Bounce,
-    /// For formats that reclaim blocks: announces the requests in flight.
+    /// The epochs of the requests in flight, for formats that reclaim blocks.
     participant: Option<Participant>,
     depth: usize,
     in_flight: usize,
-    /// Without RWF_DSYNC: write, then flush.
+    /// Write and flush instead of RWF_DSYNC.
     no_dsync: bool,
-    /// An invariant of the queue was broken: what every request ends with.
+    /// The error of all requests, after an invariant of the queue was broken.
     faulted: Option<IoError>,
-    /// Pieces were handed to the engine outside of `push`.
-    issued: bool,
-    /// The transfers that this thread makes itself.
+    /// The engine has operations that `push` did not start and that need a submit.
+    needs_submit: bool,
+    /// Transfers that the queue's own thread makes.
     inline: Inline,
     /// Requests that went through bounce buffers.
     bounced: u64,
@@ -103,14 +104,14 @@ impl<E: Engine> FileQueue<E> {
             in_flight: 0,
             no_dsync: !info.fua || cached,
             faulted: None,
-            issued: false,
+            needs_submit: false,
             inline: Inline::default(),
             bounced: 0,
             slow: 0,
         })
     }
 
-    /// Map a request that is in its slot, and start it.
+    /// Map the request of a slot, and start it.
     #[inline]
     fn start(&mut self, index: u32, bufs: &[IoBuf]) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
@@ -129,7 +130,7 @@ impl<E: Engine> FileQueue<E> {
         self.begin(index, bufs, writes);
     }
 
-    /// Start a request that is mapped.
+    /// Start a request that is mapped (`extents`).
     #[inline]
     fn begin(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
@@ -137,7 +138,7 @@ impl<E: Engine> FileQueue<E> {
         slot.stage = Stage::Move;
         slot.next = 0;
         slot.bounced = false;
-        // One buffer in one run of a file: nearly every request.
+        // One buffer in one extent, as nearly all requests are.
         if let ([buf], [Extent { len: mapped, place: Place::File { file, offset } }]) =
             (bufs, self.extents.as_slice())
             && *mapped == len
@@ -156,7 +157,7 @@ impl<E: Engine> FileQueue<E> {
         }
     }
 
-    /// Cut a request into pieces: any number of buffers, any number of extents.
+    /// Split a request into pieces: any number of buffers, any number of extents.
     fn plan(&mut self, index: u32, bufs: &[IoBuf], writes: bool) -> Result<(), IoError> {
         let direct = bufs.iter().all(|buf| self.bounce.fits(buf));
         let extents = self.extents.as_slice();
@@ -175,7 +176,7 @@ impl<E: Engine> FileQueue<E> {
         Ok(())
     }
 
-    /// Have the helper thread prepare the mapping of the range; `take_help` starts the request again.
+    /// Let the helper thread prepare the mapping of the range. `take_help` then starts the request again.
     fn prepare(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         let task = slot.preparation(bufs, writes);
@@ -196,11 +197,11 @@ impl<E: Engine> FileQueue<E> {
     fn send(&mut self, job: Job) -> Result<(), Errno> {
         self.helpers.send(job, &self.format, self.engine.signal())?;
         self.engine.watch();
-        self.issued = true;
+        self.needs_submit = true;
         Ok(())
     }
 
-    /// Hand the slot's next pieces to the engine; `false` where it now waits for the engine or a bounce buffer.
+    /// Start the slot's next pieces; `false` if the slot now waits for the engine or a bounce buffer.
     #[inline]
     fn issue(&mut self, index: u32) -> bool {
         loop {
@@ -228,12 +229,12 @@ impl<E: Engine> FileQueue<E> {
         true
     }
 
-    /// Give a bounced piece its buffer, filled for a write; `false` where the pool is empty.
+    /// Assign a bounce buffer to a bounced piece, and fill it for a write; `false` if the pool is empty.
     #[inline]
     fn bounce_in(&mut self, index: u32, next: usize) -> bool {
         let Some(slot) = self.slots.get_mut(index as usize).filter(|slot| slot.bounced) else { return true };
         let lent = match slot.pieces.get_mut(next) {
-            Some(piece) => self.bounce.lend(piece, &slot.iovs, slot.op != Op::Read),
+            Some(piece) => self.bounce.assign(piece, &slot.iovs, slot.op != Op::Read),
             None => Err(NO_PIECE),
         };
         lent.unwrap_or_else(|broken| {
@@ -242,7 +243,7 @@ impl<E: Engine> FileQueue<E> {
         })
     }
 
-    /// Start what remains of a piece.
+    /// Start the remainder of a piece.
     #[inline]
     fn hand_over(&mut self, index: u32, number: usize) {
         let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
@@ -257,13 +258,13 @@ impl<E: Engine> FileQueue<E> {
         if self.inline.transfer(&*self.format, &transfer) {
             return;
         }
-        // SAFETY: the slice lies in the slot's `pieces` or `iovs`, which are changed only when the slot is planned, a piece
-        // is advanced after its end, or a bounced piece gets its buffer before its start; none of them while the piece is
-        // with the engine. `engine` is the first field, so it is dropped, and waits, before the slots.
+        // SAFETY: the slice lies in the slot's `pieces` or `iovs`. They change only when the slot is planned, when a
+        // piece is advanced after its transfer ended, and when a bounced piece gets its buffer before it starts: never
+        // while the engine has the piece. `engine` is the first field, so it is dropped, and waits, before the slots.
         unsafe { self.engine.start(&transfer) };
     }
 
-    /// A piece ended.
+    /// A transfer of a piece ended.
     #[inline]
     fn piece_ended(&mut self, token: u64, result: Result<u32, Errno>) {
         let (index, number) = (token as u32, (token >> 32) as usize);
@@ -272,19 +273,19 @@ impl<E: Engine> FileQueue<E> {
         match result {
             Ok(moved) if u64::from(moved) == piece.len => {}
             other => match slot.piece_failed(number, other, self.format.zeros_past_end()) {
-                next @ (Next::Again | Next::AgainWithoutDsync) => {
-                    self.no_dsync |= next == Next::AgainWithoutDsync;
-                    self.issued = true;
+                next @ (AfterFailure::Again | AfterFailure::AgainWithoutDsync) => {
+                    self.no_dsync |= next == AfterFailure::AgainWithoutDsync;
+                    self.needs_submit = true;
                     return self.hand_over(index, number);
                 }
-                Next::Later => {
+                AfterFailure::Later => {
                     let pause = Task::Pause { piece: number as u32 };
                     match self.send(Job { slot: index, task: pause, offset: 0, len: 0 }) {
                         Ok(()) => return,
                         Err(errno) => self.note(index, errno.into()),
                     }
                 }
-                Next::Done => {}
+                AfterFailure::Done => {}
             },
         }
         if self.slots.get(index as usize).is_some_and(|slot| slot.bounced) {
@@ -298,7 +299,7 @@ impl<E: Engine> FileQueue<E> {
         }
     }
 
-    /// A request fails, when its pieces have ended.
+    /// Record an error. The request fails with its first error after all its pieces have ended.
     #[cold]
     fn note(&mut self, index: u32, error: IoError) {
         match self.slots.get_mut(index as usize) {
@@ -311,7 +312,7 @@ impl<E: Engine> FileQueue<E> {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         let read = slot.op == Op::Read && slot.error.is_none();
         let taken = match slot.pieces.get_mut(number) {
-            Some(piece) => self.bounce.take_back(piece, &slot.iovs, read),
+            Some(piece) => self.bounce.release(piece, &slot.iovs, read),
             None => Err(NO_PIECE),
         };
         if let Err(broken) = taken {
@@ -329,12 +330,12 @@ impl<E: Engine> FileQueue<E> {
         if slot.op != Op::Read {
             self.format.written(slot.offset, slot.len);
             if let Some(errno) = slot.dsync_failed {
-                // The write succeeded without RWF_DSYNC, so the flush had failed.
+                // The write succeeded without RWF_DSYNC, so it was the flush that had failed.
                 for file in self.writable() {
                     let _ = file.flush_failed(errno);
                 }
             }
-            // The payload may be on stable storage by itself; what the format has to record about it is not.
+            // RWF_DSYNC covers the data, but not the metadata that the format has to record about them.
             let fua = slot.op == (Op::Write { fua: true });
             if slot.sync_after || fua && self.format.flush_kind() == Flush::Format {
                 return self.flush(index);
@@ -347,7 +348,7 @@ impl<E: Engine> FileQueue<E> {
         self.format.files().iter().map(|file| &**file).filter(|file| file.writable())
     }
 
-    /// Flush: have all completed writes on stable storage.
+    /// Complete the request when all completed writes are on stable storage.
     fn flush(&mut self, index: u32) {
         if self.format.flush_kind() == Flush::SyncFiles && self.writable().next().is_none() {
             return self.finish(index, Ok(()));
@@ -359,19 +360,19 @@ impl<E: Engine> FileQueue<E> {
     fn finish(&mut self, index: u32, result: Result<(), IoError>) {
         let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
         if let Some(participant) = &mut self.participant {
-            participant.end(slot.generation);
+            participant.end(slot.epoch_parity);
         }
         let result = result.inspect_err(|error| events::request_failed(&*self.format, slot, *error));
         self.ready.push(Completion { tag: slot.tag, result });
         self.free.push(index);
     }
 
-    /// Move completed requests to `ready`, and start pieces that waited for the engine or a bounce buffer.
+    /// Process the engine's and the helpers' results, and start pieces that waited for the engine or a bounce buffer.
     #[inline]
     fn advance(&mut self) {
         loop {
             self.advance_once();
-            // Inline transfers do not wake the queue.
+            // Inline transfers do not wake the queue, so collect them here.
             if self.inline.is_empty() {
                 return;
             }
@@ -393,13 +394,13 @@ impl<E: Engine> FileQueue<E> {
             self.take_help();
         }
         while let Some(index) = self.waiting.pop_front() {
-            self.issued = true;
+            self.needs_submit = true;
             if !self.issue(index) {
                 break;
             }
         }
-        if self.issued {
-            self.issued = false;
+        if self.needs_submit {
+            self.needs_submit = false;
             self.engine.submit();
         }
         if let Some(error) = self.faulted {
@@ -414,7 +415,7 @@ impl<E: Engine> FileQueue<E> {
             let mapping = !slot.bufs.is_empty();
             match result {
                 _ if let Task::Pause { piece } = job.task => {
-                    self.issued = true;
+                    self.needs_submit = true;
                     self.hand_over(index, piece as usize);
                 }
                 Ok(mapped) if mapping => {
@@ -433,7 +434,7 @@ impl<E: Engine> FileQueue<E> {
                         bufs.clear();
                         slot.bufs = bufs;
                     }
-                    self.issued = true;
+                    self.needs_submit = true;
                 }
                 Ok(_) if slot.zeroes && slot.op == (Op::Write { fua: true }) => {
                     slot.zeroes = false;
@@ -444,18 +445,18 @@ impl<E: Engine> FileQueue<E> {
         }
         if self.helpers.busy() {
             self.engine.watch();
-            self.issued = true;
+            self.needs_submit = true;
         }
     }
 
-    /// An invariant of the queue is broken, so that a request would never end, or end with data that are not its own: all of
-    /// them fail, from now on.
+    /// An invariant of the queue is broken: a request might never end, or end with another request's data. All requests
+    /// fail from now on.
     #[cold]
     fn fault(&mut self, what: &'static str) {
         self.faulted.get_or_insert_with(|| events::queue_faulted(what));
     }
 
-    /// End everything with an error, once no buffer is in use.
+    /// Complete all requests with an error, after engine and helpers have released all buffers.
     #[cold]
     fn advance_faulted(&mut self, error: IoError) {
         self.waiting.clear();
@@ -476,7 +477,7 @@ impl<E: Engine> FileQueue<E> {
         self.in_flight = self.ready.len();
     }
 
-    /// The engine failed: all its operations have ended.
+    /// The engine failed, and all its operations have ended. Fail their requests.
     #[cold]
     fn fail_all(&mut self, errno: Errno) {
         self.waiting.clear();
@@ -487,7 +488,7 @@ impl<E: Engine> FileQueue<E> {
                 continue;
             }
             if slot.pauses() {
-                // A piece may be with the helper, which pauses: no other way to end it than with all.
+                // The helper may be pausing for one of the slot's pieces. A fault waits for the helper.
                 return self.fault("the I/O engine was lost while transfers are repeated");
             }
             slot.outstanding = 0;
@@ -511,7 +512,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         let lost = request.op == (Op::Write { fua: true })
             && !self.no_dsync
             && self.writable().any(|file| file.check_flushes().is_err());
-        // As many slots as requests in flight.
+        // There are as many slots as requests in flight.
         let index = self.free.pop().unwrap_or(u32::MAX);
         let Some(slot) = self.slots.get_mut(index as usize) else {
             self.fault(NO_SLOT);
@@ -520,7 +521,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         };
         slot.begin(request);
         if let (Some(participant), Some(epochs)) = (&mut self.participant, self.format.epochs()) {
-            slot.generation = participant.begin(epochs);
+            slot.epoch_parity = participant.begin(epochs);
         }
         slot.sync_after = request.op == (Op::Write { fua: true })
             && (self.no_dsync || lost || self.format.flush_kind() == Flush::Format);
@@ -587,7 +588,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
 }
 
 impl<E: Engine> Drop for FileQueue<E> {
-    /// Requests in flight are finished, so that no buffer is touched afterwards.
+    /// Waits for the requests in flight. No buffer is accessed afterwards.
     fn drop(&mut self) {
         while self.engine.in_flight() > 0 || !self.waiting.is_empty() || self.helpers.busy() {
             self.engine.wait();

@@ -1,4 +1,4 @@
-//! A queue for media without files: each request is done while it is pushed.
+//! The queue of disks without files: `push` executes the request.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::queue::check::{check, is_plain};
 use crate::queue::file_queue::check_depth;
 use crate::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
 
-/// Where such a queue's bytes are.
+/// The storage behind such a queue.
 pub(crate) trait Medium: Send + Sync + 'static {
     fn info(&self) -> &DiskInfo;
 
-    /// Do a request that has been checked.
+    /// Execute a request that has been validated.
     fn perform(&self, request: &Request<'_>) -> Result<(), IoError>;
 }
 
@@ -44,15 +44,16 @@ pub(crate) fn instant_queue<M: Medium>(
 
 struct InstantQueue<M> {
     medium: Arc<M>,
-    /// Of these, `count` are ready. A slice, which `push` cannot extend: a call that it might make would have it save registers.
+    /// Completions; the first `count` are ready. A slice and not a vector: a possible call to grow it would make `push`
+    /// save registers.
     ready: Box<[Completion]>,
     count: usize,
-    /// Never readable: whatever was pushed can be reaped at once.
+    /// Never readable: every request can be reaped as soon as it is pushed.
     never: OwnedFd,
 }
 
 impl<M: Medium> InstantQueue<M> {
-    /// Take a request that is not plain.
+    /// Execute a request that is not plain ([`is_plain`]).
     #[inline(never)]
     fn push_other(&mut self, request: &Request<'_>) -> Result<(), PushError> {
         let place = self.ready.get_mut(self.count).ok_or(PushError::Full)?;

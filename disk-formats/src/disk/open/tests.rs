@@ -39,7 +39,7 @@ fn name_and_content_must_agree() {
     assert_eq!(opened(&plain), Ok("raw"));
 }
 
-/// A guest writes a footer into the last sector of its raw disk: the disk does not change its format.
+/// A guest writes a footer to the last sector of its raw disk: the disk stays raw.
 #[test]
 fn a_guest_cannot_change_the_format() {
     let folder = folder();

@@ -9,7 +9,7 @@ use crate::formats::file_info::whole_sectors;
 use crate::formats::flat::Flat;
 use crate::host::backing::{Access, BackingFile};
 
-/// Block devices.
+/// Pass-through disks.
 #[derive(Debug)]
 pub enum Passthrough {}
 
@@ -17,8 +17,8 @@ impl Passthrough {
     /// Open a block device.
     ///
     /// # Errors
-    /// As [`BackingFile::open`]; [`OpenError::Invalid`] where it is no block device, is empty, or has sectors of a size that
-    /// guests do not know.
+    /// As [`BackingFile::open`]; [`OpenError::Invalid`] if `path` is not a block device, the device is empty, or guests
+    /// cannot address its sector size.
     pub fn open(path: &Path, access: Access) -> Result<Flat, OpenError> {
         let file = BackingFile::open(path, access)?;
         let invalid = |field, value: String, expected: &str| OpenError::Invalid {

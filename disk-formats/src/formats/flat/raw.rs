@@ -1,11 +1,11 @@
-//! A raw image: the disk's bytes are the file's.
+//! Raw images: the content of the disk is the content of the file.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::disk::info::{Kind, SectorSize};
 use crate::error::OpenError;
-use crate::formats::file_info::{file_info, whole_sectors};
+use crate::formats::file_info::{check_shrink, file_info, whole_sectors};
 use crate::formats::flat::Flat;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
@@ -15,10 +15,11 @@ use crate::host::store::Store;
 pub enum Raw {}
 
 impl Raw {
-    /// Open a raw image. On storage where direct I/O moves 4,096 bytes at the least it has logical sectors of that size.
+    /// Open a raw image. If direct I/O to its storage needs units of 4,096 bytes, the disk has logical sectors of 4,096
+    /// bytes.
     ///
     /// # Errors
-    /// As [`BackingFile::open`]; [`OpenError::Invalid`] where its size is not whole sectors, at least one.
+    /// As [`BackingFile::open`]; [`OpenError::Invalid`] if the size is not whole sectors, at least one.
     pub fn open(path: &Path, access: Access) -> Result<Flat, OpenError> {
         let file = BackingFile::open(path, access)?;
         if file.device().is_some() {
@@ -39,27 +40,24 @@ impl Raw {
         Ok(Flat::whole(info, Arc::new(file)))
     }
 
-    /// Create a sparse raw image of `size` bytes; it must not exist.
+    /// Create a sparse raw image of `size` bytes, which must not exist yet.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] for a size that is not whole sectors, [`OpenError::Os`] where the host refuses.
+    /// [`OpenError::Invalid`] for a size that is not whole sectors; [`OpenError::Os`] if the host refuses.
     pub fn create(path: &Path, size: u64) -> Result<(), OpenError> {
         whole_sectors(path, size, SectorSize::B512)?;
         BackingFile::create_image(path, size, |_| Ok(()))
     }
 
-    /// Give a raw image another size. Growing adds zeros; shrinking needs `shrink`, and cuts off what is there.
+    /// Resize a raw image. Growing adds zeros. Shrinking needs `shrink`, and cuts the tail off with its data.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] for a size that is not whole sectors, [`OpenError::Unsupported`] where shrinking is not
-    /// allowed, [`OpenError::Os`] where the host refuses.
+    /// [`OpenError::Invalid`] for a size that is not whole sectors; [`OpenError::Unsupported`] if shrinking is not
+    /// allowed; [`OpenError::Os`] if the host refuses.
     pub fn resize(path: &Path, size: u64, shrink: bool) -> Result<(), OpenError> {
         whole_sectors(path, size, SectorSize::B512)?;
         let file = BackingFile::open(path, Access::default())?;
-        if size < file.size() && !shrink {
-            let reason = format!("it has {} bytes: to make it smaller, allow it (--shrink)", file.size());
-            return Err(OpenError::Unsupported { path: path.into(), reason });
-        }
+        check_shrink(path, file.size(), size, shrink)?;
         let resized = file.set_size(size).and_then(|()| Ok(file.sync()?));
         resized.map_err(|source| OpenError::Os { path: path.into(), action: "cannot resize", source })
     }

@@ -1,11 +1,12 @@
-//! An image in a disk: the map of the one through the map of the other.
+//! A nested image as a format: composes the inner image's map with the outer disk's map.
 //!
-//! A request in flight may use space that either of the two has freed since it was mapped, so both must wait for the
-//! same requests: they share one [`Epochs`]. A request is announced there before it is mapped and until it has
-//! completed, also while it is prepared, so that neither of its two places can be reused between the two maps.
+//! A request in flight may use space that the inner or the outer format frees after the request was mapped. So both
+//! share one [`Epochs`], and wait for the same requests. A request is registered there before it is mapped and until it
+//! has completed, also while it is being prepared: no space that the inner map returned is reused before the outer map
+//! is read.
 //!
-//! The metadata of the inner image are read and written without being announced. That is safe: the outer disk frees
-//! only blocks that lie in what the inner format discards or zeroes, which is payload, never metadata.
+//! The metadata of the inner image are read and written without an epoch. That is safe: the outer disk frees only
+//! blocks in ranges that the inner format discards or zeroes. Those are payload, never metadata.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,11 +22,11 @@ use crate::map::extent::{Extents, Place};
 const OUTSIDE: IoError = IoError::Damaged("the image ends inside the disk");
 const NO_SUCH_FILE: IoError = IoError::Damaged("no such file");
 
-/// How deep images lie in disks at the most.
+/// Maximum depth of nesting.
 pub(super) const LEVELS: usize = 2;
 
 thread_local! {
-    /// For each level, the pieces in the outer disk: kept from request to request.
+    /// For each level, a scratch list of the inner extents, reused for all requests of the thread.
     static PIECES: [Cell<Extents>; LEVELS] = const { [const { Cell::new(Extents::new()) }; LEVELS] };
 }
 
@@ -34,12 +35,12 @@ pub(super) struct Nested {
     info: DiskInfo,
     inner: Box<dyn Format>,
     outer: Arc<dyn Format>,
-    /// How many disks lie around the outer one.
+    /// Number of disks around the outer disk.
     level: usize,
 }
 
 impl Nested {
-    /// `inner` was opened on the content of `outer`, and shares its [`Epochs`] where both have one.
+    /// `inner` was opened on the content of `outer`, and shares its [`Epochs`] if both have epochs.
     pub(super) fn new(inner: Box<dyn Format>, outer: Arc<dyn Format>, level: usize) -> Self {
         let (own, around) = (inner.info(), outer.info());
         let info = DiskInfo {
@@ -52,7 +53,7 @@ impl Nested {
         Self { info, inner, outer, level }
     }
 
-    /// Run `with` on this thread's list for the level, empty.
+    /// Call `with` with this thread's scratch list of the level, cleared.
     #[inline]
     fn with_pieces<R>(&self, with: impl FnOnce(&mut Extents) -> R) -> R {
         PIECES.with(|levels| {
@@ -65,13 +66,13 @@ impl Nested {
         })
     }
 
-    /// How much of a piece of the image lies in the outer disk.
+    /// Number of bytes of an inner extent that are inside the outer disk.
     #[inline]
     fn inside(&self, offset: u64, len: u64) -> u64 {
         self.outer.info().capacity.saturating_sub(offset).min(len)
     }
 
-    /// What is written of a piece of the image: its offset in the outer disk.
+    /// Offset in the outer disk of an inner extent that is written.
     #[inline]
     fn place(&self, place: Place, len: u64) -> Result<u64, IoError> {
         match place {
@@ -148,7 +149,7 @@ impl Format for Nested {
         self.inner.prepare_read(offset, len)?;
         let mut pieces = Extents::new();
         if self.inner.map_read(offset, len, &mut pieces)? == Mapping::Blocked {
-            // Freed again meanwhile: the caller finds the range blocked, and prepares it once more.
+            // The block was freed in the meantime: the caller finds the range blocked, and prepares it again.
             return Ok(());
         }
         for piece in pieces.as_slice() {
@@ -174,10 +175,11 @@ impl Format for Nested {
         Ok(())
     }
 
-    /// The outer disk first: no metadata of the inner image may refer to data that the outer disk does not hold.
+    /// The outer disk is updated first: the inner image's metadata must not refer to data that the outer disk does not
+    /// record.
     fn written(&self, offset: u64, len: u64) {
         self.with_pieces(|pieces| {
-            // If the inner format has freed the block meanwhile, no mapping refers to it.
+            // If the inner format has freed the block in the meantime, no mapping refers to it.
             if self.inner.map_write(offset, len, pieces) == Ok(Mapping::Ready) {
                 for piece in pieces.as_slice() {
                     if let Ok(at) = self.place(piece.place, piece.len) {
@@ -201,7 +203,7 @@ impl Format for Nested {
     }
 
     fn flush(&self) -> Result<(), IoError> {
-        // Wherever its order asks for it, this flushes the outer disk, with the outer disk's metadata.
+        // The inner flush also flushes the outer disk and its metadata wherever the inner order of writes requires it.
         self.inner.flush()?;
         match self.outer.flush_kind() {
             Flush::SyncFiles => Ok(()),

@@ -1,4 +1,4 @@
-//! The content of a disk as the store of an image's metadata.
+//! The content of a disk as the store for an image's metadata.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,19 +17,19 @@ use crate::image::{Content, ImageError, Run, Runs, zeros_until};
 #[allow(clippy::disallowed_types, reason = "taken when metadata are written or the image grows")]
 type Mutex<T> = std::sync::Mutex<T>;
 
-/// Stored runs of a disk that are kept while its last data are looked for, and bytes of them that are read.
+/// Limits of the search for the last data of a disk: allocated runs that are remembered, and bytes that are read.
 const RUNS_KEPT: usize = 1024;
 const SEARCHED: u64 = 256 << 20;
-/// Bytes that are looked at, or zeroed, at once.
+/// Bytes that are examined at once.
 const CHUNK: u64 = 1 << 20;
 
-/// A disk's bytes. Its capacity is that of the disk; its length is what the image uses of it.
+/// The content of a disk. The capacity is that of the disk; the length is the part that the image uses.
 pub(super) struct Container {
     path: PathBuf,
     outer: Arc<dyn Format>,
     len: AtomicU64,
     writing: Mutex<()>,
-    /// Replace the files of the outer disk in crash tests.
+    /// Stores that replace the files of the outer disk in crash tests.
     #[cfg(test)]
     pub(super) stores: Vec<Arc<dyn Store>>,
 }
@@ -50,7 +50,7 @@ fn of_image(error: ImageError) -> io::Error {
 }
 
 impl Container {
-    /// All of `outer`; `path` is the name for messages.
+    /// All of `outer`; `path` is used in messages.
     pub(super) fn new(path: &Path, outer: Arc<dyn Format>) -> Self {
         let len = AtomicU64::new(outer.info().capacity);
         Self {
@@ -63,7 +63,7 @@ impl Container {
         }
     }
 
-    /// The image ends here, as far as is known. The capacity does not change.
+    /// Set the end of the image. The capacity does not change.
     pub(super) fn set_len(&self, len: u64) {
         self.len.store(len.min(self.capacity()), Ordering::Release);
     }
@@ -72,7 +72,7 @@ impl Container {
         self.outer.info().capacity
     }
 
-    /// The disk.
+    /// The outer disk.
     pub(super) fn outer(&self) -> &Arc<dyn Format> {
         &self.outer
     }
@@ -89,7 +89,7 @@ impl Container {
         u64::from(self.outer.info().logical_sector.bytes())
     }
 
-    /// Behind the last sector that is not zeros, as far as it can be found without reading all of a large disk.
+    /// End of the last sector that is not zeros, as far as the search limits allow to find it.
     pub(super) fn data_end(&self) -> io::Result<Option<u64>> {
         let mut stored: VecDeque<Run> = VecDeque::new();
         for run in Runs::new(self.content()) {
@@ -119,7 +119,7 @@ impl Container {
         Ok(None)
     }
 
-    /// Write whole sectors of the outer disk: those that `data` covers in part keep the rest. One at a time.
+    /// Write any range. Sectors that `data` covers only in part are read first. The caller holds the lock.
     fn put(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let (sector, end) = (self.sector(), offset + data.len() as u64);
         if (offset | end).is_multiple_of(sector) {
@@ -147,7 +147,7 @@ impl Container {
         self.put_zeros(last, end)
     }
 
-    /// Less than a sector's or two of zeros.
+    /// Zero a range of less than two sectors.
     fn put_zeros(&self, offset: u64, end: u64) -> Result<(), IoError> {
         match end.saturating_sub(offset) {
             0 => Ok(()),
@@ -157,7 +157,7 @@ impl Container {
         }
     }
 
-    /// Lengthen to `end` by zeros.
+    /// Extend the image to `end` with zeros.
     fn grow(&self, end: u64) -> io::Result<()> {
         let len = self.len.load(Ordering::Acquire);
         if end > self.capacity() {
@@ -226,7 +226,7 @@ impl Store for Container {
         self.zero(offset, end, may_unmap)
     }
 
-    fn share(&self, _source: &dyn Store, _from: u64, _to: u64, _len: u64) -> Result<(), Errno> {
+    fn clone_range(&self, _source: &dyn Store, _from: u64, _to: u64, _len: u64) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
     }
 
@@ -234,7 +234,7 @@ impl Store for Container {
         self.outer.flush().map_err(host)
     }
 
-    fn intact(&self) -> Result<(), IoError> {
+    fn check_flushes(&self) -> Result<(), IoError> {
         self.outer.files().iter().try_for_each(|file| file.check_flushes())
     }
 

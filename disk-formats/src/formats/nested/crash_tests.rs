@@ -1,5 +1,5 @@
-//! Power failures: an image in an image over a recorded file, cut after every change, with any combination of the
-//! unflushed changes lost. What was flushed is there, sector by sector, in a disk that opens.
+//! Power failures: a nested image over a recorded file, cut after every change, with any combination of the unflushed
+//! changes lost. The disk must open, and all flushed sectors must be there.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::queue::conformance::Random;
 
 const SECTOR: u64 = 512;
 
-/// The disk around the outermost: the file.
+/// Description of the outermost disk, which is the file.
 fn host(read_only: bool) -> DiskInfo {
     DiskInfo {
         kind: Kind { format: "raw", subformat: None },
@@ -34,8 +34,8 @@ fn outer(file: &CrashFile, vhdx: bool, read_only: bool) -> Result<Arc<dyn Format
         return Ok(Arc::from(crate::formats::vhdx::open_inside(store, &host(read_only), None)?));
     }
     match vhd::open_inside(store, &host(read_only))? {
-        vhd::Inside::Dynamic(disk) => Ok(Arc::from(disk as Box<dyn Format>)),
-        vhd::Inside::Fixed(_) => unreachable!("a dynamic disk"),
+        vhd::NestedVhd::Dynamic(disk) => Ok(Arc::from(disk as Box<dyn Format>)),
+        vhd::NestedVhd::Fixed(_) => unreachable!("a dynamic disk"),
     }
 }
 
@@ -49,12 +49,12 @@ fn stores(file: &CrashFile) -> Vec<Arc<dyn Store>> {
     vec![Arc::new(file.clone())]
 }
 
-/// How the two images are made.
+/// Properties of the two images.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// Of the outer one: whether it is a VHDX, and its bytes.
+    /// The outer image: whether it is a VHDX, and its size.
     outer: (bool, u64),
-    /// Of the inner one.
+    /// The inner image, likewise.
     inner: (bool, u64),
 }
 
@@ -68,7 +68,7 @@ fn create(path: &Path, (vhdx, size): (bool, u64), block: u32) {
     }
 }
 
-/// The file: an empty image in an image.
+/// The file with an empty image in an image.
 fn base(shape: Shape) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let [around, inside] = ["outer", "inner"].map(|name| folder.path().join(name));
@@ -88,7 +88,7 @@ fn stamped(value: u64) -> Vec<u8> {
     value.to_le_bytes().repeat(SECTOR as usize / 8)
 }
 
-/// What happened, each with the recorded changes when it began (a flush: when it had ended).
+/// Events, each with the number of recorded changes at its start (flushes: at their end).
 enum Event {
     Write(usize, u64, u64),
     Flushed(usize),
@@ -135,7 +135,7 @@ impl Workload {
         }
     }
 
-    /// What each sector may hold after a failure behind `cut` changes.
+    /// The values that each sector may have after a failure that follows the first `cut` changes.
     fn allowed(&self, cut: usize) -> BTreeMap<u64, Vec<u64>> {
         let mut allowed: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for event in &self.events {
@@ -153,7 +153,7 @@ impl Workload {
         allowed
     }
 
-    /// Read the disk that a failure has left, once for looking and once for writing.
+    /// Check the disk that a failure has left, opened first for reading and then for writing.
     fn check(&self, bytes: Vec<u8>, cut: usize) {
         let allowed = self.allowed(cut);
         for read_only in [true, false] {
@@ -163,7 +163,7 @@ impl Workload {
             let stores = stores(&file);
             let mut data = vec![0; self.shape.inner.1 as usize];
             match Content::over(&*disk, &stores).read_at(&mut data, 0) {
-                // A log that changes what is payload of the inner image.
+                // The log changes blocks that are payload of the inner image.
                 Err(ImageError::Io { source: IoError::Damaged(why), .. })
                     if read_only && why.contains("for writing") =>
                 {
@@ -184,8 +184,9 @@ impl Workload {
     }
 }
 
-/// Whether a VHD ends with the footer of the image in it. Only a file whose length was changed, lost the change, and kept a
-/// write that came behind it ends so: file systems bring a length to the medium before, or with, what it lets in.
+/// Whether the file of an outer VHD ends with the footer of the inner image. Only a file that lost a change of its
+/// length, but kept a later write beyond it, can end so. File systems do not do that: a length reaches the medium
+/// before the data that it makes visible.
 fn ends_inside(bytes: &[u8], shape: Shape) -> bool {
     let last = bytes.last_chunk::<512>();
     last.is_some_and(|last| last.starts_with(b"conectix") && last[48..56] == shape.inner.1.to_be_bytes())
@@ -205,7 +206,7 @@ fn survives(shape: Shape, seeds: u64, operations: u64, cuts: u64) {
             let mut rounds = 0;
             let pick = |open: usize| {
                 rounds += 1;
-                // All lost, all there, and any of them.
+                // First all lost, then all survived, then random subsets.
                 (rounds <= 3)
                     .then(|| (0..open).map(|_| rounds == 2 || rounds == 3 && random.below(2) == 0).collect())
             };

@@ -1,4 +1,4 @@
-//! A run of another disk as a disk: a partition, or the data of a fixed VHD.
+//! A range of another disk as a disk: a partition, or the data of a fixed VHD.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use crate::host::backing::BackingFile;
 use crate::map::epochs::Epochs;
 use crate::map::extent::Extents;
 
-/// `capacity` bytes of a disk from `start` on. It is the disk's own map, moved.
+/// `capacity` bytes of another disk from `start` on.
 pub(super) struct Part {
     info: DiskInfo,
     start: u64,
     outer: Arc<dyn Format>,
-    /// It never deallocates in the disk around it.
+    /// Never deallocates space of the outer disk.
     keeps_space: bool,
 }
 
 impl Part {
-    /// Of `outer`, whole sectors inside it: the caller has checked.
+    /// A part of `outer`. The caller has checked that it is whole sectors inside the disk.
     pub(super) fn new(outer: Arc<dyn Format>, start: u64, capacity: u64, kind: Kind) -> Self {
         Self { info: DiskInfo { kind, capacity, ..outer.info().clone() }, start, outer, keeps_space: false }
     }
 
-    /// The same, of a disk that has all its space from the start.
+    /// The same for a disk whose space must stay allocated.
     pub(super) fn keeping_space(mut self) -> Self {
         self.info.discard = None;
         self.keeps_space = true;

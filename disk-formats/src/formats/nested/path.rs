@@ -1,4 +1,4 @@
-//! Paths that lead into disks.
+//! Paths of nested images.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,36 +6,37 @@ use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
 
-/// Where in the disk around it an image is.
+/// Location of an image in the outer disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It is all of the content.
+    /// The whole content.
     Whole,
-    /// It is in a partition: its number, as it was written.
+    /// A partition: its number, as written.
     Partition(String),
 }
 
-/// A path that leads into a disk.
+/// A parsed path of a nested image.
 #[derive(Debug)]
 pub(super) struct Nesting {
     pub(super) outer: PathBuf,
-    /// From the outermost on, with the path that leads there.
+    /// The steps from the outermost disk on, each with the path up to it.
     pub(super) steps: Vec<(Step, PathBuf)>,
 }
 
-/// Whether a path leads into a disk: it ends with `//`, or with `//` and digits, behind what is no directory.
+/// Whether the path is that of a nested image: it ends with `//`, or with `//` and digits, and the part before is not a
+/// directory.
 #[must_use]
 pub fn is_nested(path: &Path) -> bool {
     split(path).is_some()
 }
 
-/// The file or device that a path leads to or into.
+/// The file or device that contains the image, or the path itself if it is not nested.
 #[must_use]
 pub fn outermost(path: &Path) -> PathBuf {
     split(path).map_or_else(|| path.into(), |nesting| nesting.outer)
 }
 
-/// Refuse a path that leads into a disk; `what` cannot be done there.
+/// Refuse a nested path; `what` names the reason, for the message.
 ///
 /// # Errors
 /// [`OpenError::Unsupported`].
@@ -49,7 +50,7 @@ pub fn refuse_nested(path: &Path, what: &str) -> Result<(), OpenError> {
     }
 }
 
-/// The last step of a path, and what it begins from.
+/// Split off the last step of a path; `None` if there is none.
 fn last_step(path: &[u8]) -> Option<(&[u8], Step)> {
     let digits = path.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (rest, number) = path.split_at_checked(path.len() - digits)?;
@@ -64,7 +65,7 @@ fn last_step(path: &[u8]) -> Option<(&[u8], Step)> {
     Some((outer, step))
 }
 
-/// Where a path leads that leads into a disk.
+/// Parse a path; `None` if it is not nested.
 pub(super) fn split(path: &Path) -> Option<Nesting> {
     let mut rest = path.as_os_str().as_bytes();
     let mut steps = Vec::new();

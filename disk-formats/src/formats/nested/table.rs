@@ -1,4 +1,4 @@
-//! Partition tables: MBR with logical partitions, and GPT (UEFI 2.10, chapter 5). All of it may be hostile.
+//! Partition tables: MBR with logical partitions, and GPT (UEFI 2.10, chapter 5). The content is untrusted.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use crate::image::{Content, ImageError};
 
 /// Highest partition number.
 pub(super) const MOST: u32 = 128;
-/// Bytes of the partition entries of a GPT at the most.
+/// Maximum size in bytes of the partition entries of a GPT.
 const MOST_ENTRY_BYTES: u64 = 1 << 20;
-/// A disk with a GPT says so in its MBR.
+/// Type of the protective MBR entry of a disk with a GPT.
 const PROTECTIVE: u8 = 0xEE;
 
-/// Why a partition was not found.
+/// The error of a partition look-up.
 pub(super) enum TableError {
     Bad(BadField),
     Image(ImageError),
@@ -46,7 +46,7 @@ impl MbrEntry {
     }
 }
 
-/// An MBR, or the head of a logical partition.
+/// An MBR, or the extended boot record of a logical partition.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Mbr {
@@ -75,7 +75,7 @@ struct GptHeader {
     entries_crc: U32,
 }
 
-/// The fields of a GPT's entry that say where it is.
+/// The fields of a GPT entry up to the partition's location.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct GptEntry {
@@ -85,7 +85,7 @@ struct GptEntry {
     last: U64,
 }
 
-/// A disk in sectors.
+/// A disk addressed by sectors.
 struct Disk<'a> {
     content: Content<'a>,
     sector: u64,
@@ -116,7 +116,7 @@ impl Disk<'_> {
         })
     }
 
-    /// A run of sectors in bytes, if it lies inside `within`.
+    /// The byte range of a run of sectors, which must be inside `within`.
     fn run(&self, first: u64, count: u64, within: &Range<u64>) -> Result<Range<u64>, TableError> {
         let end = first.checked_add(count).filter(|end| *end <= within.end);
         match end.filter(|_| count > 0 && first >= within.start) {
@@ -134,7 +134,8 @@ fn none(number: u32) -> TableError {
     BadField::new("partition", number.to_string(), "one that the partition table has").into()
 }
 
-/// The bytes of partition `number`, counted as Linux does: entries of a GPT and of an MBR from 1, logical partitions from 5.
+/// The byte range of partition `number`, numbered as Linux does: entries of a GPT and of an MBR from 1, logical
+/// partitions from 5.
 pub(super) fn find(content: Content<'_>, number: u32) -> Result<Range<u64>, TableError> {
     if !(1..=MOST).contains(&number) {
         return Err(BadField::new("partition", number.to_string(), format!("1 to {MOST}")).into());
@@ -167,7 +168,8 @@ pub(super) fn find(content: Content<'_>, number: u32) -> Result<Range<u64>, Tabl
     }
 }
 
-/// A logical partition: each has a head that names it and the next one. The chain goes up, so that it ends.
+/// Find a logical partition. Each has a boot record, which refers to the next one. The records must be in ascending
+/// order, so the loop ends.
 fn logical(disk: &Disk<'_>, extended: Range<u64>, number: u32) -> Result<Range<u64>, TableError> {
     let mut head = extended.start;
     for current in 5..=MOST {
@@ -191,7 +193,7 @@ fn logical(disk: &Disk<'_>, extended: Range<u64>, number: u32) -> Result<Range<u
     Err(none(number))
 }
 
-/// A partition of the GPT: its first copy, or where that is damaged the one at the end of the disk.
+/// Find a partition in the primary GPT, or if that is damaged in the backup at the end of the disk.
 fn in_gpt(disk: &Disk<'_>, number: u32) -> Result<Range<u64>, TableError> {
     let entries = match entries(disk, 1) {
         Err(TableError::Bad(bad)) => match entries(disk, disk.sectors.saturating_sub(1)) {
@@ -206,7 +208,7 @@ fn in_gpt(disk: &Disk<'_>, number: u32) -> Result<Range<u64>, TableError> {
     disk.run(first, count, &entries.usable)
 }
 
-/// The entries of a GPT, as they are stored.
+/// The entries of a GPT in their stored form.
 struct Entries {
     bytes: Vec<u8>,
     size: usize,
@@ -273,7 +275,7 @@ fn entries(disk: &Disk<'_>, sector: u64) -> Result<Entries, TableError> {
     Ok(Entries { bytes, size: entry as usize, usable })
 }
 
-/// CRC-32 of ISO 3309, as a GPT has it: once for each open, so the simple way is quick enough.
+/// CRC-32 (ISO 3309), bit by bit: it runs only when a disk is opened.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _: u32| crc >> 1 ^ (0xEDB8_8320 & (crc & 1).wrapping_neg());
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))

@@ -22,7 +22,7 @@ fn paths_that_lead_into_a_disk() {
         ("a.vhd////", "a.vhd", vec!["all of a.vhd//", "all of a.vhd////"]),
         ("a.vhd//1//", "a.vhd", vec!["1 of a.vhd//1", "all of a.vhd//1//"]),
         ("a.vhd////3", "a.vhd", vec!["all of a.vhd//", "3 of a.vhd////3"]),
-        // A directory is none, however its files are named.
+        // A directory is not a nested path, whatever the names of its files.
         ("/1//", "/1", vec!["all of /1//"]),
     ] {
         let (found, steps) = steps(&format!("{folder}/{end}")).expect(end);

@@ -1,11 +1,11 @@
-//! The block allocation table of an open disk, and new blocks for it.
+//! The block allocation table (BAT) of an open disk, and the allocation of new blocks.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
 
 use zerocopy::IntoBytes;
 
+use super::bat::{self, Defect};
 use super::footer::{self, Found, Source, Subformat};
 use super::layer::{Entries, read_bat};
 use super::layout::{Layout, locator_areas, locator_paths};
@@ -18,43 +18,43 @@ use crate::host::store::{Store, io_error};
 /// Entries in a sector of the table.
 const ENTRIES_PER_SECTOR: u32 = (SECTOR / 4) as u32;
 
-/// What lies behind the last block.
+/// What follows the last block in the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tail {
     /// The footer, and nothing else.
     Footer,
-    /// Zeros, where the footer will be: the file never ends with what a guest wrote, which could look like a footer.
+    /// Zeros in the footer's place. The file never ends with guest data, which could look like a footer.
     Zeros,
-    /// Anything: remains of allocations that a crash or an error interrupted.
-    Leavings,
+    /// Unknown: remains of allocations that a crash or an error interrupted.
+    Unknown,
 }
 
-/// The table in memory, and where the next block goes.
+/// The BAT in memory, and the end of the blocks in the file.
 pub(super) struct Allocator {
     layout: Layout,
     table: Vec<u32>,
     footer: Footer,
-    /// Behind the last block: the next one begins here, or further on to be aligned.
+    /// End of the last block. The next block begins here, or at the next aligned offset.
     end: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     len: u64,
     tail: Tail,
-    /// Where the trailing footer is, until the first block is allocated.
+    /// Offset of the trailing footer until the first block is allocated.
     footer_at: u64,
-    /// The copy of the footer at the start is not what it should be.
+    /// The copy of the footer at the start of the file is outdated or damaged.
     copy_stale: bool,
-    /// Blocks whose entries are not on disk yet, and those that a flush is writing.
+    /// Blocks whose entries are not on disk yet; below, those that a flush is writing.
     pending: BTreeSet<u32>,
     recording: BTreeSet<u32>,
 }
 
 impl Allocator {
-    /// Read the table of an image and check it. A disk that is opened for writing gets its trailing footer back where
-    /// that is lost: otherwise a guest could write the last sector of the file, and forge a footer.
+    /// Read and check the BAT of an image. If the disk is opened for writing and its trailing footer is lost, write it
+    /// again: otherwise a guest could write data with a forged footer to the last sector of the file.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] where the disk is opened for writing and entries point into the metadata, behind the end of
-    /// the file, or to overlapping blocks: writing would do more harm.
+    /// [`OpenError::Invalid`] if the disk is opened for writing, and entries point into the metadata, beyond the end of
+    /// the file, or to overlapping blocks. Writes to such an image could damage more data.
     pub(super) fn open(
         store: &dyn Store,
         found: &Found,
@@ -71,7 +71,13 @@ impl Allocator {
                 Subformat::Differencing => locator_paths(header, len),
                 _ => Vec::new(),
             };
-            check_table(path, &table, &layout, &paths, len)?;
+            let mut first = None;
+            bat::check(&table, &layout, &paths, len, |block, entry, defect| {
+                first.get_or_insert((block, entry, defect));
+            });
+            if let Some((block, entry, defect)) = first {
+                return Err(refusal(block, entry, defect, &layout, len).of(path));
+            }
         }
         let copy = footer::copy(store, len).map_err(os)?;
         let copy_stale = copy.is_none_or(|copy| copy.as_bytes() != found.footer.as_bytes());
@@ -82,7 +88,7 @@ impl Allocator {
         };
         let tail = match footer_at == Some(end) && len == end + FOOTER_SIZE as u64 {
             true => Tail::Footer,
-            false => Tail::Leavings,
+            false => Tail::Unknown,
         };
         let footer = found.footer;
         let mut allocator = Self {
@@ -99,22 +105,23 @@ impl Allocator {
         };
         if writable && footer_at.is_none_or(|at| at < end) {
             let os = |source| OpenError::Os { path: path.into(), action: "cannot write its footer", source };
-            allocator.enclose(store).map_err(os)?;
+            allocator.place_footer(store).map_err(os)?;
         }
         Ok(allocator)
     }
 
-    /// Put the footer right behind the last block, and cut the file behind it. One of the two footers is on stable
-    /// storage at every moment.
-    fn enclose(&mut self, store: &dyn Store) -> io::Result<()> {
+    /// Write the footer right after the last block, and truncate the file there. At every moment one of the two footers
+    /// is on stable storage.
+    fn place_footer(&mut self, store: &dyn Store) -> io::Result<()> {
         if self.copy_stale {
             store.write_at(self.footer.as_bytes(), 0)?;
             store.sync()?;
             self.copy_stale = false;
         }
-        if self.tail == Tail::Leavings {
+        if self.tail == Tail::Unknown {
             self.close(store)?;
-            // What was there would be the end of the file, if the power failed and only its size was new.
+            // If a power failure kept the new size but not the footer, the previous content of this sector would be the
+            // end of the file.
             store.sync()?;
             store.set_size(self.len)?;
             self.tail = Tail::Footer;
@@ -122,7 +129,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Give the disk a new time stamp, on stable storage. Before the first block is allocated.
+    /// Give the disk a new time stamp, on stable storage. Called before the first block is allocated.
     pub(super) fn renew_stamp(&mut self, store: &dyn Store) -> io::Result<()> {
         stamp::renew(&mut self.footer, store);
         footer::rewrite(store, &self.footer, Some(self.footer_at))?;
@@ -131,39 +138,39 @@ impl Allocator {
         Ok(())
     }
 
-    /// BAT entries of a range.
+    /// The BAT entries for a range.
     pub(super) fn entries(&self, offset: u64, len: u64) -> Entries {
         Entries::of_table(&self.table, &self.layout, offset, len)
     }
 
-    /// The entry of a block.
+    /// The BAT entry of a block.
     pub(super) fn entry(&self, block: u64) -> u32 {
         usize::try_from(block).ok().and_then(|block| self.table.get(block)).copied().unwrap_or(UNALLOCATED)
     }
 
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Blocks whose entries wait for a flush.
+    /// Number of blocks whose entries wait for a flush.
     pub(super) fn changes(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether the block is new: its entry or its bitmap may not be on disk.
+    /// Whether the block's entry or bitmap may not be on disk yet.
     pub(super) fn is_new(&self, block: u64) -> bool {
         u32::try_from(block)
             .is_ok_and(|block| self.pending.contains(&block) || self.recording.contains(&block))
     }
 
-    /// Take what has to be recorded; one flush at a time.
+    /// The blocks to record. The caller ensures that only one flush runs at a time.
     pub(super) fn begin_record(&mut self) -> Vec<u32> {
         self.recording = std::mem::take(&mut self.pending);
         self.recording.iter().copied().collect()
     }
 
-    /// The blocks are recorded (`done`), or have to be recorded again.
+    /// With `done`, the blocks are recorded. Otherwise they must be recorded again.
     pub(super) fn recorded(&mut self, done: bool) {
         let recording = std::mem::take(&mut self.recording);
         if !done {
@@ -171,11 +178,11 @@ impl Allocator {
         }
     }
 
-    /// Allocate a block at the end of the file, all zeros, and space for the footer behind it. There is no trailing
-    /// footer until [`close`](Self::close) puts it there: until then the copy at the start is the only one.
+    /// Allocate a zeroed block at the end of the file, and space for the footer after it. The file has no trailing
+    /// footer until [`close`](Self::close) writes it: until then the copy at the start is the only footer.
     ///
     /// # Errors
-    /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
+    /// [`IoError::NoSpace`] or the host's error; the disk is unchanged.
     pub(super) fn allocate(
         &mut self,
         store: &dyn Store,
@@ -189,13 +196,13 @@ impl Allocator {
         if index >= self.table.len() {
             return Err(IoError::OutOfRange);
         }
-        self.enclose(store).map_err(|error| io_error(&error))?;
+        self.place_footer(store).map_err(|error| io_error(&error))?;
         let len = end + FOOTER_SIZE as u64;
         if let Err(error) = self.extend_with_zeros(store, len) {
-            // Restore the file, as far as the host allows; if it does not, the copy at the start still makes the image
-            // valid.
+            // Restore the file, as far as the host allows. If that fails, the copy of the footer at the start keeps the
+            // image valid.
             let restored = self.close(store).and_then(|()| store.set_size(self.len));
-            self.tail = if restored.is_ok() { Tail::Footer } else { Tail::Leavings };
+            self.tail = if restored.is_ok() { Tail::Footer } else { Tail::Unknown };
             return Err(io_error(&error));
         }
         if let Some(slot) = self.table.get_mut(index) {
@@ -206,7 +213,7 @@ impl Allocator {
         Ok(entry)
     }
 
-    /// Have zeros from the end of the last block up to `len`, the end of the file.
+    /// Extend the file with zeros from the end of the last block to `len`.
     fn extend_with_zeros(&mut self, store: &dyn Store, len: u64) -> io::Result<()> {
         store.reserve(self.end, len)?;
         match self.tail {
@@ -215,19 +222,19 @@ impl Allocator {
         }
     }
 
-    /// Put the footer behind the last block.
+    /// Write the footer after the last block.
     pub(super) fn close(&mut self, store: &dyn Store) -> io::Result<()> {
-        // If it does not get there in full, something may be there all the same.
-        let before = std::mem::replace(&mut self.tail, Tail::Leavings);
+        // A failed write may have written a part of the footer.
+        let before = std::mem::replace(&mut self.tail, Tail::Unknown);
         store.write_at(self.footer.as_bytes(), self.end)?;
         self.len = self.end + FOOTER_SIZE as u64;
-        if before != Tail::Leavings {
+        if before != Tail::Unknown {
             self.tail = Tail::Footer;
         }
         Ok(())
     }
 
-    /// The sectors of the table that hold these blocks, in rising order.
+    /// The sectors of the BAT that have the entries of these blocks, in ascending order.
     pub(super) fn table_sectors(blocks: &[u32]) -> impl Iterator<Item = u32> {
         let mut last = None;
         blocks
@@ -236,8 +243,8 @@ impl Allocator {
             .filter(move |sector| last.replace(*sector) != Some(*sector))
     }
 
-    /// A sector of the table, and its byte offset there. Entries of pending blocks are left out: these blocks are not
-    /// on stable storage yet.
+    /// The content of a sector of the BAT, and its byte offset in the BAT. Entries of pending blocks are omitted,
+    /// because these blocks are not on stable storage yet.
     pub(super) fn table_sector(&self, sector: u32) -> (u64, [u8; SECTOR as usize]) {
         let first = sector * ENTRIES_PER_SECTOR;
         let mut bytes = [0xFF; SECTOR as usize];
@@ -250,7 +257,7 @@ impl Allocator {
     }
 }
 
-/// Behind everything in the file but the trailing footer.
+/// The end of everything in the file except the trailing footer.
 pub(super) fn end_of(table: &[u32], header: &DynamicHeader, layout: &Layout, len: u64) -> u64 {
     let blocks =
         table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry).1);
@@ -259,39 +266,20 @@ pub(super) fn end_of(table: &[u32], header: &DynamicHeader, layout: &Layout, len
     blocks.chain(areas).chain(metadata).fold(0, u64::max).next_multiple_of(SECTOR)
 }
 
-/// Check each entry.
-fn check_table(
-    path: &Path,
-    table: &[u32],
-    layout: &Layout,
-    paths: &[(u64, u64)],
-    len: u64,
-) -> Result<(), OpenError> {
-    let repair = "(run `image check --repair`)";
-    let mut starts: Vec<(u32, usize)> = Vec::new();
-    for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
-        let (bitmap, end) = layout.block_range(*entry);
-        if layout.hits_metadata(bitmap, end) || bitmap + layout.bitmap > len {
-            let expected =
-                format!("outside the metadata and before sector {} for block {block} {repair}", len / SECTOR);
-            return Err(BadField::new("BAT entry", entry.to_string(), expected).of(path));
+/// The error for an image that is opened for writing with an invalid entry.
+fn refusal(block: u32, entry: u32, defect: Defect, layout: &Layout, len: u64) -> BadField {
+    let (value, expected) = match defect {
+        Defect::OverMetadata | Defect::BeyondEnd => {
+            let end = len / SECTOR;
+            (entry.to_string(), format!("outside the metadata and before sector {end} for block {block}"))
         }
-        if paths.iter().any(|(at, to)| bitmap < *to && *at < end) {
-            let expected = format!("no block over a parent locator, for block {block} {repair}");
-            return Err(BadField::new("BAT entry", entry.to_string(), expected).of(path));
+        Defect::OverLocator => {
+            (entry.to_string(), format!("no block over a parent locator, for block {block}"))
         }
-        starts.push((*entry, block));
-    }
-    starts.sort_unstable();
-    let pitch = (layout.bitmap + layout.block_size()) / SECTOR;
-    for pair in starts.windows(2) {
-        if let [(one, first), (other, second)] = pair
-            && u64::from(*other - *one) < pitch
-        {
-            let value = format!("{one} of block {first} and {other} of block {second}");
-            let expected = format!("{pitch} sectors or more apart {repair}");
-            return Err(BadField::new("BAT entry", value, expected).of(path));
-        }
-    }
-    Ok(())
+        Defect::Overlap(before, other) => (
+            format!("{before} of block {other} and {entry} of block {block}"),
+            format!("{} sectors or more apart", (layout.bitmap + layout.block_size()) / SECTOR),
+        ),
+    };
+    BadField::new("BAT entry", value, format!("{expected} (run `image check --repair`)"))
 }

@@ -1,19 +1,20 @@
-//! The blocks of an open dynamic or differencing disk: how they are allocated and recorded, in a crash-consistent order.
+//! The blocks of an open dynamic or differencing disk: how they are allocated and recorded, in a crash-consistent
+//! order.
 //!
-//! Order of writes. A block is allocated, all zeros, when it is first written, with space for the footer behind it, so
-//! that guest data are never the end of the file; its BAT entry exists in memory only. A flush
-//! 1. puts the footer behind the last block;
+//! Order of writes. The first write to a block allocates it, zeroed, with space for the footer after it, so that the
+//! file never ends with guest data. The BAT entry exists in memory only. A flush
+//! 1. writes the footer after the last block;
 //! 2. calls fdatasync: footer, allocation and payload are on stable storage;
 //! 3. writes the bitmaps and BAT entries that were pending when it began;
 //! 4. calls fdatasync again.
 //!
-//! Without new blocks, step 1 is left out; without dirty bitmaps as well, so are steps 3 and 4. Many bitmaps are recorded in
-//! batches, so that the memory of a flush is bounded: the sectors of each batch are synced before its bits are written,
-//! which takes one more fdatasync for each further batch.
-//! So an entry never points to a block that is not on stable storage, and no bit is set for a sector that is not. A crash
-//! leaves at worst a block that no entry points to, and no footer at the end of the file; its copy at the start remains.
+//! Step 1 is skipped if there are no new blocks; steps 3 and 4 are skipped if there are no dirty bitmaps either. Many
+//! bitmaps are recorded in batches, so that the memory of a flush is bounded. The sectors of each batch are synced
+//! before its bits are written, which costs one more fdatasync for each further batch. So an entry never points to a
+//! block that is not on stable storage, and no bit is set for a sector that is not. A crash leaves at worst a block
+//! without an entry, and no footer at the end of the file; the copy at the start remains.
 //!
-//! Before the first write of a session the footers get a new time stamp, on stable storage ([`stamp`](super::stamp)).
+//! Before the first write after an open, the footers get a new time stamp, on stable storage ([`stamp`](super::stamp)).
 
 use std::sync::atomic::Ordering;
 
@@ -27,10 +28,10 @@ use crate::host::store::{Store, io_error};
 use crate::map::block_map::{Dirty, Scan};
 use crate::map::chain_map::ChainMap;
 
-/// Largest granule of the map: what one sector of a bitmap describes.
+/// Largest granule of the map: the range that one sector of a bitmap describes.
 const MAX_GRANULE_SHIFT: u32 = (SECTORS_PER_BITMAP_SECTOR * SECTOR).trailing_zeros();
 
-/// Granules whose bitmaps a flush holds in memory at once: 512 bytes each.
+/// Maximum number of granules whose bitmaps a flush holds in memory at once: 512 bytes each.
 const BATCH: usize = 4096;
 
 /// A chain whose top is a dynamic or differencing VHD.
@@ -39,14 +40,15 @@ pub(super) type SparseVhd = SparseDisk<VhdBlocks>;
 /// The blocks of the top image.
 pub(super) struct VhdBlocks {
     layout: Layout,
-    /// Sectors that the image does not hold are the parent's (else: zeros), so each is recorded in the bitmaps.
+    /// Sectors that the image does not have are read from the parent, so each written sector is recorded in the
+    /// bitmaps. If false, they are zeros.
     differencing: bool,
 }
 
-/// What a flush records: the dirty granules of a chain, and the pending blocks.
+/// The state that a flush records: the dirty granules of the chain, and the pending blocks.
 type Recorded<'a> = (&'a ChainMap<Layer>, &'a Mutex<Allocator>);
 
-/// Where a sector of a bitmap is in the file, and what it holds.
+/// Offset of a bitmap sector in the file, and its content.
 type Bitmap = (u64, [u8; SECTOR as usize]);
 
 impl VhdBlocks {
@@ -54,7 +56,7 @@ impl VhdBlocks {
         Self { layout, differencing }
     }
 
-    /// The bitmap sector of a granule, and where it is.
+    /// The bitmap sector of a granule, and its offset.
     fn bitmap(
         &self,
         chain: &ChainMap<Layer>,
@@ -76,7 +78,7 @@ impl VhdBlocks {
         Ok((Layout::bitmap_at(entry) + within / SECTORS_PER_BITMAP_SECTOR * SECTOR, bits))
     }
 
-    /// The bitmap sectors of a block of a disk without a parent: all bits are set.
+    /// The bitmap sectors of a block without a parent: all bits are set.
     fn full_bitmap(&self, entry: u32) -> impl Iterator<Item = Bitmap> + use<> {
         let start = Layout::bitmap_at(entry);
         let mut bits = [0; SECTOR as usize];
@@ -87,9 +89,9 @@ impl VhdBlocks {
         (start..start + self.layout.bitmap).step_by(SECTOR as usize).map(move |at| (at, bits))
     }
 
-    /// Flush the payload and write the bitmaps of dirty granules, a batch at a time: the sectors of a batch are on
-    /// stable storage before their bits are written. `open` gets the granules whose bits are not flushed. `true` where
-    /// there is nothing more to do, as there are no bits and, by `no_blocks`, no entries.
+    /// Flush the payload, and write the bitmaps of dirty granules in batches: the sectors of a batch are on stable
+    /// storage before their bits are written. `open` gets the granules whose bits are not flushed yet. Returns `true`
+    /// if the flush is complete, because there are no bits and (`no_blocks`) no entries.
     fn record_bits(
         &self,
         (chain, allocator): Recorded<'_>,
@@ -108,7 +110,7 @@ impl VhdBlocks {
                 bitmaps.collect::<Result<_, _>>()?
             };
             store.sync().map_err(|error| io_error(&error))?;
-            // That flushed the batch before.
+            // This sync also covered the bits of the previous batch.
             chain.map.recorded(open.get(..before).unwrap_or_default(), true);
             open.drain(..before);
             for (at, bits) in &bitmaps {
@@ -120,8 +122,8 @@ impl VhdBlocks {
         }
     }
 
-    /// The last part of a flush: the bitmaps of new blocks of a disk without a parent, and the entries. Payload, footer
-    /// and new blocks are on stable storage.
+    /// The last part of a flush: writes the BAT entries and, for disks without a parent, the bitmaps of new blocks.
+    /// Payload, footer and new blocks are on stable storage already.
     fn record_blocks(
         &self,
         allocator: &Mutex<Allocator>,
@@ -136,7 +138,7 @@ impl VhdBlocks {
             }
         }
         for sector in Allocator::table_sectors(blocks) {
-            // Composed under the lock, written without: only one flush writes entries.
+            // Composed under the lock and written without it, because only one flush at a time writes entries.
             let (at, bytes) = lock(allocator)?.table_sector(sector);
             write(self.layout.bat + at, &bytes)?;
         }
@@ -165,7 +167,7 @@ impl Blocks for VhdBlocks {
         &*layer.store
     }
 
-    /// A new time stamp, on stable storage.
+    /// Writes a new time stamp, on stable storage.
     fn begin(&self, top: &Layer, allocator: &Mutex<Allocator>) -> Result<(), IoError> {
         let mut allocator = lock(allocator)?;
         allocator.renew_stamp(&*top.store).map_err(|error| io_error(&error))?;
@@ -215,11 +217,11 @@ impl Blocks for VhdBlocks {
         let (blocks, closed) = {
             let mut allocator = lock(allocator)?;
             let blocks = allocator.begin_record();
-            // With the lock held: the next block begins where the footer is.
+            // With the lock held, because the next allocation overwrites the footer.
             let closed = if blocks.is_empty() { Ok(()) } else { allocator.close(store) };
             (blocks, closed)
         };
-        // Bits that are written, or about to be, and not on stable storage so far.
+        // Granules whose bits are written or about to be, but are not on stable storage.
         let mut open = Vec::new();
         let done = closed
             .map_err(|error| io_error(&error))
@@ -230,7 +232,7 @@ impl Blocks for VhdBlocks {
         done
     }
 
-    /// A block stays allocated: the format has no state for one that was freed.
+    /// Zeroes the range. Blocks stay allocated, because the format has no state for a freed block.
     fn discard(disk: &SparseVhd, offset: u64, len: u64) -> Result<(), IoError> {
         disk.deallocate(offset, len)
     }
@@ -241,7 +243,7 @@ impl Blocks for VhdBlocks {
 }
 
 impl Entries {
-    /// Of the blocks of `len` bytes at `offset`, from a table in memory.
+    /// The entries of the blocks of `len` bytes at `offset`, from a table in memory.
     pub(super) fn of_table(table: &[u32], layout: &Layout, offset: u64, len: u64) -> Self {
         let first = offset >> layout.block_shift;
         let end = (offset + len).div_ceil(layout.block_size()).min(table.len() as u64);
@@ -252,7 +254,7 @@ impl Entries {
 
 #[cfg(test)]
 impl SparseVhd {
-    /// Each sector's value, as the disk reads it; `None` where it is torn.
+    /// The value of each sector, as the disk reads it; `None` for a torn sector.
     pub(super) fn values(&self) -> Result<Vec<Option<u64>>, IoError> {
         Ok(self.content()?.chunks_exact(SECTOR as usize).map(super::testing::value_of).collect())
     }

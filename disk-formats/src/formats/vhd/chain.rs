@@ -1,4 +1,4 @@
-//! Opening a VHD of any kind, and the parents of a differencing disk down to the last.
+//! Opening a VHD of any kind, and the parents of a differencing disk down to the root.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::spec::{DynamicHeader, EPOCH, SECTOR};
 use super::stamp;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
-use crate::formats::chain::{Member, buffer_alignment, open_parents, refuse_no_child};
+use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
 use crate::formats::field::BadField;
 use crate::formats::file_info::file_info;
 use crate::formats::format::Format;
@@ -25,17 +25,17 @@ use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
 
-/// An image by itself.
+/// One image of a chain.
 #[derive(Clone)]
 pub(crate) struct Image {
     pub(super) file: Arc<BackingFile>,
     pub(super) found: Found,
-    /// Of dynamic and differencing disks.
+    /// The dynamic header and layout, for dynamic and differencing disks.
     pub(super) sparse: Option<(DynamicHeader, Layout)>,
 }
 
 impl Image {
-    /// The image in a file that is open.
+    /// The image in an open file.
     pub(super) fn of(file: Arc<BackingFile>) -> Result<Self, OpenError> {
         let path = file.path();
         let os =
@@ -43,7 +43,7 @@ impl Image {
         let found = footer::find(&*file).map_err(os)?.map_err(|bad| bad.of(path))?;
         if let Some(direct) = file.direct().filter(|direct| u64::from(direct.offset) > SECTOR) {
             let reason = format!(
-                "direct I/O moves {} bytes at the least here, and a VHD has sectors of 512: open it with direct=off",
+                "direct I/O needs units of {} bytes here, but a VHD has sectors of 512: open it with direct=off",
                 direct.offset
             );
             return Err(OpenError::Unsupported { path: path.into(), reason });
@@ -62,12 +62,12 @@ impl Image {
         self.sparse.map_or(Shape::Flat, |(_, layout)| Shape::Sparse(layout))
     }
 
-    /// What a child notes of it.
+    /// The time stamp that a child records.
     pub(super) fn stamp_to_note(&self) -> u32 {
         self.found.footer.time_stamp.get()
     }
 
-    /// The header that names a parent.
+    /// The header with the parent's identity and locators, if the image is a differencing disk.
     pub(super) fn child_header(&self) -> Option<&DynamicHeader> {
         match (&self.sparse, self.found.subformat) {
             (Some((header, _)), Subformat::Differencing) => Some(header),
@@ -77,7 +77,7 @@ impl Image {
 }
 
 impl Member for Image {
-    /// It takes no more than its header.
+    /// Without limit: the metadata of an image are its header alone.
     const MEMORY: u64 = u64::MAX;
 
     fn open_within(path: &Path, access: Access, _memory: u64) -> Result<Self, OpenError> {
@@ -109,7 +109,7 @@ impl Member for Image {
         })
     }
 
-    /// Its Unique Id and its time stamp are those that the child has noted.
+    /// Compares Unique Id and time stamp of the parent with those that the child has recorded.
     fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), BadField> {
         let Some(header) = self.child_header() else { return Ok(()) };
         let (noted, id) = (header.parent_unique_id, parent.found.footer.unique_id);
@@ -135,7 +135,7 @@ impl Member for Image {
         ))
     }
 
-    fn names(&self, parent: &Self) -> bool {
+    fn has_parent_id(&self, parent: &Self) -> bool {
         self.child_header().is_some_and(|header| header.parent_unique_id == parent.found.footer.unique_id)
     }
 }
@@ -143,12 +143,12 @@ impl Member for Image {
 /// Open a VHD of any kind, with its parents.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] names the field that is wrong, or the parents that were tried; else as [`BackingFile::open`].
+/// [`OpenError::Invalid`] names the invalid field, or lists the parents that were tried; else as [`BackingFile::open`].
 pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
     open_with(path, access, parents, DEFAULT_MEMORY)
 }
 
-/// As [`open`]; the map takes about `map_memory` bytes at the most.
+/// As [`open`]. `map_memory` is the memory budget of the map in bytes (approximate).
 pub(crate) fn open_with(
     path: &Path,
     access: Access,
@@ -162,7 +162,7 @@ pub(crate) fn open_with(
     }
 }
 
-/// Open an image whose new time stamp is written already, and its parents.
+/// Open an image that has its new time stamp already, and its parents.
 pub(super) fn open_stamped(image: Image, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
     match image.sparse {
         None => Ok(Arc::new(open_fixed(image).without_stamp())),
@@ -189,29 +189,28 @@ pub(super) fn open_sparse(
     assemble(images, access, map_memory)
 }
 
-/// An image that is the content of another disk.
-pub(crate) enum Inside {
-    /// The first bytes of it, this many.
+/// A nested image.
+pub(crate) enum NestedVhd {
+    /// A fixed disk: the first bytes of the outer disk; their number.
     Fixed(u64),
-    /// Blocks in it.
+    /// A dynamic disk.
     Dynamic(Box<dyn Format>),
 }
 
-/// A disk whose image is the content of the disk `host`, in `store`.
+/// Open the image in `store`, which is the content of the disk `host`.
 ///
 /// # Errors
-/// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and where the host does not have sectors of 512
-/// bytes.
-pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Inside, OpenError> {
+/// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and if the sectors of `host` are not 512 bytes.
+pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<NestedVhd, OpenError> {
     let path = store.path().to_path_buf();
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHD's metadata", source };
     let refused = |reason: &str| OpenError::Unsupported { path: path.clone(), reason: reason.into() };
     let found = footer::find(&*store).map_err(os)?.map_err(|bad| bad.of(&path))?;
     if host.logical_sector != SectorSize::B512 {
-        return Err(refused("a VHD has sectors of 512 bytes, and the disk around it of 4096"));
+        return Err(refused("a VHD has sectors of 512 bytes, but the outer disk has sectors of 4096"));
     }
     match found.subformat {
-        Subformat::Fixed => return Ok(Inside::Fixed(found.size)),
+        Subformat::Fixed => return Ok(NestedVhd::Fixed(found.size)),
         Subformat::Dynamic => {}
         Subformat::Differencing => {
             return Err(refused("a differencing disk inside another disk: its parent lies in no directory"));
@@ -233,26 +232,27 @@ pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Insi
         allocator,
         DEFAULT_MEMORY,
     );
-    Ok(Inside::Dynamic(Box::new(disk.inside())))
+    Ok(NestedVhd::Dynamic(Box::new(disk.inside())))
 }
 
-/// Open a differencing disk without its parents: sectors that it does not hold read as zeros. For tools that read, or
-/// fill, one image of a chain.
+/// Open a differencing disk without its parents. Sectors that it does not have read as zeros. For tools that read or
+/// fill a single image of a chain.
 ///
 /// # Errors
-/// As for [`open`]; [`OpenError::Unsupported`] for a disk of another kind.
+/// As for [`open`]; [`OpenError::Unsupported`] if it is not a differencing disk.
 pub fn open_alone(path: &Path, access: Access) -> Result<Arc<dyn Format>, OpenError> {
     let image = Image::open(path, access)?;
-    refuse_no_child(&image)?;
+    require_differencing(&image)?;
     Ok(Arc::new(assemble(vec![image], access, DEFAULT_MEMORY)?))
 }
 
-/// The sectors that a differencing disk holds itself; the rest reads as zeros. Its file must not change meanwhile.
+/// A disk of the sectors that a differencing disk has itself; others read as zeros. Its file must not change in the
+/// meantime.
 pub(super) fn alone(image: Image) -> Result<SparseVhd, OpenError> {
     assemble(vec![image], Access::READ_ONLY, DEFAULT_MEMORY)
 }
 
-/// The chain of these images, from the top down; the top has blocks.
+/// The disk of a chain of images, from the top down. The top must have blocks.
 fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<SparseVhd, OpenError> {
     let path = images.first().map(|image| image.file.path().to_path_buf()).unwrap_or_default();
     let Some((top, (header, layout))) = images.first().and_then(|top| Some((top, top.sparse?))) else {
@@ -282,7 +282,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<Spars
     Ok(SparseVhd::new(info, blocks, layers, files, allocator, map_memory).with_id(id))
 }
 
-/// Not reached: the caller has checked.
+/// Unreachable: the caller has checked that there is a top with blocks.
 fn lost(path: &Path) -> OpenError {
     OpenError::Unsupported { path: path.into(), reason: "not a chain of blocks".into() }
 }
@@ -291,7 +291,7 @@ pub(super) fn hex(id: &[u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Seconds since 2000 as seconds since 1970: what `date -d @N` takes.
+/// Format seconds since 2000 as seconds since 1970, as `date -d @N` accepts them.
 fn date(stamp: u32) -> String {
     let time = UNIX_EPOCH + Duration::from_secs(EPOCH + u64::from(stamp));
     format!("@{}", time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()))

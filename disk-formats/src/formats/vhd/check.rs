@@ -1,4 +1,4 @@
-//! Checking an image: all that is wrong with it in one run, and repairing what can be repaired.
+//! Check and repair: reports all defects of an image in one run.
 
 use std::io;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use super::alloc::end_of;
+use super::bat::{self, Defect};
 use super::footer::{self, Found, Source, Subformat};
 use super::layer::read_bat;
 use super::layout::{self, Layout, locator_areas, locator_paths};
@@ -15,11 +16,11 @@ use crate::formats::field::BadField;
 use crate::host::store::Store;
 use crate::image::findings::{CheckReport, End, Finding, Severity};
 
-/// Check an image by itself, without its parents: all that is wrong, in one run. Where `repair` is set, repair what can be:
-/// a lost copy of the footer, a footer in the wrong place, entries of the BAT that point nowhere (their data is lost).
+/// Check an image without its parents, and report all defects. With `repair`, repair a lost copy of the footer, a
+/// misplaced footer, and invalid BAT entries, whose blocks become unallocated and lose their data.
 ///
 /// # Errors
-/// The host's. What is wrong with the image is in the report.
+/// The host's. Defects of the image are in the report.
 pub(crate) fn check(store: Arc<dyn Store>, repair: bool, _end: End) -> io::Result<CheckReport> {
     check_in(&*store, repair)
 }
@@ -93,7 +94,7 @@ fn check_sparse(
     let mut found = found.clone();
     let lossy = |finding: &Finding| finding.severity == Severity::Damage && finding.repaired.is_some();
     if report.findings.iter().any(lossy) {
-        // Its content changes.
+        // The repair changes the disk's content.
         stamp::renew(&mut found.footer, store);
         let trailing = match found.source {
             Source::Trailing(at) => Some(at),
@@ -108,13 +109,13 @@ fn check_sparse(
         store.write_at(&padded, layout.bat)?;
     }
     report.allocated_blocks = blocks.len() as u64;
-    // Where the trailing footer belongs: behind everything.
+    // The trailing footer belongs after everything else.
     let end = end_of(&table, header, &layout, len);
     check_gaps(&blocks, &areas, &layout, report);
     check_tail(store, &found, (end, len), repair, report)
 }
 
-/// The copy of the footer at the start.
+/// Check the copy of the footer at the start of the file.
 fn check_copy(
     store: &dyn Store,
     found: &Found,
@@ -144,8 +145,8 @@ fn check_locators(header: &DynamicHeader, areas: &[(u64, u64)], report: &mut Che
     }
 }
 
-/// Each entry of the BAT. The blocks that are good, as `(start, end)` in the file, in that order; those that are not are
-/// taken out of the table.
+/// Check the entries of the BAT. Returns the valid blocks as `(start, end)` in the file, in ascending order. Invalid
+/// entries are removed from `table`.
 fn check_table(
     table: &mut [u32],
     layout: &Layout,
@@ -154,51 +155,32 @@ fn check_table(
     repair: bool,
     report: &mut CheckReport,
 ) -> Vec<(u64, u64)> {
-    let mut blocks: Vec<(u64, u64, usize)> = Vec::new();
     let repaired = repair.then_some("unallocated: its data is lost");
-    let mut bad: Vec<usize> = Vec::new();
-    for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
-        let (start, end) = (Layout::bitmap_at(*entry), layout.data_at(*entry) + layout.block_size());
-        let expected = match () {
-            () if layout.hits_metadata(start, end) => "outside the dynamic header and the BAT".to_owned(),
-            () if start + layout.bitmap > len => {
-                format!("a sector before {}, the end of the file", len / SECTOR)
-            }
-            () if paths.iter().any(|(at, to)| start < *to && *at < end) => {
-                "no block over a parent locator".to_owned()
-            }
-            () => {
-                blocks.push((start, end, block));
-                continue;
+    let mut bad: Vec<u32> = Vec::new();
+    let good = bat::check(table, layout, paths, len, |block, entry, defect| {
+        let expected = match defect {
+            Defect::OverMetadata => "outside the dynamic header and the BAT".to_owned(),
+            Defect::BeyondEnd => format!("a sector before {}, the end of the file", len / SECTOR),
+            Defect::OverLocator => "no block over a parent locator".to_owned(),
+            Defect::Overlap(before, _) => {
+                let end = layout.block_range(before).1 / SECTOR;
+                format!("a sector from {end} on, where the block before it ends")
             }
         };
         let finding = BadField::new("BAT entry", format!("{entry} of block {block}"), expected);
         report.add(Severity::Damage, finding, repaired);
         bad.push(block);
-    }
-    blocks.sort_unstable();
-    let mut good: Vec<(u64, u64)> = Vec::new();
-    for (start, end, block) in blocks {
-        match good.last() {
-            Some((_, before)) if *before > start => {
-                let value = format!("{} of block {block}", start / SECTOR);
-                let expected =
-                    format!("a sector from {} on, where the block before it ends", before / SECTOR);
-                report.add(Severity::Damage, BadField::new("BAT entry", value, expected), repaired);
-                bad.push(block);
-            }
-            _ => good.push((start, end)),
-        }
-    }
+    });
     for block in bad {
-        if let Some(entry) = table.get_mut(block) {
+        if let Some(entry) = table.get_mut(block as usize) {
             *entry = UNALLOCATED;
         }
     }
-    good
+    good.into_iter().map(|entry| layout.block_range(entry)).collect()
 }
 
-/// Blocks that the file ends in: sectors whose bits are set are lost. Repairing gives the file its length back.
+/// Check blocks that reach beyond the end of the file. Sectors whose bits are set there are lost. The repair of the
+/// tail extends the file over them.
 fn check_last(
     store: &dyn Store,
     found: &Found,
@@ -236,7 +218,7 @@ fn check_last(
     Ok(())
 }
 
-/// Space between blocks that nothing uses, beyond what alignment takes.
+/// Report unused space between blocks, except for alignment gaps.
 fn check_gaps(blocks: &[(u64, u64)], areas: &[(u64, u64)], layout: &Layout, report: &mut CheckReport) {
     let (mut at, mut leaked) = (0, 0);
     let mut used: Vec<(u64, u64)> = blocks.iter().chain(areas).chain(&layout.metadata()).copied().collect();
@@ -249,7 +231,7 @@ fn check_gaps(blocks: &[(u64, u64)], areas: &[(u64, u64)], layout: &Layout, repo
     report.leak(leaked, "bytes between blocks");
 }
 
-/// What lies behind the last block: the footer, and nothing else.
+/// Check the end of the file: the footer must follow the last block, with nothing in between.
 fn check_tail(
     store: &dyn Store,
     found: &Found,
@@ -260,7 +242,7 @@ fn check_tail(
     let footer = FOOTER_SIZE as u64;
     let (severity, value, leaked) = match found.source {
         Source::Trailing(at) if len - at != footer => (Severity::Redundancy, "511 bytes".to_owned(), 0),
-        // Up to a block's alignment it is padding.
+        // Less than 4,096 bytes may be alignment.
         Source::Trailing(at) if at >= end && at - end < 4096 => return Ok(()),
         Source::Trailing(at) if at < end => (Severity::Redundancy, "inside the last block".to_owned(), 0),
         Source::Trailing(at) => {
@@ -270,7 +252,8 @@ fn check_tail(
     };
     report.leaked += leaked;
     if repair {
-        // The old footer stays until the new one is on stable storage: the copy may be just as new.
+        // The old footer is kept until the new one is on stable storage, because the copy at the start may not be on
+        // stable storage either.
         store.write_at(found.footer.as_bytes(), end)?;
         store.sync()?;
         store.set_size(end + footer)?;

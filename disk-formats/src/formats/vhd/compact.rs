@@ -1,4 +1,4 @@
-//! Making a dynamic or differencing image as small as its content allows.
+//! Compact: makes a dynamic or differencing image as small as its content allows.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,12 +12,13 @@ use crate::error::OpenError;
 use crate::host::store::{Store, copy_run, last_nonzero};
 use crate::image::findings::Compacted;
 
-/// Blocks that are moved between two flushes.
+/// Number of blocks that are moved between two flushes.
 const BATCH: usize = 64;
 
-/// Release the blocks that hold nothing (of a dynamic disk: zeros; of a differencing disk: no sector at all), move others
-/// into the gaps, and cut the file. A power failure leaves a good image at every moment. `progress` gets the blocks looked at
-/// and their number, and says whether to go on; stopping leaves a good image.
+/// Free the empty blocks (dynamic disk: all zeros; differencing disk: no sector present), move other blocks into the
+/// gaps, and truncate the file. The image is consistent after a power failure at any moment, and if `progress` stops
+/// the call. `progress` is called with the number of blocks examined and the total number, and returns whether to
+/// continue.
 ///
 /// # Errors
 /// [`OpenError::Unsupported`] for a fixed disk; the host's error.
@@ -50,7 +51,7 @@ pub(super) fn compact_in(
     Ok(done)
 }
 
-/// Take the blocks that hold nothing out of the table.
+/// Remove the entries of empty blocks from the BAT.
 fn release(
     store: &dyn Store,
     sparse: &mut Sparse,
@@ -87,7 +88,7 @@ fn release(
     Ok(empty.len() as u64)
 }
 
-/// Move the last blocks of the file into the first gaps that hold them.
+/// Move the last blocks of the file into the first gaps that fit.
 fn pack(store: &dyn Store, sparse: &mut Sparse, mut go_on: impl FnMut() -> bool) -> io::Result<u64> {
     let layout = sparse.layout;
     let mut places = VecDeque::from(free_places(store, sparse)?);
@@ -111,7 +112,7 @@ fn pack(store: &dyn Store, sparse: &mut Sparse, mut go_on: impl FnMut() -> bool)
             blocks.pop();
             let (from, end) = layout.block_range(entry);
             if store.len()? < end {
-                // A block that was cut off: the rest of it is zeros.
+                // A truncated block: its missing sectors are zeros.
                 store.set_size(end)?;
             }
             copy_run(store, from, u64::from(place) * SECTOR, end - from)?;
@@ -133,7 +134,7 @@ fn pack(store: &dyn Store, sparse: &mut Sparse, mut go_on: impl FnMut() -> bool)
     }
 }
 
-/// Places between used ranges that can take a block, as BAT entries in ascending order.
+/// Gaps between used ranges that can hold a block, as BAT entries in ascending order.
 fn free_places(store: &dyn Store, sparse: &Sparse) -> io::Result<Vec<u32>> {
     let layout = sparse.layout;
     let areas =

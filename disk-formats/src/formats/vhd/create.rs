@@ -22,25 +22,26 @@ use crate::formats::parents::locate;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 
-/// Where the dynamic header of a new disk is.
+/// Offset of the dynamic header of a new disk.
 const HEADER_AT: u64 = FOOTER_SIZE as u64;
-/// Where its BAT is.
+/// Offset of its BAT.
 const BAT_AT: u64 = HEADER_AT + HEADER_SIZE as u64;
 
-/// Create a fixed VHD of `size` bytes that reads as zeros, its space allocated: in constant time where the file system can
-/// (fallocate), by writing zeros elsewhere. It must not exist.
+/// Create a fixed VHD of `size` bytes that reads as zeros, with its space allocated: by fallocate in constant time if
+/// the file system supports it, else by writing zeros. The file must not exist yet.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] for a size that is not whole sectors or above 16 TiB, [`OpenError::Os`] where the host refuses;
-/// nothing is left behind then.
+/// [`OpenError::Invalid`] for a size that is not whole sectors or above 16 TiB; [`OpenError::Os`] if the host refuses.
+/// After an error the file does not exist.
 pub fn create_fixed(path: &Path, size: u64) -> Result<(), OpenError> {
     create_fixed_watched(path, size, &mut |_, _| true)
 }
 
-/// As [`create_fixed`]; `progress` gets the bytes that have their space and their number, and says whether to go on.
+/// As [`create_fixed`]. `progress` is called with the number of bytes allocated and the total number, and returns
+/// whether to continue.
 ///
 /// # Errors
-/// As for [`create_fixed`]; [`OpenError::Os`] of [`io::ErrorKind::Interrupted`] where it was to stop.
+/// As for [`create_fixed`]; [`OpenError::Os`] of [`io::ErrorKind::Interrupted`] if `progress` stops the call.
 pub fn create_fixed_watched(
     path: &Path,
     size: u64,
@@ -54,12 +55,12 @@ pub fn create_fixed_watched(
     })
 }
 
-/// Create a dynamic VHD of `size` bytes without blocks. It must not exist. Blocks have `block_size` bytes, a power of two
-/// from 512 on; 2 MiB without.
+/// Create a dynamic VHD of `size` bytes without blocks. The file must not exist yet. `block_size` is a power of two of
+/// at least 512 bytes; the default is 2 MiB.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] for a size that is not whole sectors or above 2,040 GiB and for block sizes that are none;
-/// [`OpenError::Os`] where the host refuses; nothing is left behind then.
+/// [`OpenError::Invalid`] for a size that is not whole sectors or above 2,040 GiB, and for invalid block sizes;
+/// [`OpenError::Os`] if the host refuses. After an error the file does not exist.
 pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result<(), OpenError> {
     let block_size = block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
     footer::check_size("size", size, Subformat::Dynamic).map_err(|bad| bad.of(path))?;
@@ -71,12 +72,12 @@ pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result
     })
 }
 
-/// Create a differencing VHD over `parent`, as large as it. It must not exist. Without `block_size` it has that of its
-/// parent, or 2 MiB over a fixed one. The child notes the parent's identity and time stamp: from now on the parent must
-/// not change.
+/// Create a differencing VHD over `parent`, of the same size. The file must not exist yet. The default `block_size` is
+/// that of the parent, or 2 MiB over a fixed disk. The child records the parent's identity and time stamp: from now on
+/// the parent must not change.
 ///
 /// # Errors
-/// As for [`create_dynamic`]; those of opening the parent; [`OpenError::Unsupported`] where the paths cannot be written as
+/// As for [`create_dynamic`]; errors of opening the parent; [`OpenError::Unsupported`] if the paths cannot be stored as
 /// locators.
 pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) -> Result<(), OpenError> {
     let base = Image::open(parent, Access::READ_ONLY)?;
@@ -97,7 +98,7 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
     })
 }
 
-/// The locators from a child to its parent; both exist.
+/// The locators from a child to its parent. Both files exist.
 pub(super) fn locators(child: &Path, parent: &Path) -> io::Result<(Vec<NewLocator>, [u8; 512])> {
     locate(child, parent, locator::new)
 }
@@ -122,14 +123,14 @@ fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenE
     Ok(())
 }
 
-/// The header of a new disk without parent.
+/// The dynamic header of a new disk without a parent.
 pub(super) fn header(size: u64, block_size: u32) -> DynamicHeader {
     DynamicHeader {
         cookie: SPARSE_COOKIE,
         data_offset: u64::MAX.into(),
         table_offset: BAT_AT.into(),
         header_version: HEADER_VERSION.into(),
-        // At most the limit that was checked.
+        // Checked to be at most `MAX_ENTRIES`.
         max_table_entries: (size.div_ceil(u64::from(block_size)) as u32).into(),
         block_size: block_size.into(),
         checksum: 0.into(),
@@ -142,7 +143,7 @@ pub(super) fn header(size: u64, block_size: u32) -> DynamicHeader {
     }
 }
 
-/// Footer, header, BAT, locators, footer: a disk without blocks.
+/// Write a disk without blocks: header, BAT, locators, and both footers.
 pub(super) fn write_sparse(
     file: &dyn Store,
     footer: &[u8],

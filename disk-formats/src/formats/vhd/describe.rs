@@ -1,4 +1,4 @@
-//! What an image says of itself, for `image info`.
+//! The description of an image, for `image info`.
 
 use super::chain::{Image, hex};
 use super::footer::Source;
@@ -18,7 +18,7 @@ impl Describe for Image {
         let footer = &self.found.footer;
         let blocks = match &self.sparse {
             None => None,
-            // No need to read megabytes of table where the file is too short for a block.
+            // If the file is too short for a block, the table need not be read.
             Some((_, layout)) if self.file.size() < layout.metadata_bytes() + layout.block_size() => {
                 Some((0, u64::from(layout.used_entries())))
             }

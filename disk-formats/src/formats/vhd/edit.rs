@@ -1,8 +1,9 @@
-//! Changes of an image's metadata by tools, such that a power failure leaves the old image or the new one.
+//! Metadata changes by tools. A power failure leaves either the old or the new metadata.
 //!
-//! The commit point is one sector, the trailing footer: it has the virtual size and the offset of the dynamic header.
-//! So a changed header, table or locator is written to unused space and flushed, and then the footer is switched to it.
-//! At the end the header is moved back to its usual place in the same way, as programs may expect it there.
+//! The commit point is a single sector, the trailing footer, which has the virtual size and the offset of the dynamic
+//! header. A changed header, table or locator is written to unused space and flushed; then the footer is switched to
+//! it. At the end the header is moved back to its usual offset in the same way, because other programs may expect it
+//! there.
 
 use std::io;
 
@@ -18,15 +19,15 @@ use crate::error::OpenError;
 use crate::host::store::Store;
 use crate::image::findings::Severity;
 
-/// The parts of a dynamic or differencing disk that can change.
+/// The parts of a dynamic or differencing disk that can be changed.
 pub(super) struct Sparse {
     pub(super) header: DynamicHeader,
     pub(super) layout: Layout,
-    /// Entries of the blocks that the virtual size has.
+    /// BAT entries of the blocks of the virtual size.
     pub(super) table: Vec<u32>,
 }
 
-/// An image being changed.
+/// An image that is being changed.
 pub(super) struct Editor<'a> {
     pub(super) store: &'a dyn Store,
     pub(super) footer: Footer,
@@ -36,8 +37,8 @@ pub(super) struct Editor<'a> {
 }
 
 impl<'a> Editor<'a> {
-    /// Read an image's metadata. Nothing may be damaged; a bad copy of the footer is repaired, as the trailing one will not be
-    /// the end of the file at every moment.
+    /// Read an image's metadata, and refuse a damaged image. A bad copy of the footer is repaired, because the trailing
+    /// footer will not always be at the end of the file.
     pub(super) fn open(store: &'a dyn Store) -> Result<Self, OpenError> {
         let path = store.path();
         let os =
@@ -75,17 +76,17 @@ impl<'a> Editor<'a> {
         Ok(Self { store, footer, subformat, size, sparse })
     }
 
-    /// Behind everything but the trailing footer.
+    /// The end of everything except the trailing footer.
     pub(super) fn end(&self) -> io::Result<u64> {
         let len = self.store.len()?;
         Ok(match &self.sparse {
             Some(sparse) => end_of(&sparse.table, &sparse.header, &sparse.layout, len),
-            // A fixed disk may be followed by bytes that its size leaves out: Virtual PC goes by the geometry.
+            // A fixed disk may have bytes beyond its size: Virtual PC derives the size from the geometry.
             None => footer::trailing(self.store, len)?.map_or(self.size, |(_, at)| at.max(self.size)),
         })
     }
 
-    /// Make the footer, as it is now, that of the image: at `end`, the last thing of the file.
+    /// Write the current footer at `end`, truncate the file after it, and update the copy.
     pub(super) fn put_footer(&mut self, end: u64) -> io::Result<()> {
         self.footer.seal();
         self.store.write_at(self.footer.as_bytes(), end)?;
@@ -101,7 +102,7 @@ impl<'a> Editor<'a> {
         Ok(())
     }
 
-    /// Switch to another dynamic header, and with it to another table or other locators, and to the footer as it is now.
+    /// Switch the image to another dynamic header, with another table or other locators, and to the current footer.
     pub(super) fn switch(
         &mut self,
         mut header: DynamicHeader,
@@ -114,8 +115,8 @@ impl<'a> Editor<'a> {
         let at = match self.put_aside(&mut header, table, locators, aside) {
             Ok(at) => at,
             Err(error) => {
-                // Nothing of it counts yet: the old footer is to be the end of the file again.
-                let _ = self.store.cut_back(len);
+                // Nothing refers to the new metadata yet. Make the old footer the end of the file again.
+                let _ = self.store.undo_growth(len);
                 return Err(error);
             }
         };
@@ -130,8 +131,8 @@ impl<'a> Editor<'a> {
         if end < at { self.put_footer(end) } else { Ok(()) }
     }
 
-    /// Write another dynamic header at `aside`, and with it another table or other locators, with space for the footer
-    /// behind them, where it begins.
+    /// Write a dynamic header at `aside`, and after it the new table or locators and space for the footer. Returns the
+    /// footer's offset.
     fn put_aside(
         &self,
         header: &mut DynamicHeader,
@@ -176,7 +177,7 @@ impl<'a> Editor<'a> {
 }
 
 impl Sparse {
-    /// Write the entries of `blocks` as they are in the table, whole sectors of it.
+    /// Write the sectors of the BAT that have the entries of `blocks`.
     pub(super) fn write_entries(&self, store: &dyn Store, blocks: &[usize]) -> io::Result<()> {
         let per_sector = SECTOR as usize / 4;
         let mut sectors: Vec<usize> = blocks.iter().map(|block| block / per_sector).collect();

@@ -1,7 +1,7 @@
-//! A fixed disk: the first bytes of a file, all of them reserved, and the footer behind them.
+//! Fixed disks: the data are the first bytes of the file, fully allocated, and the footer follows them.
 //!
-//! Before the first write of a session the footer gets a new time stamp, on stable storage ([`stamp`](super::stamp)). Its space
-//! stays reserved: nothing is discarded, and zeros are stored.
+//! Before the first write after an open, the footer gets a new time stamp, on stable storage ([`stamp`](super::stamp)).
+//! The space stays allocated: discards are not supported, and zeros are stored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,18 +24,18 @@ type Mutex<T> = std::sync::Mutex<T>;
 pub(super) struct FixedVhd {
     info: DiskInfo,
     store: Arc<dyn Store>,
-    /// The same file, where it is one: none in crash tests.
+    /// The file of `store`; empty in crash tests.
     files: Vec<Arc<BackingFile>>,
     footer: Mutex<Footer>,
     footer_at: Option<u64>,
     /// Unique Id of the footer.
     id: [u8; 16],
-    /// The new time stamp is on stable storage: data may be written.
+    /// The new time stamp is on stable storage, so data may be written.
     stamped: AtomicBool,
 }
 
 impl FixedVhd {
-    /// The disk in `store`, whose footer was found.
+    /// The disk in `store`, with its footer.
     pub(super) fn new(
         info: DiskInfo,
         store: Arc<dyn Store>,
@@ -57,12 +57,12 @@ impl FixedVhd {
         }
     }
 
-    /// The same; it keeps its time stamp, as its children must stay valid: what it reads does not change.
+    /// Keep the time stamp: the content will not change, and the children must stay valid.
     pub(super) fn without_stamp(self) -> Self {
         Self { stamped: AtomicBool::new(true), ..self }
     }
 
-    /// Before the first change of what the disk reads.
+    /// Call this before the first change of the disk's content.
     fn begin(&self) -> Result<(), IoError> {
         if self.stamped.load(Ordering::Acquire) {
             return Ok(());

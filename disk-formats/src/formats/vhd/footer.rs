@@ -1,4 +1,4 @@
-//! The footer: found, checked, made. Dynamic and differencing disks have a copy of it at the start of the file.
+//! The footer: finding, checking and creating it. Dynamic and differencing disks have a copy at the start of the file.
 
 use std::io;
 use std::time::SystemTime;
@@ -16,7 +16,7 @@ use crate::host::store::Store;
 
 /// Version 0.1.
 const CREATOR_VERSION: u32 = 0x0000_0001;
-/// The creator host of nearly all VHDs; there is none for Linux.
+/// The creator host (Windows) that nearly all VHDs have; the specification has none for Linux.
 const CREATOR_HOST: [u8; 4] = *b"Wi2k";
 
 /// The kinds of VHD.
@@ -24,7 +24,7 @@ const CREATOR_HOST: [u8; 4] = *b"Wi2k";
 pub enum Subformat {
     /// Raw data, then the footer.
     Fixed,
-    /// Blocks that are allocated when they are first written.
+    /// Blocks that are allocated at their first write.
     Dynamic,
     /// As dynamic, over a parent.
     Differencing,
@@ -45,13 +45,13 @@ impl Subformat {
 /// Where a valid footer was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// At the end of the file, this many bytes before it.
+    /// At the end of the file; the offset of the footer.
     Trailing(u64),
-    /// At the start: the one at the end is missing or damaged.
+    /// At the start of the file: the footer at the end is missing or damaged.
     Copy,
 }
 
-/// A footer that was found, and what it says.
+/// A valid footer, and its properties.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) footer: Footer,
@@ -61,9 +61,9 @@ pub(super) struct Found {
     pub(super) size: u64,
 }
 
-/// Read the footer of a file: the one at its end, else the copy.
+/// Read the footer of a file: the one at the end, or else the copy at the start.
 ///
-/// Errors of the host come first, then what is wrong with the better of the two.
+/// The outer error is the host's. The inner one is the defect of the more useful of the two footers.
 pub(super) fn find(store: &dyn Store) -> io::Result<Result<Found, BadField>> {
     let len = store.len()?;
     let trailing = match trailing(store, len)? {
@@ -88,7 +88,7 @@ pub(super) fn find(store: &dyn Store) -> io::Result<Result<Found, BadField>> {
     })
 }
 
-/// The footer at the end of a file and the bytes before it, as far as its cookie shows one.
+/// The footer at the end of a file and its offset, if its cookie is valid.
 pub(super) fn trailing(store: &dyn Store, len: u64) -> io::Result<Option<(Footer, u64)>> {
     for size in [FOOTER_SIZE, OLD_FOOTER_SIZE] {
         let Some(data) = len.checked_sub(size as u64) else { continue };
@@ -104,7 +104,7 @@ pub(super) fn trailing(store: &dyn Store, len: u64) -> io::Result<Option<(Footer
     Ok(None)
 }
 
-/// The copy at the start of a file, as far as its cookie shows one.
+/// The copy at the start of a file, if its cookie is valid.
 pub(super) fn copy(store: &dyn Store, len: u64) -> io::Result<Option<Footer>> {
     let mut bytes = [0; FOOTER_SIZE];
     if len < 2 * FOOTER_SIZE as u64 {
@@ -114,7 +114,7 @@ pub(super) fn copy(store: &dyn Store, len: u64) -> io::Result<Option<Footer>> {
     Ok(Footer::read_from_bytes(&bytes).ok().filter(|footer| footer.cookie == COOKIE))
 }
 
-/// Write a footer where it is in its file, and have it on stable storage: the copy of disks that have one, and at `trailing`.
+/// Write the footer at `trailing` and, for disks that have one, the copy. On success both are on stable storage.
 pub(super) fn rewrite(store: &dyn Store, footer: &Footer, trailing: Option<u64>) -> io::Result<()> {
     if footer.disk_type.get() != disk_type::FIXED {
         store.write_at(footer.as_bytes(), 0)?;
@@ -125,7 +125,7 @@ pub(super) fn rewrite(store: &dyn Store, footer: &Footer, trailing: Option<u64>)
     store.sync()
 }
 
-/// Check every field of a footer that has `data` bytes before it in its file: the kind of disk and its virtual size.
+/// Check all fields of a footer that is at offset `data` of its file. Returns the kind of disk and the virtual size.
 pub(super) fn validate(footer: &Footer, data: u64) -> Result<(Subformat, u64), BadField> {
     if footer.cookie != COOKIE {
         return Err(BadField::new("footer cookie", format!("{:02x?}", footer.cookie), "\"conectix\""));
@@ -151,7 +151,7 @@ pub(super) fn validate(footer: &Footer, data: u64) -> Result<(Subformat, u64), B
             return Err(BadField::new("disk type", other.to_string(), expected));
         }
     };
-    // The specification shows 32 bits of ones in a field of 64; zero says as little.
+    // The specification shows 32 bits of ones in a 64-bit field. Some programs write zero.
     let data_offset = footer.data_offset.get();
     let without = [NO_DATA_OFFSET, 0xFFFF_FFFF, 0].contains(&data_offset);
     match subformat {
@@ -160,7 +160,7 @@ pub(super) fn validate(footer: &Footer, data: u64) -> Result<(Subformat, u64), B
             return Err(BadField::new("data offset", format!("{data_offset:#x}"), expected));
         }
         Subformat::Dynamic | Subformat::Differencing if without || !data_offset.is_multiple_of(SECTOR) => {
-            let expected = "where the dynamic header is, a multiple of 512";
+            let expected = "the offset of the dynamic header, a multiple of 512";
             return Err(BadField::new("data offset", format!("{data_offset:#x}"), expected));
         }
         _ => {}
@@ -175,7 +175,7 @@ pub(super) fn validate(footer: &Footer, data: u64) -> Result<(Subformat, u64), B
     Ok((subformat, size))
 }
 
-/// Refuse sizes that the kind of disk cannot have.
+/// Refuse sizes that the kind of disk does not support.
 pub(super) fn check_size(field: &'static str, size: u64, subformat: Subformat) -> Result<(), BadField> {
     let (most, name) = match subformat {
         Subformat::Fixed => (MAX_FIXED_SIZE, "16 TiB"),
@@ -191,8 +191,8 @@ pub(super) fn check_size(field: &'static str, size: u64, subformat: Subformat) -
     Ok(())
 }
 
-/// The virtual size and the field that says so. Virtual PC and QEMU mean the geometry, unless it is the largest, which
-/// means nothing; everybody else means the current size.
+/// The virtual size, and the name of the field that it is from. For disks by Virtual PC and QEMU the geometry counts,
+/// unless it is the largest geometry, which has no meaning. For all other creators the current size counts.
 fn virtual_size(footer: &Footer) -> (&'static str, u64) {
     let geometry = Geometry::of_footer(footer);
     let by_geometry = [*b"vpc ", *b"qemu"].contains(&footer.creator_application);
@@ -202,7 +202,7 @@ fn virtual_size(footer: &Footer) -> (&'static str, u64) {
     }
 }
 
-/// The footer of a new disk; `data_offset` is where its dynamic header is.
+/// The footer of a new disk. `data_offset` is the offset of its dynamic header.
 pub(super) fn new(
     subformat: Subformat,
     size: u64,
@@ -240,7 +240,8 @@ pub(super) fn new(
     footer
 }
 
-/// Give a footer another virtual size. It becomes ours: readers derive the size of some creators' disks from the geometry.
+/// Set the virtual size. The creator becomes `CREATOR`, because readers derive the size of some creators' disks from
+/// the geometry.
 pub(super) fn set_size(footer: &mut Footer, size: u64) {
     let geometry = Geometry::to_note(size);
     footer.current_size = size.into();

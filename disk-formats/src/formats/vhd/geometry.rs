@@ -2,7 +2,7 @@
 
 use super::spec::{Footer, SECTOR};
 
-/// A geometry. Guests of today use none; some programs derive the size from it.
+/// A CHS geometry. Current guests do not use it; some programs derive the size from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Cylinders.
@@ -13,14 +13,14 @@ pub struct Geometry {
     pub sectors_per_track: u8,
 }
 
-/// Sectors of the largest geometry.
+/// Number of sectors of the largest geometry.
 const MAX_SECTORS: u64 = 65535 * 16 * 255;
 
 impl Geometry {
-    /// The largest: it says nothing about the size.
+    /// The largest geometry: it says nothing about the size.
     pub const MAX: Self = Self { cylinders: 65535, heads: 16, sectors_per_track: 255 };
 
-    /// The geometry of a disk of `size` bytes. Its product may be less than the size.
+    /// The geometry of a disk of `size` bytes. It may address less than `size`.
     #[must_use]
     pub fn of_size(size: u64) -> Self {
         let total = (size / SECTOR).min(MAX_SECTORS);
@@ -43,8 +43,8 @@ impl Geometry {
         }
     }
 
-    /// The geometry to note for a disk of `size` bytes: one that addresses exactly these, or the largest. Programs differ in
-    /// whose disks they take the size from the geometry; none does where it is the largest.
+    /// The geometry to store for a disk of `size` bytes: one that addresses exactly this size, or else the largest.
+    /// Programs differ in whether they derive the size from the geometry; none does so from the largest one.
     #[must_use]
     pub fn to_note(size: u64) -> Self {
         let geometry = Self::of_size(size);
@@ -61,7 +61,7 @@ impl Geometry {
         }
     }
 
-    /// Bytes that it addresses.
+    /// The number of bytes that it addresses.
     #[must_use]
     pub fn size(&self) -> u64 {
         u64::from(self.cylinders) * u64::from(self.heads) * u64::from(self.sectors_per_track) * SECTOR
@@ -78,7 +78,7 @@ mod tests {
             let geometry = Geometry::of_size(sectors * SECTOR);
             (geometry.cylinders, geometry.heads, geometry.sectors_per_track)
         };
-        // By hand: 64 MiB is 7,710 tracks of 17, 1 GiB is 33,288 tracks of 63. Then each limit.
+        // Calculated by hand: 64 MiB is 7,710 tracks of 17, 1 GiB is 33,288 tracks of 63. Then each limit.
         assert_eq!(chs(131_072), (963, 8, 17));
         assert_eq!(chs(2_097_152), (2080, 16, 63));
         assert_eq!(chs(65535 * 16 * 63 - 1), (65534, 16, 63));

@@ -1,4 +1,5 @@
-//! Images with false fields: every field out of range is named, and no content makes the code panic or reach outside the file.
+//! Images with invalid fields: the error names every field that is out of range, and no content causes a panic or an
+//! access outside of the file.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -137,7 +138,7 @@ fn either_footer_serves() {
         &|image| image[end - 500] ^= 1,
         &|image| image[end - 512..].fill(0),
         &|image| image.truncate(end - 512),
-        // In the middle of the last block: the part before the cut can be read.
+        // Truncate in the middle of the last block: the part before the cut is readable.
         &|image| image.truncate(end - 512 - 2048),
     ];
     for (number, damage) in damages.into_iter().enumerate() {
@@ -153,19 +154,19 @@ fn either_footer_serves() {
             "{number}"
         );
         assert_eq!(check_in(&file, false).expect("a file").worst(), None, "{number}");
-        // And it can be written.
+        // It is writable, too.
         let disk = open(&file, None, false).expect("a disk");
         disk.write_now(0, &stamped(4)).expect("a write");
         disk.write_now(SIZE - SECTOR, &stamped(4)).expect("a write");
     }
-    // Both gone: damaged, by name.
+    // If both copies are damaged, the error says so.
     let mut image = image;
     image[8] ^= 1;
     image[end - 500] ^= 1;
     assert!(refusal(&image).contains("footer checksum"));
 }
 
-/// Every request that a disk can get.
+/// All kinds of requests.
 fn use_it(file: &CrashFile, over: Option<&CrashFile>, random: &mut Random) -> bool {
     let _ = check_in(file, false);
     let mut opened = false;
@@ -188,7 +189,7 @@ fn use_it(file: &CrashFile, over: Option<&CrashFile>, random: &mut Random) -> bo
     opened
 }
 
-/// Images with some bytes changed, the checksums right or wrong: refused or used, without a panic.
+/// Images with some bytes changed, with right or wrong checksums: they are refused or usable, without a panic.
 #[test]
 fn no_content_makes_it_panic() {
     let base = parent();
@@ -199,7 +200,7 @@ fn no_content_makes_it_panic() {
         let number = round % 2;
         let mut image = images[number].clone();
         for _ in 0..1 + random.below(4) {
-            // Mostly the metadata: footers, header, BAT, the first bitmap.
+            // Mostly metadata: footers, header, BAT, the first bitmap.
             let at = match random.below(8) {
                 0..3 => random.below(512),
                 3..6 => 512 + random.below(HEADER_SIZE as u64),

@@ -1,4 +1,4 @@
-//! One image of a chain, as the chain reads it.
+//! One image of a chain, as the block map resolves it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::host::store::{Store, io_error};
 use crate::map::block_map::{Base, Claim};
 use crate::map::chain_map;
 
-/// How its data lie.
+/// How the data are stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
     /// All sectors in order from the start of the file.
@@ -23,17 +23,17 @@ pub(super) enum Shape {
 pub(super) struct Layer {
     pub(super) store: Arc<dyn Store>,
     pub(super) shape: Shape,
-    /// Bytes that show through from above: its virtual size, or less where an image above it is smaller.
+    /// Virtual size in bytes, or less if an image above is smaller: the part that is visible from the top.
     pub(super) size: u64,
-    /// Bytes of the file; the top's grows.
+    /// Size of the file in bytes. That of the top image grows.
     pub(super) len: AtomicU64,
 }
 
-/// BAT entries of a run of blocks.
+/// BAT entries of consecutive blocks.
 pub(super) struct Entries {
     first: u64,
     entries: Vec<u32>,
-    /// New blocks of a disk without a parent: all of them is there, whatever their bitmaps on disk say.
+    /// New blocks of a disk without a parent: they are present as a whole, whatever their bitmaps on disk say.
     whole: Vec<u64>,
 }
 
@@ -42,7 +42,7 @@ impl Entries {
         Self { first, entries, whole: Vec::new() }
     }
 
-    /// Have all of each block be there for which `whole` is true.
+    /// Mark the blocks for which `whole` is true as present as a whole.
     pub(super) fn complete(&mut self, whole: impl Fn(u64) -> bool) {
         let blocks = self.first..self.first + self.entries.len() as u64;
         self.whole = blocks.filter(|block| whole(*block)).collect();
@@ -54,7 +54,7 @@ impl Entries {
     }
 }
 
-/// Entries of a BAT as they are on disk.
+/// Read entries of the BAT from the file.
 pub(super) fn read_bat(
     store: &dyn Store,
     layout: &Layout,
@@ -70,7 +70,7 @@ impl chain_map::Layer for Layer {
     type Entries = Entries;
 
     fn is_costly(&self, shift: u32) -> bool {
-        // More than 16 bitmaps.
+        // A granule needs more than 16 bitmaps.
         matches!(&self.shape, Shape::Sparse(layout) if layout.block_shift + 4 < shift)
     }
 
@@ -108,12 +108,12 @@ impl chain_map::Layer for Layer {
             let block = at >> layout.block_shift;
             let within = at & (layout.block_size() - 1);
             let part = (layout.block_size() - within).min(offset + len - at);
-            // A parent may be smaller than its child: what lies behind it is not in it.
+            // A parent may be smaller than its child, and has no entries beyond its end.
             let inside = block < u64::from(layout.entries);
             let entry = if inside { entries.get(block)? } else { UNALLOCATED };
             if entry != UNALLOCATED {
                 let data = self.checked(layout, entry)? + within;
-                // Where the whole granule would start in the file.
+                // Offset at which the whole granule would start in the file.
                 let base = Base { file, offset: data.wrapping_sub(at - offset) };
                 if at == offset && file == 0 {
                     claim.set_top(data);
@@ -134,7 +134,7 @@ impl chain_map::Layer for Layer {
 }
 
 impl Layer {
-    /// The byte offset of a block's data, if the block can be there.
+    /// The byte offset of a block's data, if the entry is valid.
     fn checked(&self, layout: &Layout, entry: u32) -> Result<u64, IoError> {
         let (bitmap, end) = layout.block_range(entry);
         if layout.hits_metadata(bitmap, end) {
@@ -156,11 +156,11 @@ impl Layer {
     ) -> Result<(), IoError> {
         let within = (at & (layout.block_size() - 1)) / SECTOR;
         let first = (at - granule) / SECTOR;
-        // A block that the file ends in has what is there; and nothing is there beyond the disk's end.
+        // Of a truncated block, the sectors inside the file are present. No sectors are present beyond the disk's end.
         let data = layout.data_at(entry) + within * SECTOR;
         let len = self.len.load(Ordering::Acquire);
         let there = len.saturating_sub(data).min(self.size.saturating_sub(at)).min(part) / SECTOR;
-        // A granule is at most what one sector of bitmap describes, and does not straddle two.
+        // A granule is at most as large as the range of one bitmap sector, and does not straddle two.
         let bit = within % SECTORS_PER_BITMAP_SECTOR;
         let mut bits = [0; SECTOR as usize];
         let sector_of_bitmap = within / SECTORS_PER_BITMAP_SECTOR * SECTOR;

@@ -1,4 +1,4 @@
-//! Where things are in the file of a dynamic or differencing disk: the dynamic header, checked once.
+//! The file layout of a dynamic or differencing disk, from its checked dynamic header.
 
 use std::io;
 
@@ -8,12 +8,13 @@ use super::spec::{DynamicHeader, HEADER_SIZE, HEADER_VERSION, SECTOR, SPARSE_COO
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 
-/// Entries of a BAT at the most: 1 GiB of table would be read to memory else. 2,040 GiB in blocks of 2 MiB have 1,044,480.
+/// Maximum number of entries of a BAT, which bounds the table in memory to 256 MiB. A disk of 2,040 GiB with blocks of
+/// 2 MiB has 1,044,480.
 pub(super) const MAX_ENTRIES: u32 = 1 << 26;
 
-/// Alignment of the data of blocks, where there is space for it.
+/// Alignment of block data, unless the space is needed.
 const ALIGNMENT: u64 = 4096;
-/// Bytes of a file in which a BAT entry can name a block.
+/// Size in bytes of the part of a file that BAT entries can address.
 pub(super) const REACH: u64 = UNALLOCATED as u64 * SECTOR;
 
 /// A checked dynamic header.
@@ -27,20 +28,20 @@ pub(super) struct Layout {
     pub(super) bat: u64,
     /// Entries of the BAT.
     pub(super) entries: u32,
-    /// Power of two of the block size.
+    /// Base-2 logarithm of the block size.
     pub(super) block_shift: u32,
-    /// Bytes of a block's bitmap, whole sectors.
+    /// Size of a block's bitmap in bytes: whole sectors.
     pub(super) bitmap: u64,
 }
 
 impl Layout {
-    /// Bytes of a block's data.
+    /// Size of a block's data in bytes.
     pub(super) fn block_size(&self) -> u64 {
         1 << self.block_shift
     }
 
-    /// Boundary of the data of new blocks: guests' pages are to meet the file system's blocks. Where that would put the last
-    /// blocks of a full disk out of the table's reach, they are packed.
+    /// Alignment of the data of new blocks, so that guest pages match the file system's blocks. If that would put the
+    /// last blocks of a full disk beyond the reach of BAT entries, blocks are only aligned to sectors.
     pub(super) fn alignment(&self) -> u64 {
         let alignment = ALIGNMENT.min(self.block_size());
         let pitch = (self.bitmap + self.block_size()).next_multiple_of(alignment);
@@ -51,7 +52,7 @@ impl Layout {
         }
     }
 
-    /// The ranges of the file that are no blocks: the copy of the footer, the dynamic header, the BAT.
+    /// The ranges of the file that are not blocks: the copy of the footer, the dynamic header, the BAT.
     pub(super) fn metadata(&self) -> [(u64, u64); 3] {
         let header = (self.header, self.header + HEADER_SIZE as u64);
         [(0, SECTOR), header, (self.bat, self.bat + Self::bat_bytes(self.entries))]
@@ -62,28 +63,28 @@ impl Layout {
         self.metadata().iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Whether `[start, end)` of the file lies over one of them.
+    /// Whether `[start, end)` of the file overlaps one of them.
     pub(super) fn hits_metadata(&self, start: u64, end: u64) -> bool {
         self.metadata().iter().any(|(from, to)| start < *to && *from < end)
     }
 
-    /// Where the block of an entry lies in the file, bitmap and data.
+    /// The range of a block in the file: bitmap and data.
     pub(super) fn block_range(&self, entry: u32) -> (u64, u64) {
         (Self::bitmap_at(entry), self.data_at(entry) + self.block_size())
     }
 
-    /// Blocks that the virtual size has.
+    /// Number of blocks of the virtual size.
     pub(super) fn used_entries(&self) -> u32 {
-        // At most 2,040 GiB in blocks of 512 bytes; checked to fit.
+        // At most 2,040 GiB in blocks of 512 bytes, which was checked to fit.
         self.size.div_ceil(self.block_size()) as u32
     }
 
-    /// Bytes of the BAT on disk: whole sectors.
+    /// Size of the BAT on disk in bytes: whole sectors.
     pub(super) fn bat_bytes(entries: u32) -> u64 {
         (u64::from(entries) * 4).next_multiple_of(SECTOR)
     }
 
-    /// Bytes of the bitmap of blocks of this size.
+    /// Size in bytes of the bitmap of a block of this size.
     pub(super) fn bitmap_bytes(block_size: u64) -> u64 {
         (block_size / SECTOR).div_ceil(8).next_multiple_of(SECTOR)
     }
@@ -99,7 +100,7 @@ impl Layout {
     }
 }
 
-/// Read and check the dynamic header at `at` of a disk of `size` bytes.
+/// Read and check the dynamic header at offset `at` of a disk of `size` bytes.
 pub(super) fn read(
     store: &dyn Store,
     at: u64,
@@ -168,12 +169,12 @@ fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout,
     })
 }
 
-/// The ranges of the file that hold the locators' paths. The space around them is no more than a hint.
+/// The ranges of the file that have the locators' paths. The size of the space reserved for a path is not reliable.
 pub(super) fn locator_paths(header: &DynamicHeader, len: u64) -> Vec<(u64, u64)> {
     locator_areas(header, len).map(|(_, at, bytes, _)| (at, at + bytes)).collect()
 }
 
-/// The locators' areas: `(offset, bytes of the path, bytes of the area)` of those that lie in a file of `len` bytes.
+/// The parent locators inside a file of `len` bytes: `(slot, offset, bytes of the path, bytes reserved)`.
 pub(super) fn locator_areas(
     header: &DynamicHeader,
     len: u64,
@@ -183,7 +184,7 @@ pub(super) fn locator_areas(
             return None;
         }
         let (at, bytes) = (locator.data_offset.get(), u64::from(locator.data_length.get()));
-        // Sectors by the specification, bytes by those who wrote it.
+        // Reserved space is in sectors by the specification, but many programs write bytes.
         let space = match u64::from(locator.data_space.get()) {
             sectors if sectors < SECTOR => sectors * SECTOR,
             bytes => bytes,
@@ -197,7 +198,7 @@ pub(super) fn locator_areas(
 mod tests {
     use super::*;
 
-    /// What Microsoft has tried, 512 KiB and 2 MiB, must hold the largest disk in full.
+    /// The block sizes that Microsoft tested, 512 KiB and 2 MiB, must have space for all blocks of the largest disk.
     #[test]
     fn the_largest_disk_has_space_for_all_its_blocks() {
         let layout = |size: u64, shift: u32| {

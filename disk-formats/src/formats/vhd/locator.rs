@@ -1,17 +1,17 @@
-//! Parent locators: how a differencing disk names its parent, and which files that may mean here.
+//! Parent locators: the paths by which a differencing disk refers to its parent, and the host paths to try for them.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::layout::locator_areas;
 use super::spec::{DynamicHeader, ParentLocator, SECTOR, platform};
-use crate::formats::parents::{base_name, relative, unix_path};
+use crate::formats::parents::{base_name, unix_path, windows_path};
 use crate::host::store::Store;
 
-/// Longest path that is read, in bytes.
+/// Maximum length in bytes of a path that is read.
 const MAX_PATH: u64 = 64 << 10;
 
-/// The files that could be the parent, the likeliest first: relative to the child, absolute, beside the child.
+/// Paths that the parent may have, the most likely first: relative to the child, absolute, in the child's directory.
 pub(super) fn candidates(store: &dyn Store, header: &DynamicHeader) -> io::Result<Vec<PathBuf>> {
     let folder = store.path().parent().unwrap_or(Path::new(""));
     let (mut relative, mut absolute, mut beside) = (Vec::new(), Vec::new(), Vec::new());
@@ -27,7 +27,7 @@ pub(super) fn candidates(store: &dyn Store, header: &DynamicHeader) -> io::Resul
                 let name = text(&path);
                 match name.starts_with('/') {
                     true => absolute.push(PathBuf::from(name)),
-                    // A path of another system says nothing here but the file's name.
+                    // Of a Windows path, only the file name is usable here.
                     false => beside.extend(base_name(&name).map(|name| folder.join(name))),
                 }
             }
@@ -55,7 +55,7 @@ pub(super) fn candidates(store: &dyn Store, header: &DynamicHeader) -> io::Resul
     Ok(all)
 }
 
-/// UTF-16 little-endian; old writers stored bytes.
+/// Decode UTF-16 little-endian; old writers stored bytes.
 fn text(bytes: &[u8]) -> String {
     let wide = bytes.len().is_multiple_of(2) && bytes.chunks_exact(2).all(|unit| unit != [0, 0]) && {
         bytes.iter().skip(1).step_by(2).any(|high| *high == 0) || String::from_utf8(bytes.to_vec()).is_err()
@@ -77,25 +77,25 @@ fn text(bytes: &[u8]) -> String {
     decoded.trim_end_matches('\0').to_owned()
 }
 
-/// A locator to be written.
+/// A locator to write.
 #[derive(Debug)]
 pub(super) struct NewLocator {
     pub(super) platform_code: [u8; 4],
-    /// The path as it is stored.
+    /// The encoded path.
     pub(super) path: Vec<u8>,
 }
 
 impl NewLocator {
-    /// Bytes that its area takes.
+    /// Bytes reserved for the path.
     pub(super) fn space(&self) -> u64 {
         (self.path.len() as u64).next_multiple_of(SECTOR)
     }
 
-    /// Its entry in the dynamic header, where the path is at `offset`.
+    /// Its entry in the dynamic header, for a path at `offset`.
     pub(super) fn at(&self, offset: u64) -> ParentLocator {
         ParentLocator {
             platform_code: self.platform_code,
-            // Bytes, as everybody has it.
+            // In bytes, as other programs write it.
             data_space: (self.space() as u32).into(),
             data_length: (self.path.len() as u32).into(),
             reserved: 0.into(),
@@ -111,20 +111,17 @@ impl NewLocator {
     }
 }
 
-/// The locators from `child` to `parent`, both absolute and without links, and the parent's name. `None` where the path has
-/// characters that they cannot hold.
+/// The locators from `child` to `parent`, and the parent's name. Both paths are absolute and resolved. `None` if a path
+/// cannot be encoded.
 pub(super) fn new(child: &Path, parent: &Path) -> Option<(Vec<NewLocator>, [u8; 512])> {
-    let relative = relative(child.parent()?, parent)?;
-    let relative = relative.to_str().filter(|path| !path.contains('\\'))?.replace('/', "\\");
-    let relative = if relative.starts_with("..") { relative } else { format!(".\\{relative}") };
     let wide = |path: &str| path.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
     let locators = vec![
-        NewLocator { platform_code: platform::W2RU, path: wide(&relative) },
+        NewLocator { platform_code: platform::W2RU, path: wide(&windows_path(child, parent)?) },
         NewLocator { platform_code: platform::W2KU, path: wide(parent.to_str()?) },
     ];
     let mut name = [0; 512];
     let units = parent.file_name()?.to_str()?.encode_utf16();
-    // One unit stays zero.
+    // The last unit stays zero.
     for (slot, unit) in name.chunks_exact_mut(2).take(255).zip(units) {
         slot.copy_from_slice(&unit.to_be_bytes());
     }

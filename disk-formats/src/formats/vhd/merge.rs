@@ -1,7 +1,8 @@
 //! Merging a differencing disk into its parent.
 //!
-//! After a power failure, or when it was stopped, the child reads as it did, and merging again continues. The parent has a new
-//! time stamp before anything is copied, which the child knows: other disks with this parent are refused from then on.
+//! After a power failure, or if the caller stops the merge, the child's data are unchanged, and another merge
+//! continues. Before data are copied, the parent gets a new time stamp that only this child has recorded: other
+//! children are refused from then on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,13 +39,13 @@ impl Merge for Image {
         drop(parent);
         let base = Self::open(&path, Access::default())?;
         if let Some(header) = self.child_header() {
-            // Locked: no other process changes it any more.
+            // The file is locked now: no other process changes it any more.
             self.check_parent(&base, rules).map_err(|bad| bad.of(self.file.path()))?;
             let noted = header.parent_time_stamp.get();
             let accepted = stamp::accepts(noted, &base.found.footer, stamp::modified(&base.file));
             announce(&*self.file, &*base.file, accepted)?;
         }
-        // As they are now.
+        // Read the images again, with their new time stamps.
         let (image, base) = (Self::of(self.file)?, Self::of(base.file)?);
         let below = chain::open_stamped(base, rules)?;
         let alone = || Ok(chain::alone(image.clone())?);
@@ -52,8 +53,9 @@ impl Merge for Image {
     }
 }
 
-/// Give the parent a new time stamp and have the child note it, so that the child opens at every moment, and other disks
-/// with this parent do not once anything is copied. `accepted`: the child accepts the parent as it is, and not by force.
+/// Give the parent a new time stamp, and record it in the child, so that the child can be opened at any moment, and
+/// other children are refused as soon as data were copied. `accepted`: the child accepts the parent as it is, without
+/// `any_time`.
 pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) -> Result<(), OpenError> {
     let os = |path: &Path| {
         let path = path.into();
@@ -61,7 +63,7 @@ pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) ->
     };
     let (mut above, mut below) = (Editor::open(child)?, Editor::open(parent)?);
     let Some(mut header) = above.sparse.as_ref().map(|sparse| sparse.header) else { return Ok(()) };
-    // Children that have noted this stamp stay valid until the first copy.
+    // Children that have recorded this stamp stay valid until data are copied.
     let same = match header.parent_time_stamp.get() {
         noted if accepted && noted != 0 => noted,
         _ => below.footer.time_stamp.get(),

@@ -1,4 +1,4 @@
-//! Rebase: another parent for a differencing disk.
+//! Rebase: changes the parent of a differencing disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::chain::{self, Image};
 use super::create::locators;
 use super::edit::Editor;
 use crate::error::OpenError;
-use crate::formats::chain::{Member, refuse_loop, refuse_no_child};
+use crate::formats::chain::{Member, refuse_loop, require_differencing};
 use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::rebase::Rebase;
@@ -24,17 +24,20 @@ impl Rebase for Image {
         chain::open(path, Access::READ_ONLY, rules)
     }
 
-    /// Its identity, its time stamp and the paths to it.
+    /// Records the parent's identity, time stamp and paths.
     fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
         let base = Self::open(parent, Access::READ_ONLY)?;
         let (id, stamp) = (base.found.footer.unique_id, base.stamp_to_note());
         refuse_loop(child, base, rules)?;
-        let os =
-            |source| OpenError::Os { path: child.into(), action: "cannot write the parent's place", source };
+        let os = |source| OpenError::Os {
+            path: child.into(),
+            action: "cannot write the parent's location",
+            source,
+        };
         let (locators, name) = locators(child, parent).map_err(os)?;
         let image = Self::open(child, Access::default())?;
         let mut editor = Editor::open(&*image.file)?;
-        refuse_no_child(&image)?;
+        require_differencing(&image)?;
         let Some(mut header) = editor.sparse.as_ref().map(|sparse| sparse.header) else {
             let reason = "is no differencing disk any more".to_owned();
             return Err(OpenError::Unsupported { path: child.into(), reason });

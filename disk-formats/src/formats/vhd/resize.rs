@@ -1,4 +1,4 @@
-//! Resize: another virtual size for an image.
+//! Resize: changes the virtual size of an image.
 
 use std::io;
 use std::sync::Arc;
@@ -7,19 +7,21 @@ use super::edit::{Editor, Sparse};
 use super::footer::{self, Found, Source, Subformat};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
 use crate::error::OpenError;
+use crate::formats::field::BadField;
+use crate::formats::file_info::check_shrink;
 use crate::host::store::{Store, last_nonzero};
 
-/// Bytes looked at, or zeroed, at once.
+/// Bytes that are zeroed at once.
 const CHUNK: u64 = 1 << 20;
 
-/// Give a VHD the virtual size `size`. Growing adds zeros. Shrinking needs `shrink`, and a tail that holds nothing but
-/// zeros: the guest must have freed it before.
+/// Change the virtual size of a VHD to `size`. Growing adds zeros. Shrinking needs `shrink`, and a tail that reads as
+/// zeros: the guest must discard it first.
 ///
-/// After a power failure the disk has the old size or the new one.
+/// After a power failure the disk has either the old size or the new one.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] for sizes that the kind of disk cannot have, and where the tail holds data;
-/// [`OpenError::Unsupported`] where shrinking is not allowed or the disk has a saved state; the host's error.
+/// [`OpenError::Invalid`] for sizes that the kind of disk does not support, and if the tail holds data;
+/// [`OpenError::Unsupported`] if shrinking is not allowed, or the disk has a saved state; the host's error.
 pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(), OpenError> {
     resize_in(&*store, size, shrink)
 }
@@ -32,19 +34,12 @@ pub(super) fn resize_in(store: &dyn Store, size: u64, shrink: bool) -> Result<()
     if size == editor.size {
         return Ok(());
     }
-    if size < editor.size {
-        if !shrink {
-            let reason = format!("it has {} bytes: to make it smaller, allow it (--shrink)", editor.size);
-            return Err(OpenError::Unsupported { path: path.into(), reason });
-        }
-        if let Some(at) = first_data(&editor, size).map_err(os)? {
-            return Err(OpenError::Invalid {
-                path: path.into(),
-                field: "size",
-                value: format!("{size} bytes"),
-                expected: format!("at least {} bytes: there is data", at + SECTOR),
-            });
-        }
+    check_shrink(path, editor.size, size, shrink)?;
+    if size < editor.size
+        && let Some(at) = first_data(&editor, size).map_err(os)?
+    {
+        let expected = format!("at least {} bytes: there is data", at + SECTOR);
+        return Err(BadField::new("size", format!("{size} bytes"), expected).of(path));
     }
     match editor.subformat {
         Subformat::Fixed => resize_fixed(&mut editor, size),
@@ -54,7 +49,7 @@ pub(super) fn resize_in(store: &dyn Store, size: u64, shrink: bool) -> Result<()
 }
 
 fn resize_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
-    // The footer changes its place while the disk is the smaller of the two sizes: both places are outside of it.
+    // The footer moves while the disk has the smaller of the two sizes: both offsets are outside of it.
     match size > editor.size {
         true => grow_fixed(editor, size),
         false => shrink_fixed(editor, size),
@@ -63,14 +58,14 @@ fn resize_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
 
 fn grow_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
     let (store, old, len) = (editor.store, editor.size, editor.store.len()?);
-    // Says the old size still, and may be the end of the file already after a crash.
+    // This footer still has the old size, because after a crash it may already be the end of the file.
     let moved = if len < size + FOOTER_SIZE as u64 { editor.put_footer(size) } else { Ok(()) };
     if let Err(error) = moved.and_then(|()| store.reserve(old, size)) {
-        // As it was.
-        let _ = store.cut_back(len);
+        // Restore the file.
+        let _ = store.undo_growth(len);
         return Err(error);
     }
-    // The old footer, and what else lay behind the disk.
+    // Zero the old footer, and everything else beyond the old end of the disk.
     let behind = len.min(size).saturating_sub(old);
     store.write_zeroes(old, behind, false)?;
     store.sync()?;
@@ -94,7 +89,7 @@ fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
     let (store, old, end) = (editor.store, editor.size, editor.end()?);
     let Some(Sparse { header, layout, table }) = &editor.sparse else { return Ok(()) };
     if size > old {
-        // What lies behind the end of the disk in its last block becomes readable.
+        // The part of the last block beyond the end of the disk becomes readable.
         let last = table.get((old >> layout.block_shift) as usize).copied().unwrap_or(UNALLOCATED);
         let within = old & (layout.block_size() - 1);
         if last != UNALLOCATED && within != 0 {
@@ -104,7 +99,7 @@ fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
         }
     }
     let needed = size.div_ceil(layout.block_size()) as usize;
-    // If there is space for the table, changing the footer is enough.
+    // If the table has space for the new entries, it is enough to change the footer.
     let (header, new_table) = (
         *header,
         (needed > layout.entries as usize).then(|| {
@@ -124,7 +119,7 @@ fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
     editor.put_footer(end)
 }
 
-/// Entries that the old size did not reach, as whoever wrote the disk has left them: unallocated from now on.
+/// Mark the entries beyond the old size as unallocated, whatever the program that wrote them left there.
 fn clear_entries(
     store: &dyn Store,
     bat: u64,
@@ -160,7 +155,8 @@ fn zero(store: &dyn Store, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The last sector from `from` on that does not read as zeros, by this image alone: sectors of a parent count as well.
+/// The last sector at or after `from` that does not read as zeros in this image alone. Sectors that hide a parent's
+/// data count, too.
 fn first_data(editor: &Editor<'_>, from: u64) -> io::Result<Option<u64>> {
     let Some(Sparse { layout, table, .. }) = &editor.sparse else {
         return last_nonzero(editor.store, from, editor.size);

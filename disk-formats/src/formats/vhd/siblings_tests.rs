@@ -26,7 +26,7 @@ use crate::host::crash::{CrashFile, Image};
 use crate::host::store::Store;
 use crate::image::{Content, Overlay};
 
-/// The tools; the root is fixed, or has blocks of as many bytes.
+/// The tools. The root is fixed, or has blocks of this size.
 struct Vhd {
     fixed: bool,
     block_size: u32,
@@ -47,7 +47,7 @@ fn header_of(file: &CrashFile) -> Result<(super::spec::DynamicHeader, layout::La
         .map_err(|bad| format!("{bad:?}"))
 }
 
-/// Open a chain as `chain.rs` does files: each parent must be the one that its child has noted.
+/// Open a chain as `chain.rs` does for files: each parent must be the one that its child has recorded.
 fn open(chain: &[CrashFile], read_only: bool, stamped: bool) -> Result<Box<dyn Format>, String> {
     let top = chain.first().ok_or("no images")?;
     let image = found(top)?;
@@ -168,7 +168,7 @@ impl Tools for Vhd {
             Overlay::new(Content::over(&above, &over), Content::over(&*under, &to), !self.fixed);
         overlay.write(0..image.size.min(under.info().capacity), |_| true).map_err(text)?;
         under.flush().map_err(text)?;
-        // The format of a fixed disk knows no files here.
+        // A fixed disk has no files in these tests.
         parent.sync().map_err(text)
     }
 

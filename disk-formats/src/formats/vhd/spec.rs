@@ -7,26 +7,28 @@ use crate::formats::signature;
 
 /// First eight bytes of a footer.
 pub const COOKIE: [u8; 8] = signature::VHD_COOKIE;
-/// Feature bit that is always set.
+/// Feature bit that is always 1.
 pub const FEATURE_RESERVED: u32 = 0x2;
 /// Version 1.0 of the format.
 pub const FILE_FORMAT_VERSION: u32 = 0x0001_0000;
-/// Data offset of a fixed disk: none.
+/// Data offset of a fixed disk, which has no dynamic header.
 pub const NO_DATA_OFFSET: u64 = u64::MAX;
-/// Seconds from the Unix epoch to that of the format, 2000-01-01 00:00:00 UTC.
+/// Seconds from 1970-01-01 to the format's epoch, 2000-01-01 00:00:00 UTC.
 pub const EPOCH: u64 = 946_684_800;
 
-/// Our name as a creator. Readers take the size of unknown creators from the current size, which is exact.
+/// Creator of images that this program writes. Readers take the size of unknown creators' disks from the current size,
+/// which is exact.
 pub(super) const CREATOR: [u8; 4] = *b"pdsk";
 /// Bytes of a sector.
 pub const SECTOR: u64 = 512;
 /// Bytes of a footer.
 pub const FOOTER_SIZE: usize = signature::VHD_FOOTER_SIZE;
-/// Bytes of a footer as written before Virtual PC 2004: the last, a zero, is missing.
+/// Bytes of a footer that was written before Virtual PC 2004: it lacks the last byte, which is zero.
 pub const OLD_FOOTER_SIZE: usize = signature::OLD_VHD_FOOTER_SIZE;
-/// Largest virtual size of a dynamic or differencing disk, 2,040 GiB: its blocks are found by 32-bit sector numbers.
+/// Largest virtual size of a dynamic or differencing disk, 2,040 GiB: BAT entries are 32-bit sector numbers.
 pub const MAX_SPARSE_SIZE: u64 = 0xFF00_0000 * SECTOR;
-/// Largest virtual size of a fixed disk, 16 TiB. The format has no limit; many programs stop at 2,040 GiB.
+/// Largest virtual size of a fixed disk that is supported, 16 TiB. The format has no limit; many programs stop at 2,040
+/// GiB.
 pub const MAX_FIXED_SIZE: u64 = 16 << 40;
 /// First eight bytes of a dynamic header.
 pub const SPARSE_COOKIE: [u8; 8] = *b"cxsparse";
@@ -38,7 +40,7 @@ pub const HEADER_SIZE: usize = 1024;
 pub const UNALLOCATED: u32 = u32::MAX;
 /// The usual block size, 2 MiB.
 pub const DEFAULT_BLOCK_SIZE: u32 = 2 << 20;
-/// Sectors whose bits make up one sector of a bitmap: 2 MiB of data.
+/// Number of sectors that one sector of a bitmap describes: 2 MiB of data.
 pub const SECTORS_PER_BITMAP_SECTOR: u64 = 8 * SECTOR;
 
 /// Values of [`Footer::disk_type`].
@@ -47,7 +49,7 @@ pub mod disk_type {
     pub const NONE: u32 = 0;
     /// Raw data, then the footer.
     pub const FIXED: u32 = 2;
-    /// Blocks allocated when they are first written.
+    /// Blocks that are allocated at their first write.
     pub const DYNAMIC: u32 = 3;
     /// Blocks over a parent.
     pub const DIFFERENCING: u32 = 4;
@@ -71,9 +73,9 @@ pub struct Footer {
     pub creator_application: [u8; 4],
     /// Its version, major and minor in 16 bits each.
     pub creator_version: U32,
-    /// The host it ran on.
+    /// The host that it ran on.
     pub creator_host_os: [u8; 4],
-    /// Virtual size in bytes when the disk was made.
+    /// Virtual size in bytes at creation.
     pub original_size: U64,
     /// Virtual size in bytes.
     pub current_size: U64,
@@ -89,7 +91,7 @@ pub struct Footer {
     pub checksum: U32,
     /// Identity of the disk.
     pub unique_id: [u8; 16],
-    /// 1 where a saved state of a machine belongs to the disk.
+    /// 1 if a saved state of a virtual machine belongs to the disk.
     pub saved_state: u8,
     /// Zero.
     pub reserved: [u8; 427],
@@ -116,7 +118,7 @@ pub mod platform {
     pub const MACX: [u8; 4] = *b"MacX";
 }
 
-/// One way to find the parent of a differencing disk.
+/// A reference to the parent of a differencing disk.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ParentLocator {
@@ -128,7 +130,7 @@ pub struct ParentLocator {
     pub data_length: U32,
     /// Zero.
     pub reserved: U32,
-    /// Where the path is in the file, in bytes.
+    /// Offset of the path in the file in bytes.
     pub data_offset: U64,
 }
 
@@ -148,17 +150,17 @@ pub struct DynamicHeader {
     pub max_table_entries: U32,
     /// Bytes of a block's data; a power of two.
     pub block_size: U32,
-    /// As a footer's.
+    /// As that of the footer.
     pub checksum: U32,
     /// Identity of the parent.
     pub parent_unique_id: [u8; 16],
-    /// The parent's time stamp when the child was made.
+    /// The parent's time stamp at the creation of the child.
     pub parent_time_stamp: U32,
     /// Zero.
     pub reserved1: U32,
     /// Name of the parent, UTF-16 big-endian, padded with zeros.
     pub parent_unicode_name: [u8; 512],
-    /// Ways to the parent.
+    /// References to the parent.
     pub parent_locators: [ParentLocator; 8],
     /// Zero.
     pub reserved2: [u8; 256],
@@ -168,14 +170,14 @@ const _: () = assert!(size_of::<DynamicHeader>() == HEADER_SIZE);
 const _: () = assert!(std::mem::offset_of!(DynamicHeader, parent_unique_id) == 40);
 const _: () = assert!(std::mem::offset_of!(DynamicHeader, parent_locators) == 576);
 
-/// The checksum of a structure: one's complement of the sum of its bytes but the checksum's own.
+/// The checksum of a structure: one's complement of the sum of all bytes except those of the checksum.
 fn checksum(bytes: &[u8], stored: &U32) -> u32 {
     let sum = |bytes: &[u8]| bytes.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
     !sum(bytes).wrapping_sub(sum(stored.as_bytes()))
 }
 
 impl DynamicHeader {
-    /// The checksum that its other bytes call for.
+    /// The checksum of the other bytes.
     #[must_use]
     pub fn computed_checksum(&self) -> u32 {
         checksum(self.as_bytes(), &self.checksum)
@@ -188,7 +190,7 @@ impl DynamicHeader {
 }
 
 impl Footer {
-    /// The checksum that its other bytes call for.
+    /// The checksum of the other bytes.
     #[must_use]
     pub fn computed_checksum(&self) -> u32 {
         checksum(self.as_bytes(), &self.checksum)

@@ -1,18 +1,19 @@
-//! The time stamp of an image, by which differencing disks detect that their parent was changed.
+//! The time stamp of an image. Differencing disks detect by it that their parent has changed.
 //!
-//! A child notes the stamp of its parent's footer, also where that is 0, as of images that other programs made. A
-//! session that changes what an image reads gives the footer a new stamp, which is on stable storage before the first
-//! change: from then on the children are refused. A new stamp is later than every stamp that the image had and later
-//! than the last modification of its file, so no child can have noted it before.
+//! A child records the time stamp of its parent's footer, even if it is 0, as in images of some other programs. Before
+//! the first change of an image's content after an open, the footer gets a new stamp, on stable storage: from then on
+//! the children are refused. A new stamp is later than all earlier stamps of the image and later than the last
+//! modification of its file, so no child can have recorded it before.
 //!
-//! Other programs stamp a parent seldom or never, and some note the modification time of its file ([`accepts`]). How
-//! much a footer's stamp means depends on the program that wrote it: images that were made here have our name as their
-//! creator; images of other programs get a mark in reserved bytes with our first stamp ([`mark`]).
+//! Other programs rarely or never update the stamp of a parent, and some record the modification time of its file
+//! ([`accepts`]). How reliable a stamp is depends on the program that wrote it. Images created by this program have it
+//! as their creator. Images of other programs get a mark in reserved bytes of the footer with the first stamp by this
+//! program ([`mark`]).
 //!
-//! A merge changes the parent, and its child must go on opening at every moment. The parent first gets a new stamp and,
-//! in reserved bytes of its footer, the old stamp as an equivalent ([`announce`]); then the child notes the new one;
-//! then the parent drops the other ([`settle`]). Other programs ignore the reserved bytes and see two stamps that
-//! differ.
+//! A merge changes the parent, and its child must be valid at every moment. First the parent gets a new stamp, and the
+//! old stamp as an equivalent one in reserved bytes of its footer ([`announce`]). Then the child records the new stamp.
+//! Then the parent drops the equivalent stamp ([`settle`]). Other programs ignore the reserved bytes and see two
+//! different stamps.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,45 +23,46 @@ use super::spec::{CREATOR, EPOCH, Footer};
 use crate::host::backing::BackingFile;
 use crate::host::store::Store;
 
-/// Where in [`Footer::reserved`] the second stamp is: behind what other programs are known to use.
+/// Offset in [`Footer::reserved`] of the equivalent stamp, beyond the bytes that other programs are known to use.
 const SECOND_AT: usize = 408;
-/// What precedes it.
+/// The tag before the equivalent stamp.
 const SECOND_TAG: [u8; 4] = *b"same";
-/// Where the mark of a stamp of ours is: a tag, the stamp, and [`WAS_ZERO`] or 0.
+/// Offset of the mark: a tag, the stamp that it belongs to, and [`WAS_ZERO`] or 0.
 const MARK_AT: usize = 416;
 const MARK_TAG: [u8; 4] = *b"pdsk";
-/// The image had no stamp before it got one here.
+/// The image had the stamp 0 before this program changed it.
 const WAS_ZERO: u8 = 1;
 
-/// Now, as the kernel stamps files: never later than the modification time of a file that is written afterwards.
+/// The current time by the clock that the kernel uses for files: never later than the modification time of a file that
+/// is written afterwards.
 pub(super) fn now() -> SystemTime {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     UNIX_EPOCH + Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or(0))
 }
 
-/// Seconds since 2000; the ends of the range for times outside of it.
+/// Seconds since 2000, clamped to the range.
 pub(super) fn of_time(time: SystemTime) -> u32 {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()).saturating_sub(EPOCH);
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
-/// When a file was modified last.
+/// Modification time of a file.
 pub(super) fn modified(file: &BackingFile) -> Option<u32> {
     file.file().metadata().ok().and_then(|stat| stat.modified().ok()).map(of_time)
 }
 
-/// The stamp that follows `old` in a file that was modified at `modified`: later than both, also where the clock stands or has
-/// gone back. Never 0, which a child takes for any.
+/// The stamp after `old` for a file that was modified at `modified`: later than both, even if the clock has not advanced or
+/// was set back. Never 0, which is the value of images without a stamp.
 fn next(old: u32, now: u32, modified: Option<u32>) -> u32 {
     match old.max(modified.unwrap_or(0)).checked_add(1) {
         Some(least) => now.max(least),
-        // The end of the range, in 2136: at least another one.
+        // The end of the range, in 2136: only a different stamp is possible.
         None if old == 1 => 2,
         None => 1,
     }
 }
 
-/// Give a footer a new stamp: what the image reads is about to change. It is sealed, and not written.
+/// Give the footer a new stamp, before the content of the image changes. The footer is sealed, but not written.
 pub(super) fn renew(footer: &mut Footer, store: &dyn Store) {
     let modified = store.backing().and_then(modified);
     let (old, marked) = (footer.time_stamp.get(), mark(footer));
@@ -82,20 +84,22 @@ fn set_mark(footer: &mut Footer, stamp: u32, flag: u8) {
     }
 }
 
-/// The flag of the mark, where the footer's stamp is the one that was written with it: another program may have changed it since.
+/// The flag of the mark. `None` if there is no mark, or if its stamp differs from the footer's: another program has
+/// changed that since.
 fn mark(footer: &Footer) -> Option<u8> {
     let stamp = footer.reserved.get(MARK_AT..)?.strip_prefix(&MARK_TAG)?;
     let (stamp, flag) = stamp.split_first_chunk::<4>()?;
     (u32::from_be_bytes(*stamp) == footer.time_stamp.get()).then(|| flag.first().copied())?
 }
 
-/// Give a footer a new stamp while the image still reads as it did: children that noted `same` stay valid.
+/// Give the footer a new stamp while the content of the image is unchanged: children that have recorded `same` stay
+/// valid.
 pub(super) fn announce(footer: &mut Footer, store: &dyn Store, same: u32) {
     renew(footer, store);
     set_second(footer, Some(same));
 }
 
-/// What the image reads is about to change, after [`announce`].
+/// Drop the equivalent stamp of [`announce`], before the content of the image changes.
 pub(super) fn settle(footer: &mut Footer) {
     set_second(footer, None);
 }
@@ -110,7 +114,7 @@ fn set_second(footer: &mut Footer, stamp: Option<u32>) {
                 tag.copy_from_slice(&SECOND_TAG);
                 *value = stamp.to_be_bytes();
             }
-            // What others have there stays.
+            // Bytes of other programs are kept.
             None if *tag == SECOND_TAG => {
                 tag.fill(0);
                 value.fill(0);
@@ -121,19 +125,19 @@ fn set_second(footer: &mut Footer, stamp: Option<u32>) {
     footer.seal();
 }
 
-/// The stamp that says the same as that of the footer.
+/// The stamp that is equivalent to the footer's.
 fn second(footer: &Footer) -> Option<u32> {
     let (tag, value) = footer.reserved.get(SECOND_AT..)?.split_at_checked(4)?;
     (*tag == SECOND_TAG).then(|| value.first_chunk().copied().map(u32::from_be_bytes))?
 }
 
-/// Whether a child that has noted `noted` accepts the image as its parent, as the image is.
+/// Whether a child that has recorded `noted` accepts the image as its parent.
 ///
-/// - The footer's stamp counts, and the one that says the same.
-/// - 0 is the stamp of an image without one, or what a program notes that compares no time. It counts until an image
-///   without a stamp gets one here.
-/// - Other programs note the modification time of the file. It counts, whatever they have in the footer, unless the stamp is ours
-///   and later, as after each change of ours.
+/// - The footer's stamp is accepted, and the equivalent one.
+/// - 0 is the stamp of an image without a stamp, or of a child whose program does not compare stamps. It is accepted
+///   until this program gives an image with the stamp 0 another one.
+/// - Other programs record the modification time of the file. It is accepted whatever the footer's stamp is, unless
+///   this program wrote a later stamp, as it does before each change.
 pub(super) fn accepts(noted: u32, footer: &Footer, modified: Option<u32>) -> bool {
     let (stamp, marked) = (footer.time_stamp.get(), mark(footer));
     let ours = marked.is_some() || footer.creator_application == CREATOR;
@@ -157,11 +161,11 @@ mod tests {
 
     #[test]
     fn a_new_stamp_is_later_whatever_the_clock_says() {
-        // The clock goes on, stands, goes back.
+        // The clock has advanced, has not advanced, was set back.
         assert_eq!(next(100, 200, Some(150)), 200);
         assert_eq!(next(100, 100, Some(100)), 101);
         assert_eq!(next(100, 50, Some(100)), 101);
-        // A file that was modified later than it was stamped: a child may have noted that.
+        // The file was modified after it was stamped, and a child may have recorded the modification time.
         assert_eq!(next(100, 120, Some(120)), 121);
         assert_eq!(next(100, 110, Some(u32::MAX - 1)), u32::MAX);
         assert_eq!(next(0, 0, None), 1);
@@ -179,7 +183,7 @@ mod tests {
         assert!(accepts(0, &footer(100), None));
         assert!(!accepts(99, &footer(100), Some(500)));
         assert!(accepts(500, &footer(100), Some(500)), "the file's");
-        // Stamped by us in the second in which it was modified before, and is modified again.
+        // Stamped by this program in the same second in which another program had modified it.
         let stamp = next(100, 500, Some(500));
         assert!(!accepts(500, &footer(stamp), Some(500)));
         assert!(!accepts(100, &footer(next(100, 100, Some(100))), Some(100)), "all in one second");
@@ -193,7 +197,8 @@ mod tests {
         footer
     }
 
-    /// A parent without a stamp may be copied, which changes the time of the file. What is written here is noticed.
+    /// A parent without a stamp may be copied, which changes the modification time. Changes by this program are
+    /// detected.
     #[test]
     fn parents_without_a_stamp_may_be_copied_and_not_written() {
         for mut parent in [footer(0), foreign(0)] {
@@ -209,13 +214,13 @@ mod tests {
             renew(&mut parent, &file);
             assert!(!accepts(0, &parent, None), "nor later");
             assert_eq!(parent.checksum.get(), parent.computed_checksum());
-            // Another program stamps it: what was here is not known any more.
+            // Another program stamps it: the mark does not apply any more.
             parent.time_stamp = 5.into();
             assert!(accepts(0, &parent, None));
         }
     }
 
-    /// Some programs note the time of the file though the stamp in the footer is later.
+    /// Some programs record the modification time, although the footer's stamp is later.
     #[test]
     fn a_stamp_of_another_program_is_no_reason_to_refuse() {
         let mut parent = foreign(900);

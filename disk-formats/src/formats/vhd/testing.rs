@@ -20,7 +20,7 @@ use crate::map::block_map::DEFAULT_MEMORY;
 
 pub(super) const SIZE: u64 = 128 << 10;
 pub(super) const SECTORS: u64 = SIZE / SECTOR;
-/// What the sectors of the parent hold: this and their number.
+/// Base of the sector values of the parent; the sector's number is added.
 pub(super) const PARENT: u64 = 1 << 40;
 
 pub(super) fn stamped(value: u64) -> [u8; SECTOR as usize] {
@@ -29,7 +29,7 @@ pub(super) fn stamped(value: u64) -> [u8; SECTOR as usize] {
     bytes
 }
 
-/// The value of a sector; `None` where it is torn or mixed.
+/// The value of a sector; `None` if it is torn.
 pub(super) fn value_of(bytes: &[u8]) -> Option<u64> {
     let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     (bytes == stamped(value)).then_some(value)
@@ -47,7 +47,7 @@ pub(super) fn parent() -> CrashFile {
     CrashFile::new((0..SECTORS).flat_map(|sector| stamped(PARENT + sector)).collect())
 }
 
-/// The disk in `file`, over `parent` where there is one.
+/// The disk in `file`, over `parent` if there is one.
 pub(super) fn open(
     file: &CrashFile,
     parent: Option<&CrashFile>,
@@ -72,7 +72,7 @@ pub(super) fn layout_of(file: &CrashFile) -> Result<(Found, DynamicHeader, Layou
     Ok((found, header, layout))
 }
 
-/// A dynamic or differencing disk as a layer.
+/// The layer of a dynamic or differencing disk.
 pub(super) fn layer(file: &CrashFile, layout: Layout) -> Layer {
     let len = AtomicU64::new(file.len().expect("a length"));
     Layer { store: Arc::new(file.clone()), shape: Shape::Sparse(layout), size: layout.size, len }
@@ -100,7 +100,7 @@ pub(super) fn open_over(
     ))
 }
 
-/// What a disk is whose footer was found.
+/// The description of a disk with this footer.
 pub(super) fn disk_info(found: &Found, read_only: bool) -> DiskInfo {
     DiskInfo {
         kind: Kind { format: "vhd", subformat: None },

@@ -1,5 +1,5 @@
-//! The tools that change an image in place: what they do, and that a power failure at any moment leaves the old disk or the
-//! new one.
+//! Tools that change an image in place: their results, and that a power failure at any moment leaves the old or the new
+//! disk.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::image::{Content, Overlay, RebaseCopy};
 use crate::map::extent::Extents;
 use crate::queue::conformance::Random;
 
-/// A disk with some blocks written, some of them with zeros, some twice.
+/// A disk with some blocks written, some with zeros, some twice.
 fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>) {
     let file = CrashFile::new(new_image(subformat, block_size));
     let base = parent();
@@ -51,12 +51,12 @@ fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>)
     (file.bytes(), values)
 }
 
-/// A file as those of a format.
+/// The file as the list of a format's files.
 fn stores(file: &CrashFile) -> [Arc<dyn Store>; 1] {
     [Arc::new(file.clone())]
 }
 
-/// Run `tool` on an image, and cut it everywhere. `good` looks at what is left: contents, sector by sector.
+/// Run `tool` on an image, and cut the file after every change. `good` checks the content of each state.
 fn crash(
     image: &[u8],
     over: Option<&CrashFile>,
@@ -115,7 +115,7 @@ fn compacting_keeps_the_contents_through_any_crash() {
             assert!(done.after <= done.before, "{done:?}");
         };
         states += crash(&image, over, compact, |left| same(left, &values));
-        // Once more changes nothing.
+        // A second run changes nothing.
         let file = CrashFile::new(image);
         compact(&file);
         let again = compact_in(&file, |_, _| true).expect("compacting");
@@ -130,7 +130,7 @@ fn blocks_of_zeros_go_and_the_last_blocks_fill_their_place() {
     let disk = open(&file, None, false).expect("a disk");
     for block in 0..8u64 {
         let value = if block % 2 == 0 { 0 } else { 7 };
-        // Written first, so that the zeros are not left out.
+        // Written first, so that the zeros are stored, too.
         disk.write_now(block * 4096, &stamped(1).repeat(8)).expect("a write");
         disk.write_now(block * 4096, &stamped(value).repeat(8)).expect("a write");
     }
@@ -160,7 +160,7 @@ fn resizing_keeps_the_contents_through_any_crash() {
                     && [0, grown - values.len()].contains(&new.len())
                     && new.iter().all(|value| *value == Some(0))
             });
-            // And back: what was added holds nothing.
+            // Shrink again: the added range has no data.
             let file = CrashFile::new(image.clone());
             resize(&file);
             let refused = resize_in(&file, SIZE, false).expect_err("a smaller size").to_string();
@@ -206,7 +206,7 @@ fn a_new_parent_is_named_or_the_old_one() {
     assert_eq!(header.parent_locators[1].data_length.get(), 1400);
 }
 
-/// A merge is interrupted: through the child, all reads as before. How much was shared with the child.
+/// A merge is interrupted: read through the child, all data are as before. Returns the number of bytes cloned.
 fn merge_and_crash(parent_image: &[u8], child_image: Vec<u8>) -> u64 {
     let child = CrashFile::new(child_image);
     let chain = |parent: &CrashFile| {
@@ -226,7 +226,7 @@ fn merge_and_crash(parent_image: &[u8], child_image: Vec<u8>) -> u64 {
     };
     let file = CrashFile::new(parent_image.to_vec());
     let done = merge(&file);
-    // The child is deleted now: only what was flushed counts.
+    // The child is deleted now, so only flushed changes count.
     let mut none = true;
     let nothing = |changes: usize| std::mem::take(&mut none).then(|| vec![false; changes]);
     file.after_crash(parent_image, file.len_of_log(), nothing, |image| {
@@ -260,7 +260,7 @@ fn merging_can_be_done_again_after_any_crash() {
     assert_eq!(merge_and_crash(&parent, child), 0, "blocks as small as this are read and written");
 }
 
-/// The same where whole blocks are cloned: one that the parent has not, one that it has.
+/// The same with clones of whole blocks: one that the parent does not have, one that it has.
 #[test]
 fn merging_by_clones_can_be_done_again_after_any_crash() {
     let image = |subformat, first: u64, value: u64| {
@@ -276,12 +276,13 @@ fn merging_by_clones_can_be_done_again_after_any_crash() {
     let half = image(Subformat::Dynamic, SECTORS / 2, 1 << 30);
     let whole = image(Subformat::Differencing, 0, 1 << 31);
     assert_eq!(merge_and_crash(&half, whole), SIZE);
-    // A block of which the child has all but the start: the part that is too short to clone, and the other block.
+    // A block of which the child has all but the start (the part is too short for a clone), and another block.
     let most = image(Subformat::Differencing, 8, 1 << 31);
     assert_eq!(merge_and_crash(&half, most), SIZE / 2);
 }
 
-/// What differs is copied, then the parent is switched: cut anywhere, the disk reads the same over the parent that it names.
+/// Differences are copied, then the parent is switched. After a cut anywhere, the disk reads the same data over the
+/// parent that it has recorded.
 #[test]
 fn a_new_parent_with_other_contents_changes_nothing_through_any_crash() {
     const NEW: [u8; 16] = [0xAB; 16];
@@ -332,7 +333,7 @@ fn a_new_parent_with_other_contents_changes_nothing_through_any_crash() {
     }
 }
 
-/// Where the copy of the footer is bad, the trailing one must last until it is good.
+/// If the copy of the footer is damaged, the trailing footer must be kept until the copy is repaired.
 #[test]
 fn a_bad_copy_of_the_footer_does_not_become_the_only_one() {
     let (mut image, values) = used(Subformat::Dynamic, 4096, 8);
@@ -341,7 +342,7 @@ fn a_bad_copy_of_the_footer_does_not_become_the_only_one() {
     crash(&image, None, resize, |left| same(&left[..values.len()], &values));
 }
 
-/// A fixed disk of which the second half is zeros, with `behind` bytes of something between its data and its footer.
+/// A fixed disk whose second half is zeros, with `behind` bytes between its data and its footer.
 fn fixed(behind: u64) -> Vec<u8> {
     let footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], std::time::SystemTime::now());
     let mut image = parent().bytes();
@@ -351,7 +352,7 @@ fn fixed(behind: u64) -> Vec<u8> {
     image
 }
 
-/// Cut anywhere, the disk has the old size or the new one, and holds what it held and zeros: no footer lies in its data.
+/// After a cut anywhere, the disk has the old or the new size, with its data and zeros: there is no footer in its data.
 #[test]
 fn resizing_a_fixed_disk_leaves_no_footer_in_its_data() {
     let mut states = 0;
@@ -380,7 +381,7 @@ fn resizing_a_fixed_disk_leaves_no_footer_in_its_data() {
             file.after_crash(&image, cut, pick, |bytes| {
                 states += 1;
                 good(&bytes, &[SIZE, size], &format!("cut at {cut}"));
-                // It can be done again, or something else.
+                // The same resize can be repeated, or another one made.
                 for again in [size, 3 * SIZE, SIZE / 2] {
                     let left = CrashFile::new(bytes.clone());
                     resize_in(&left, again, true).expect("resizing again");
@@ -395,7 +396,8 @@ fn resizing_a_fixed_disk_leaves_no_footer_in_its_data() {
     println!("{states} states after a crash");
 }
 
-/// Virtual PC goes by the geometry, which may leave out bytes at the end of a fixed disk: they stay, and the footer behind them.
+/// Virtual PC derives the size from the geometry, which may omit bytes at the end of a fixed disk. These bytes stay
+/// before the footer.
 #[test]
 fn a_new_stamp_of_a_fixed_disk_leaves_what_its_size_leaves_out() {
     let mut footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], std::time::SystemTime::now());
@@ -416,7 +418,7 @@ fn a_new_stamp_of_a_fixed_disk_leaves_what_its_size_leaves_out() {
     assert!(at == SIZE && found.time_stamp.get() > footer.time_stamp.get());
 }
 
-/// A fixed disk at work: what a crash leaves has another time stamp, or nothing was changed.
+/// After a crash of a fixed disk, either the time stamp has changed, or nothing.
 #[test]
 fn the_stamp_of_a_fixed_disk_is_flushed_before_its_data() {
     let image = fixed(0);
@@ -465,7 +467,7 @@ fn the_stamp_of_a_fixed_disk_is_flushed_before_its_data() {
     }
 }
 
-/// The space of a locator is a hint: a block in it that does not overlap the path is good.
+/// The reserved space of a locator is not reliable: a block in it that does not overlap the path is valid.
 #[test]
 fn the_hint_of_a_locators_space_costs_no_block() {
     let (image, values) = used(Subformat::Differencing, 4096, 5);
@@ -475,7 +477,7 @@ fn the_hint_of_a_locators_space_costs_no_block() {
     let header = editor.sparse.as_ref().expect("a header").header;
     let path = NewLocator { platform_code: *b"W2ru", path: vec![b'x'; 40] };
     editor.switch(header, None, Some(&[path])).expect("a switch");
-    // The locator claims the whole file.
+    // The locator reserves the whole file.
     let mut editor = Editor::open(&file).expect("a disk");
     let mut header = editor.sparse.as_ref().expect("a header").header;
     header.parent_locators[0].data_offset = SECTOR.into();
@@ -488,7 +490,7 @@ fn the_hint_of_a_locators_space_costs_no_block() {
     assert!(same(&disk.values().expect("contents"), &values));
 }
 
-/// What is cut off of a block is lost, and that is said.
+/// The truncated part of a block is lost, and is reported.
 #[test]
 fn a_block_that_is_cut_off_is_damage() {
     let (image, _) = used(Subformat::Dynamic, 16 << 10, 5);
@@ -509,7 +511,7 @@ fn compacting_stops_on_request() {
     assert!(done.moved > 0);
 }
 
-/// Space that runs out, at any moment: the disk is there with the old size or the new one, and has its footer.
+/// No space at any moment: the disk has the old or the new size, and its footer.
 #[test]
 fn resizing_without_space_leaves_the_disk_as_it_was() {
     for subformat in [Subformat::Dynamic, Subformat::Fixed] {
@@ -532,7 +534,7 @@ fn resizing_without_space_leaves_the_disk_as_it_was() {
     }
 }
 
-/// The host has no space for what is added, or fails the flush before it says so: the file is as it was.
+/// The host has no space for the added range, or fails the flush before the footer is changed: the file is as it was.
 #[test]
 fn a_fixed_disk_that_cannot_grow_has_its_old_file() {
     let image = fixed(0);

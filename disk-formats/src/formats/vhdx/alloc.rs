@@ -1,4 +1,4 @@
-//! The BAT of a disk that is written: pending changes, allocation of new blocks, and reclamation of freed ones.
+//! The BAT of a writable disk: pending changes, allocation of new blocks, and reclamation of freed ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -8,9 +8,9 @@ use super::layer::{Entries, read_bat};
 use super::layout::{ENTRY, Layout, Slot};
 use super::opened::Opened;
 use super::region::Run;
-use super::scan::{mark, scan};
+use super::scan::used_space;
 use super::sectors::Sectors;
-use super::space::{MAX_FILE, Space};
+use super::space::Space;
 use super::spec::{LOG_SECTOR, MIB};
 use crate::error::IoError;
 use crate::formats::field::BadField;
@@ -18,54 +18,37 @@ use crate::formats::sparse::Allocated;
 use crate::host::store::{Store, io_error};
 use crate::map::epochs::Epochs;
 
-/// Changes of the BAT in memory, and the map of the file.
+/// Changes of the BAT in memory, and the map of used space in the file.
 pub(super) struct Allocator {
     layout: Layout,
     space: Space,
-    /// By index: not recorded yet.
+    /// By index in the BAT: changes that are not recorded yet.
     pending: BTreeMap<u64, Entry>,
-    /// By index: being recorded.
+    /// By index in the BAT: changes that a flush is recording.
     recording: BTreeMap<u64, Entry>,
-    /// Partially present blocks whose bits on disk are stale: none is set.
+    /// Partially present blocks whose bitmaps on disk are stale: all their bits count as 0.
     fresh: BTreeSet<u64>,
     /// Space that pending changes free, with the index of the change.
     released: Vec<(u64, Run)>,
-    /// Space whose release is recorded, but which requests in flight may still use, with the epoch that must end.
+    /// Space whose release is recorded, but which requests in flight may still use, with the epoch that must end first.
     retired: Vec<(u64, Run)>,
 }
 
-/// What a flush has to record.
+/// The changes that one step of a flush records.
 pub(super) struct Batch {
     fresh: BTreeSet<u64>,
     released: Vec<(u64, Run)>,
 }
 
-/// Bytes of the sectors that one batch of pending entries changes, in BAT and bitmaps.
+/// Maximum number of bytes of BAT and bitmap sectors that one batch changes (approximate).
 const BATCH: u64 = 8 << 20;
 
 impl Allocator {
-    /// Read the table of an image, and check it.
+    /// Read and check the BAT of an image.
     pub(super) fn open(image: &Opened) -> io::Result<Result<Self, BadField>> {
         let len = image.store.len()?;
-        if len > MAX_FILE {
-            let expected = "at most 128 TiB for an image that is written";
-            return Ok(Err(BadField::new("file size", format!("{len} bytes"), expected)));
-        }
-        let mut space = Space::new(len.next_multiple_of(MIB));
-        for run in image.fixed_runs() {
-            // They were checked to be apart.
-            space.mark(run);
-        }
-        let mut refused = None;
-        scan(&*image.store, &image.layout, |index, entry| {
-            if refused.is_none() {
-                refused = mark(&mut space, &image.layout, index, entry, len);
-            }
-        })?;
-        if let Some(bad) = refused {
-            return Ok(Err(bad));
-        }
-        Ok(Ok(Self {
+        let used = used_space(image, len, "at most 128 TiB for an image that is written")?;
+        Ok(used.map(|(space, _)| Self {
             layout: image.layout,
             space,
             pending: BTreeMap::new(),
@@ -88,12 +71,12 @@ impl Allocator {
         self.pending.get(&index).or_else(|| self.recording.get(&index)).copied()
     }
 
-    /// The entry of a payload block.
+    /// The BAT entry of a payload block.
     pub(super) fn payload(&self, store: &dyn Store, block: u64) -> Result<Entry, IoError> {
         self.entry(store, self.layout.payload_index(block))
     }
 
-    /// The entries for a range, as they are in memory.
+    /// The BAT entries for a range, with pending changes.
     pub(super) fn entries(&self, store: &dyn Store, offset: u64, len: u64) -> Result<Entries, IoError> {
         let mut entries =
             Entries::read(store, &self.layout, offset, len).map_err(|error| io_error(&error))?;
@@ -101,10 +84,10 @@ impl Allocator {
         Ok(entries)
     }
 
-    /// Allocate a block, all zeros; `None` where it is allocated.
+    /// Allocate a zeroed block; `None` if it is allocated already.
     ///
     /// # Errors
-    /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
+    /// [`IoError::NoSpace`] or the host's error; the disk is unchanged.
     pub(super) fn allocate(
         &mut self,
         store: &dyn Store,
@@ -127,7 +110,7 @@ impl Allocator {
         let size = self.layout.block_size();
         let offset = match entry.holds_space() {
             true => {
-                // The block keeps the space that it had before it was trimmed.
+                // The block reuses the space that it kept when it was trimmed.
                 store.write_zeroes(entry.offset(), size, false)?;
                 entry.offset()
             }
@@ -141,7 +124,7 @@ impl Allocator {
         Ok(Some(Allocated { offset, whole }))
     }
 
-    /// A chunk's bitmap block, where it has none.
+    /// Allocate the bitmap block of a chunk if it has none.
     fn need_bitmap(&mut self, store: &dyn Store, chunk: u64) -> Result<(), IoError> {
         let index = self.layout.bitmap_index(chunk);
         if !self.entry(store, index)?.present() {
@@ -151,7 +134,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Free space, zeroed.
+    /// Take free space, and zero it.
     fn new_space(&mut self, store: &dyn Store, len: u64) -> Result<u64, IoError> {
         let before = self.space.end();
         let taken = self.space.take(len).ok_or(IoError::NoSpace)?;
@@ -172,13 +155,13 @@ impl Allocator {
         made.map(|()| taken.run.offset)
     }
 
-    /// Free a block, or mark one that was never allocated: it reads as zeros from now on. `false` where it does
-    /// already.
+    /// Free a block, so that it reads as zeros from now on. A block without space is only marked. `false` if it reads
+    /// as zeros already.
     pub(super) fn free(&mut self, store: &dyn Store, block: u64, to: Entry) -> Result<bool, IoError> {
         let index = self.layout.payload_index(block);
         let entry = self.entry(store, index)?;
         let idle = match entry.state() {
-            // Without a parent it reads as zeros.
+            // Without a parent, such a block reads as zeros already.
             State::NotPresent => !self.layout.has_parent,
             State::Undefined | State::Unmapped => entry.offset() == 0,
             State::Zero => true,
@@ -195,31 +178,31 @@ impl Allocator {
         Ok(true)
     }
 
-    /// Entries that wait to be recorded.
+    /// Number of entries that wait to be recorded.
     pub(super) fn changes(&self) -> usize {
         self.pending.len()
     }
 
-    /// All of a partially present block has been written: its bits are not needed any more.
+    /// All sectors of a partially present block have been written, so its bitmap is no longer needed.
     pub(super) fn complete(&mut self, block: u64, entry: Entry) {
         self.fresh.remove(&block);
         self.pending.insert(self.layout.payload_index(block), Entry::fully(entry.offset()));
     }
 
-    /// Whether the block's bits on disk are stale.
+    /// Whether the block's bitmap on disk is stale.
     pub(super) fn is_fresh(&self, block: u64) -> bool {
         self.fresh.contains(&block)
     }
 
-    /// Byte offset of the bitmap block of a chunk.
+    /// Byte offset of a chunk's bitmap block, if it has one.
     pub(super) fn bitmap(&self, store: &dyn Store, chunk: u64) -> Result<Option<u64>, IoError> {
         let entry = self.entry(store, self.layout.bitmap_index(chunk))?;
         Ok(entry.present().then(|| entry.offset()))
     }
 
-    /// Payload blocks with pending entries (or in a chunk with one), by falling index from below `below` on: as many as
-    /// change about [`BATCH`] bytes of sectors, counting the bits of fresh blocks. `below` becomes the index to go on
-    /// from, 0 after the last.
+    /// Payload blocks with pending entries, or with a pending bitmap block in their chunk, by descending index from
+    /// `below` (exclusive) on: as many as change about [`BATCH`] bytes of sectors, including the bitmaps of fresh
+    /// blocks. `below` is set to the index to continue from; 0 after the last.
     pub(super) fn pending_blocks(&self, below: &mut u64) -> BTreeSet<u64> {
         let bits = self.layout.bits_per_block() / 8;
         let (mut blocks, mut bytes) = (BTreeSet::new(), 0);
@@ -233,7 +216,7 @@ impl Allocator {
             bytes += if std::mem::replace(&mut last_entries, sector) == sector { 0 } else { LOG_SECTOR };
             let block = match self.layout.slot(*index) {
                 Slot::Payload(block) => block,
-                // With any block of its chunk.
+                // Any block of the chunk stands for its bitmap block.
                 Slot::Bitmap(chunk) => chunk << self.layout.ratio_shift(),
             };
             if self.fresh.contains(&block) {
@@ -247,8 +230,8 @@ impl Allocator {
         blocks
     }
 
-    /// Take the pending entries of these payload blocks, and of the bitmap blocks of their chunks, to be recorded, with the sectors
-    /// of the BAT as they are to be. An entry of another block in the same sector stays as it is on disk.
+    /// Move the pending entries of these payload blocks, and of the bitmap blocks of their chunks, to `recording`.
+    /// Returns the new content of their BAT sectors; other entries in these sectors are as on disk.
     pub(super) fn begin_record(
         &mut self,
         store: &dyn Store,
@@ -256,7 +239,7 @@ impl Allocator {
     ) -> io::Result<(Sectors, Batch)> {
         let (mut sectors, mut taken) = (Sectors::default(), BTreeMap::new());
         for block in blocks {
-            // A block is partially present no sooner than its chunk has a bitmap block.
+            // A partially present block requires its chunk's bitmap block.
             let chunk = self.layout.chunk(block);
             for index in [self.layout.bitmap_index(chunk), self.layout.payload_index(block)] {
                 if let Some(entry) = self.pending.get(&index) {
@@ -276,7 +259,7 @@ impl Allocator {
         Ok((sectors, Batch { fresh, released }))
     }
 
-    /// The batch is in the log, on stable storage, and in the file.
+    /// The batch is on stable storage in the log, and written in place.
     pub(super) fn recorded(&mut self, batch: Batch, epochs: &Epochs) {
         self.recording.clear();
         self.fresh.retain(|block| !batch.fresh.contains(block));
@@ -292,14 +275,14 @@ impl Allocator {
         self.released.extend(batch.released);
     }
 
-    /// Make retired space reusable that no request in flight can use any more, and deallocate it.
+    /// Make retired space reusable, and deallocate it, if no request in flight can use it any more.
     pub(super) fn reclaim(&mut self, store: &dyn Store, epochs: &Epochs) {
         let mut retired = std::mem::take(&mut self.retired);
         retired.retain(|(epoch, run)| {
             if !epochs.has_ended(*epoch) {
                 return true;
             }
-            // Where the host cannot, it stays allocated until the space is reused.
+            // If the host cannot deallocate it, it stays allocated until the space is reused.
             let _ = store.write_zeroes(run.offset, run.len, true);
             self.space.free(*run);
             false
@@ -307,7 +290,7 @@ impl Allocator {
         self.retired = retired;
     }
 
-    /// Bytes of the file with all of its blocks.
+    /// Size in bytes that the file needs for its blocks.
     pub(super) fn end(&self) -> u64 {
         self.space.end()
     }

@@ -2,29 +2,29 @@
 
 use super::spec::MIB;
 
-/// Bits of an entry that are its place in MiB.
+/// Lowest bit of the file offset (in MiB) in an entry.
 const OFFSET_SHIFT: u32 = 20;
 
-/// An entry as it is on disk.
+/// A BAT entry in its on-disk form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry(pub(super) u64);
 
-/// What a payload block is.
+/// The state of a payload block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Never written: the parent's, else zeros.
+    /// Not allocated: reads from the parent, or as zeros without a parent.
     NotPresent,
-    /// Freed: reads as zeros here.
+    /// Freed; this implementation reads zeros.
     Undefined,
     /// Zeros.
     Zero,
-    /// Trimmed: reads as zeros here.
+    /// Trimmed; this implementation reads zeros.
     Unmapped,
-    /// All of it is in the file.
+    /// All sectors are in the file.
     FullyPresent,
-    /// The sectors whose bits are set are in the file, the others the parent's.
+    /// Sectors whose bits are set are in the file; the others are read from the parent.
     PartiallyPresent,
-    /// A number without meaning.
+    /// A reserved value.
     Reserved(u8),
 }
 
@@ -36,22 +36,22 @@ impl Entry {
     /// A trimmed block.
     pub(super) const UNMAPPED: Self = Self(3);
 
-    /// A block at `offset`, all there. Bitmap blocks have the same entries.
+    /// A fully present block at `offset`. Bitmap blocks use the same entry.
     pub(super) fn fully(offset: u64) -> Self {
         Self(offset & !(MIB - 1) | 6)
     }
 
-    /// A block at `offset`, its sectors where the bitmap says so.
+    /// A partially present block at `offset`.
     pub(super) fn partially(offset: u64) -> Self {
         Self(offset & !(MIB - 1) | 7)
     }
 
-    /// The same, elsewhere.
+    /// The same entry with another offset.
     pub(super) fn moved(self, offset: u64) -> Self {
         Self(offset & !(MIB - 1) | self.0 & (MIB - 1))
     }
 
-    /// Byte offset in the file; 0 for none.
+    /// Byte offset in the file; 0 if there is none.
     pub(super) fn offset(self) -> u64 {
         self.0 >> OFFSET_SHIFT << OFFSET_SHIFT
     }
@@ -73,12 +73,12 @@ impl Entry {
         }
     }
 
-    /// Whether data are in the file.
+    /// Whether the block has data in the file.
     pub(super) fn present(self) -> bool {
         matches!(self.state(), State::FullyPresent | State::PartiallyPresent)
     }
 
-    /// Whether the entry holds space in the file: with data, or for a block that was trimmed.
+    /// Whether the entry has space in the file: for data, or kept by a trimmed block.
     pub(super) fn holds_space(self) -> bool {
         match self.state() {
             State::FullyPresent | State::PartiallyPresent => true,

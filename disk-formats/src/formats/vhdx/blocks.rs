@@ -1,13 +1,13 @@
 //! The blocks of an open VHDX: how they are allocated, freed and recorded, in a crash-consistent order.
 //!
-//! Order of writes. A block is allocated, all zeros, when it is first written; its BAT entry exists in memory only. A flush
+//! Order of writes. The first write to a block allocates it, zeroed; its BAT entry exists in memory only. A flush
 //! 1. calls fdatasync: allocation and payload are on stable storage, and so are the sectors that the previous flush wrote in place;
 //! 2. writes an entry of the log with the sectors of bitmaps and BAT, and calls fdatasync;
 //! 3. writes these sectors in place, without a flush: step 1 of the next flush covers them.
 //!
-//! Without changes of metadata, only step 1 is made. Many changes are recorded in batches, each with all steps, so that the
-//! memory of a flush is bounded. Freed blocks are reused only after the flush that records the change, and after every
-//! request that was mapped before has completed ([`Epochs`]).
+//! Without changes of metadata, a flush consists of step 1. Many changes are recorded in batches, each with all steps,
+//! so that the memory of a flush is bounded. Freed blocks are reused only after the flush that records the free, and
+//! after every request that was mapped before the free has completed ([`Epochs`]).
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::alloc::Allocator;
 use super::bat::Entry;
-use super::journal::{Journal, Visible};
+use super::journal::{DataGuid, Journal};
 use super::layer::{Entries, Layer};
 use super::layout::Layout;
 use super::record::Record;
@@ -31,10 +31,10 @@ use crate::map::block_map::Scan;
 use crate::map::chain_map::ChainMap;
 use crate::map::epochs::Epochs;
 
-/// Largest granule of the map of a differencing disk, where sectors may have entries of their own.
+/// Largest granule of a differencing disk's map. Its sectors may be in different places.
 const MAX_GRANULE_SHIFT: u32 = 21;
 
-/// Bytes of bitmap sectors that a flush holds in memory for one batch of dirty granules.
+/// Maximum number of bytes of bitmap sectors that a flush holds in memory for one batch of dirty granules.
 const BATCH: u64 = 8 << 20;
 
 /// A VHDX and its parents.
@@ -43,17 +43,17 @@ pub(super) type VhdxDisk = SparseDisk<VhdxBlocks>;
 /// The blocks of the top image.
 pub(super) struct VhdxBlocks {
     layout: Layout,
-    /// A file ends inside its last block.
+    /// Some file of the chain ends inside its last MiB.
     ragged: bool,
     epochs: Epochs,
-    /// `None` for a disk that is not written.
+    /// `None` for a read-only disk.
     writer: Option<Writer>,
 }
 
-/// What only a disk has that is written.
+/// State of a writable disk.
 struct Writer {
-    /// The data write GUID that a change of the data sets.
-    visible: Visible,
+    /// Which data write GUID the first change sets.
+    data_guid: DataGuid,
     journal: Mutex<Journal>,
 }
 
@@ -73,8 +73,9 @@ impl VhdxBlocks {
 }
 
 impl VhdxDisk {
-    /// The chain of `layers`, from the top down, whose first has `layout`. `files` are theirs, in the same order (none
-    /// in crash tests); `writer`: of a disk that is written. The map takes about `map_memory` bytes at the most.
+    /// The chain of `layers`, from the top down; `layout` is that of the top. `files` are their files in the same order
+    /// (empty in crash tests). `writer` is set for a writable disk. `map_memory` is the memory budget of the map in
+    /// bytes (approximate).
     pub(super) fn of_layers(
         info: DiskInfo,
         layout: Layout,
@@ -84,7 +85,7 @@ impl VhdxDisk {
         map_memory: u64,
     ) -> Self {
         let (allocator, journal) = writer.unzip();
-        let writer = |journal| Writer { visible: Visible::New, journal: Mutex::new(journal) };
+        let writer = |journal| Writer { data_guid: DataGuid::New, journal: Mutex::new(journal) };
         let blocks = VhdxBlocks {
             layout,
             ragged: layers.iter().any(|layer| layer.ragged),
@@ -94,27 +95,27 @@ impl VhdxDisk {
         Self::new(info, blocks, layers, files, allocator, map_memory)
     }
 
-    /// The same; its data will be known by this identity once they change.
+    /// Set the data write GUID that the first change will set.
     pub(super) fn with_identity(mut self, identity: Uuid) -> Self {
         if let Some(writer) = &mut self.blocks.writer {
-            writer.visible = Visible::Known(identity);
+            writer.data_guid = DataGuid::Known(identity);
         }
         self
     }
 
-    /// The same; it shares the epochs of the disk around it.
+    /// Share the epochs of the outer disk.
     pub(super) fn with_epochs(mut self, epochs: Option<&Epochs>) -> Self {
         self.blocks.epochs = epochs.cloned().unwrap_or_default();
         self
     }
 
-    /// Free the whole blocks of a range, or with `keep` only those that hold no space. Returns the ranges that remain
-    /// to be zeroed.
+    /// Free the whole blocks of a range; with `keep` only those without data in the file. Returns the ranges that
+    /// remain to be zeroed.
     fn free_whole(&self, offset: u64, len: u64, to: Entry, keep: bool) -> Result<Vec<(u64, u64)>, IoError> {
         let layout = &self.blocks.layout;
         let (size, end) = (layout.block_size(), offset + len);
         let first = offset.next_multiple_of(size).min(end);
-        // The last block is whole where the disk ends in it.
+        // If the disk ends in the last block, that block counts as whole.
         let last = if end == self.info().capacity { end } else { (end / size * size).max(first) };
         self.begin()?;
         let store = self.store()?;
@@ -136,7 +137,7 @@ impl VhdxDisk {
 
 impl Blocks for VhdxBlocks {
     type Layer = Layer;
-    /// `None` for a disk that is not written.
+    /// `None` for a read-only disk.
     type Allocator = Option<Allocator>;
 
     const HAS_END: bool = true;
@@ -161,16 +162,16 @@ impl Blocks for VhdxBlocks {
         &*layer.store
     }
 
-    /// The in-place writes of the last flush are not synced: a failed sync of the file may have lost them.
-    fn intact(&self, top: &Layer) -> Result<(), IoError> {
-        top.store.intact()
+    /// Before they are synced, the in-place writes of the last flush may be lost by a failed sync of the file.
+    fn check_flushes(&self, top: &Layer) -> Result<(), IoError> {
+        top.store.check_flushes()
     }
 
-    /// New identities, and a log that has begun.
+    /// Sets new GUIDs, and starts a log.
     fn begin(&self, top: &Layer, allocator: &Mutex<Option<Allocator>>) -> Result<(), IoError> {
         let writer = self.writer()?;
-        lock(&writer.journal)?.begin(writer.visible).map_err(host)?;
-        // Some programs leave the last block short.
+        lock(&writer.journal)?.begin(writer.data_guid).map_err(host)?;
+        // Some programs leave the last block truncated.
         let end = lock(allocator)?.as_ref().ok_or(IoError::ReadOnly)?.end();
         if top.store.len().map_err(host)? < end {
             top.store.set_size(end).map_err(host)?;
@@ -204,13 +205,13 @@ impl Blocks for VhdxBlocks {
         let allocator = allocator.as_mut().ok_or(IoError::ReadOnly)?;
         let new = allocator.allocate(&*top.store, &self.epochs, block)?;
         if new.is_some() {
-            // Not only the block: a new bitmap block may lie behind it.
+            // The end of the file, because a new bitmap block may follow the payload block.
             top.len.fetch_max(allocator.end(), Ordering::AcqRel);
         }
         Ok(new)
     }
 
-    /// A batch at a time: each is complete by itself, so that a crash between two leaves what a flush of the first alone would.
+    /// Records in batches. Each batch is complete: after a crash between two batches, the earlier ones are recorded.
     fn record(
         &self,
         top: &Layer,
@@ -218,7 +219,7 @@ impl Blocks for VhdxBlocks {
         allocator: &Mutex<Option<Allocator>>,
     ) -> Result<(), IoError> {
         let mut journal = lock(&self.writer()?.journal)?;
-        // Of blocks that are all new, bits of whole blocks are recorded.
+        // For new blocks, the bits of the whole block are recorded.
         let per_granule = (self.layout.bits_per_block() / 8).max(4096);
         let record = Record { layout: &self.layout, chain, store: &*top.store };
         let (mut scan, mut below, mut committed) = (Scan::default(), u64::MAX, false);
@@ -233,7 +234,7 @@ impl Blocks for VhdxBlocks {
             let done = match bitmaps.is_empty() && entries.is_empty() {
                 true if committed => Ok(()),
                 true => journal.sync(),
-                // Bits first: they have no meaning before the BAT has the block.
+                // Bitmaps first: they have no meaning before the BAT refers to the block.
                 false => journal.commit([bitmaps, entries], end),
             };
             committed = true;
@@ -267,7 +268,7 @@ impl Blocks for VhdxBlocks {
     }
 
     fn write_zeroes(disk: &VhdxDisk, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
-        // A fixed disk keeps its space.
+        // The space of a fixed disk stays allocated.
         let may_unmap = may_unmap && disk.info().discard.is_some();
         for (offset, len) in disk.free_whole(offset, len, Entry::ZERO, !may_unmap)? {
             disk.zero(offset, len, may_unmap)?;
@@ -275,7 +276,7 @@ impl Blocks for VhdxBlocks {
         Ok(())
     }
 
-    /// Without it the log stays, and the next open replays it.
+    /// If this fails, the log stays in the file, and the next open replays it.
     fn end(&self) -> Result<(), IoError> {
         lock(&self.writer()?.journal)?.close().map_err(host)
     }
@@ -285,7 +286,7 @@ impl Blocks for VhdxBlocks {
     }
 
     fn epochs(&self) -> Option<&Epochs> {
-        // A read-only disk frees nothing, and a fixed one keeps its blocks.
+        // A read-only disk frees nothing, and a fixed disk keeps its blocks.
         self.writer.as_ref().map(|_| &self.epochs)
     }
 

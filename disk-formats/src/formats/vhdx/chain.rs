@@ -1,4 +1,4 @@
-//! Opening a VHDX of any kind, and the parents of a differencing disk down to the last.
+//! Opening a VHDX of any kind, and the parents of a differencing disk down to the root.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::opened::{MEMORY, Opened, Replaying};
 use super::spec::MIB;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
-use crate::formats::chain::{Member, buffer_alignment, open_parents, refuse_no_child};
+use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
 use crate::formats::field::BadField;
 use crate::formats::file_info::file_info;
 use crate::formats::format::Format;
@@ -26,17 +26,17 @@ use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
 use crate::map::epochs::Epochs;
 
-/// An image by itself.
+/// One image of a chain.
 pub(crate) struct Image {
     pub(super) file: Arc<BackingFile>,
     pub(super) opened: Opened,
 }
 
 impl Image {
-    /// What a child notes of its parent.
+    /// The data write GUID, which a child records.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] for a parent without identity: its child could not detect that it has changed.
+    /// [`OpenError::Invalid`] for a parent without one: its child could not detect that it has changed.
     pub(super) fn linkage(&self) -> Result<Uuid, OpenError> {
         let guid = self.opened.headers.data_write_guid();
         match guid.is_nil() {
@@ -53,7 +53,7 @@ impl Image {
 impl Member for Image {
     const MEMORY: u64 = MEMORY;
 
-    /// A log is replayed in memory where nothing is written.
+    /// Replays a log in the file, or in memory if the image is opened read-only.
     fn open_within(path: &Path, access: Access, memory: u64) -> Result<Self, OpenError> {
         let os =
             |source| OpenError::Os { path: path.into(), action: "cannot read the VHDX's metadata", source };
@@ -64,7 +64,7 @@ impl Member for Image {
         let sector = opened.layout.sector.bytes();
         if let Some(direct) = file.direct().filter(|direct| direct.offset > sector) {
             let reason = format!(
-                "direct I/O moves {} bytes at the least here, and the disk has sectors of {sector}: open it with direct=off",
+                "direct I/O needs units of {} bytes here, but the disk has sectors of {sector}: open it with direct=off",
                 direct.offset
             );
             return Err(OpenError::Unsupported { path: path.into(), reason });
@@ -72,7 +72,7 @@ impl Member for Image {
         Ok(Self { file, opened })
     }
 
-    /// A VHD cannot be the parent of a VHDX: say so, rather than that it is no VHDX.
+    /// A VHD cannot be the parent of a VHDX: the error says so, instead of naming an invalid field.
     fn as_parent(path: &Path, error: OpenError) -> OpenError {
         let vhd =
             BackingFile::open(path, Access::READ_ONLY).is_ok_and(|file| has_footer(&file).unwrap_or(false));
@@ -112,7 +112,7 @@ impl Member for Image {
         Ok(locator.map(|locator| locator.candidates(self.file.path())).unwrap_or_default())
     }
 
-    /// Its data write GUID is the one that the child has noted.
+    /// Compares sector size and data write GUID of the parent with those that the child has recorded.
     fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), BadField> {
         check_sectors(self, parent)?;
         let Some(locator) = &self.opened.metadata.locator else { return Ok(()) };
@@ -128,7 +128,7 @@ impl Member for Image {
         Err(BadField::new("parent data write GUID", value, expected))
     }
 
-    fn names(&self, parent: &Self) -> bool {
+    fn has_parent_id(&self, parent: &Self) -> bool {
         let locator = self.opened.metadata.locator.as_ref();
         locator.is_some_and(|locator| locator.accepts(parent.opened.headers.data_write_guid()))
     }
@@ -137,12 +137,12 @@ impl Member for Image {
 /// Open a VHDX of any kind, with its parents.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] names the field that is wrong, or the parents that were tried; else as [`BackingFile::open`].
+/// [`OpenError::Invalid`] names the invalid field, or lists the parents that were tried; else as [`BackingFile::open`].
 pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
     open_with(path, access, parents, DEFAULT_MEMORY)
 }
 
-/// As [`open`]; the map takes about `map_memory` bytes at the most.
+/// As [`open`]. `map_memory` is the memory budget of the map in bytes (approximate).
 pub(crate) fn open_with(
     path: &Path,
     access: Access,
@@ -152,7 +152,7 @@ pub(crate) fn open_with(
     Ok(Arc::new(open_chain(Image::open(path, access)?, access, parents, map_memory)?))
 }
 
-/// The chain of an image.
+/// Open the chain of an image.
 pub(super) fn open_chain(
     image: Image,
     access: Access,
@@ -164,11 +164,11 @@ pub(super) fn open_chain(
     assemble(images, access, map_memory)
 }
 
-/// Open a differencing disk without its parents: sectors that it does not hold read as zeros. For tools that read, or
-/// fill, one image of a chain.
+/// Open a differencing disk without its parents. Sectors that it does not have read as zeros. For tools that read or
+/// fill a single image of a chain.
 ///
 /// # Errors
-/// As for [`open`]; [`OpenError::Unsupported`] for a disk of another kind.
+/// As for [`open`]; [`OpenError::Unsupported`] if it is not a differencing disk.
 pub fn open_alone(path: &Path, access: Access) -> Result<Arc<dyn Format>, OpenError> {
     Ok(Arc::new(alone(path, access)?))
 }
@@ -176,14 +176,14 @@ pub fn open_alone(path: &Path, access: Access) -> Result<Arc<dyn Format>, OpenEr
 /// As [`open_alone`].
 pub(super) fn alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
     let image = Image::open(path, access)?;
-    refuse_no_child(&image)?;
+    require_differencing(&image)?;
     assemble(vec![image], access, DEFAULT_MEMORY)
 }
 
-/// A disk whose image is the content of the disk `host`, in `store`. It shares the `epochs` of that disk.
+/// Open the image in `store`, which is the content of the disk `host`. The image shares the `epochs` of that disk.
 ///
 /// # Errors
-/// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and for sectors smaller than the host's.
+/// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and for sectors smaller than those of `host`.
 pub(crate) fn open_inside(
     store: Arc<dyn Store>,
     host: &DiskInfo,
@@ -199,7 +199,9 @@ pub(crate) fn open_inside(
     }
     let (own, around) = (disk.info().logical_sector.bytes(), host.logical_sector.bytes());
     if own < around {
-        return Err(refused(format!("it has sectors of {own} bytes, and the disk around it of {around}")));
+        return Err(refused(format!(
+            "it has sectors of {own} bytes, but the outer disk has sectors of {around}"
+        )));
     }
     Ok(Box::new(disk.with_epochs(epochs).inside()))
 }
@@ -231,7 +233,7 @@ fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenEr
     Ok(VhdxDisk::of_layers(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
 }
 
-/// The chain of these images, from the top down.
+/// The disk of a chain of images, from the top down.
 fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxDisk, OpenError> {
     let empty = || OpenError::Unsupported { path: "".into(), reason: "no images".into() };
     let top = images.first().ok_or_else(empty)?;
@@ -251,7 +253,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxD
     Ok(VhdxDisk::of_layers(info, layout, layers, files, writer, map_memory).with_id(id.into_bytes()))
 }
 
-/// Images as layers, from the top down.
+/// The layers of images, from the top down.
 pub(super) fn layers(images: impl Iterator<Item = Opened>) -> io::Result<Vec<Layer>> {
     let mut visible = u64::MAX;
     images
@@ -279,14 +281,14 @@ fn info(file: &BackingFile, images: &[Image]) -> DiskInfo {
     let mut info = file_info(file, kind, parameters.size, parameters.logical);
     info.physical_sector = parameters.physical.max(parameters.logical.bytes());
     let limits = |granularity| DiscardLimits { granularity, reads_zero: !parameters.has_parent };
-    // A fixed disk keeps its space.
+    // The space of a fixed disk stays allocated.
     info.discard =
         info.discard.filter(|_| !parameters.leave_allocated).map(|discard| limits(discard.granularity));
     info.buffer_alignment = buffer_alignment(images);
     info
 }
 
-/// Both must count in the same sectors.
+/// Child and parent must have the same logical sector size.
 pub(super) fn check_sectors(child: &Image, parent: &Image) -> Result<(), BadField> {
     let [own, other] = [child, parent].map(|image| image.opened.layout.sector.bytes());
     if own == other {

@@ -1,37 +1,36 @@
-//! Checking an image: all that is wrong with it in one run, and repairing what can be repaired.
+//! Check and repair: reports all defects of an image in one run.
 
 use std::io;
 use std::sync::Arc;
 
 use super::bat::{Entry, State};
 use super::header;
-use super::journal::{Journal, Visible};
+use super::journal::{DataGuid, Journal};
 use super::layout::{ENTRY, Layout, Slot};
 use super::log;
 use super::opened::{MEMORY, Opened, Replaying, settle};
 use super::region;
-use super::scan::{Scan, mark};
+use super::scan::{Scan, fixed_space, mark};
 use super::sectors::Sectors;
-use super::space::{MAX_FILE, Space};
-use super::spec::{MIB, REGION_TABLES_AT};
+use super::space::Space;
+use super::spec::REGION_TABLES_AT;
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 use crate::image::findings::{CheckReport, End, Severity};
 
-/// What repairing does about an entry of the BAT that points nowhere.
+/// The repairs of BAT entries, as the report names them: of invalid ones, and of harmless deviations.
 const LOST: &str = "unallocated: its data is lost";
 const CLEARED: &str = "cleared";
-/// What a leak is called.
+/// The field of a leak in the report.
 const LEAK: &str = "bytes of the file that nothing uses";
-/// Sectors of the BAT that are repaired at once: 8 MiB.
+/// Number of BAT sectors that are repaired at once: 8 MiB.
 const WAITING: usize = 2048;
 
-/// Check an image by itself, without its parents: all that is wrong, in one run. Where `repair` is set, repair what can be: the
-/// log is replayed, or dropped where it is damaged; a lost header or region table is written anew; entries of the BAT that
-/// point nowhere are taken out (their data is lost). A file without damage is cut behind what it uses, that of a fixed disk, too.
-///
+/// Check an image without its parents, and report all defects. With `repair`, replay the log, or drop it if it is
+/// damaged; write a lost header or region table again; remove invalid BAT entries, whose blocks lose their data. If the
+/// file has no damage, it is truncated after the last used space, even that of a fixed disk.
 /// # Errors
-/// The host's. What is wrong with the image is in the report.
+/// The host's. Defects of the image are in the report.
 pub(crate) fn check(store: Arc<dyn Store>, repair: bool, end: End) -> io::Result<CheckReport> {
     let mut report = CheckReport::default();
     let Some(opened) = open(store, repair, &mut report)? else { return Ok(report) };
@@ -48,7 +47,7 @@ pub(crate) fn check(store: Arc<dyn Store>, repair: bool, end: End) -> io::Result
     let space = check_table(&opened, &mut repairs, &mut report)?;
     if let Some(repairs) = repairs {
         let cut = match &space {
-            // What was lost may lie in what nothing uses.
+            // Lost data may be in the unused space.
             Some(space) if end == End::MayBeCut && !damaged(&report) && !repairs.lost => {
                 Some(space.used_end()).filter(|used| *used < space.end())
             }
@@ -72,14 +71,14 @@ fn damaged(report: &CheckReport) -> bool {
         || report.findings.iter().any(|finding| finding.severity == Severity::Damage)
 }
 
-/// Changes of region tables and BAT that repair them, written some at a time.
+/// Repairs of region tables and BAT, written in parts.
 struct Repairs<'a> {
     opened: &'a Opened,
     journal: Journal,
     sectors: Sectors,
-    /// Data are lost by them: children must become invalid.
+    /// Repairs lose data, so children must become invalid.
     lost: bool,
-    begun: Option<Visible>,
+    begun: Option<DataGuid>,
 }
 
 impl<'a> Repairs<'a> {
@@ -96,11 +95,11 @@ impl<'a> Repairs<'a> {
     }
 
     fn begin(&mut self) -> io::Result<()> {
-        let visible = if self.lost { Visible::New } else { Visible::Unchanged };
-        if self.begun != Some(visible) {
+        let data_guid = if self.lost { DataGuid::New } else { DataGuid::Unchanged };
+        if self.begun != Some(data_guid) {
             self.journal.close()?;
-            self.journal.begin(visible)?;
-            self.begun = Some(visible);
+            self.journal.begin(data_guid)?;
+            self.begun = Some(data_guid);
         }
         Ok(())
     }
@@ -113,7 +112,7 @@ impl<'a> Repairs<'a> {
         self.journal.commit([std::mem::take(&mut self.sectors)], self.opened.store.len()?)
     }
 
-    /// Write what is left, end the session, and cut the file where that is wanted.
+    /// Write the remaining repairs, close the log, and truncate the file to `cut`.
     fn close(mut self, cut: Option<u64>) -> io::Result<()> {
         self.flush()?;
         if cut.is_some() {
@@ -121,7 +120,7 @@ impl<'a> Repairs<'a> {
         }
         self.journal.close()?;
         if let Some(end) = cut {
-            // With the log closed nothing claims that the file is longer.
+            // With the log closed, no log entry requires a longer file.
             self.opened.store.set_size(end)?;
             self.opened.store.sync()?;
         }
@@ -129,7 +128,7 @@ impl<'a> Repairs<'a> {
     }
 }
 
-/// Headers and log, then what they lead to.
+/// Check headers and log, then read the structures that the headers refer to.
 fn open(store: Arc<dyn Store>, repair: bool, report: &mut CheckReport) -> io::Result<Option<Opened>> {
     let mut headers = match header::read(&*store)? {
         Ok(headers) => headers,
@@ -157,7 +156,7 @@ fn open(store: Arc<dyn Store>, repair: bool, report: &mut CheckReport) -> io::Re
                 report.add(Severity::Damage, bad, repair.then_some(dropped));
                 match repair {
                     true => headers.update(&*store, |header| header.log_guid = [0; 16])?,
-                    // To find what else is wrong.
+                    // Continue without the log, to find other defects.
                     false => headers.current.log_guid = [0; 16],
                 }
             }
@@ -171,7 +170,7 @@ fn open(store: Arc<dyn Store>, repair: bool, report: &mut CheckReport) -> io::Re
     Ok(opened.map_err(|bad| report.add(Severity::Damage, bad, None)).ok())
 }
 
-/// Check each entry of the BAT; what is in use, unless the file is too large to track.
+/// Check the entries of the BAT. Returns the used space, or `None` if the file is too large to track.
 fn check_table(
     opened: &Opened,
     repairs: &mut Option<Repairs<'_>>,
@@ -179,15 +178,13 @@ fn check_table(
 ) -> io::Result<Option<Space>> {
     let (store, layout, len) = (&*opened.store, &opened.layout, opened.store.len()?);
     report.total_blocks = layout.blocks();
-    if len > MAX_FILE {
-        let bad = BadField::new("file size", format!("{len} bytes"), "at most 128 TiB");
-        report.add(Severity::Damage, bad, None);
-        return Ok(None);
-    }
-    let mut space = Space::new(len.next_multiple_of(MIB));
-    for run in opened.fixed_runs() {
-        space.mark(run);
-    }
+    let mut space = match fixed_space(opened, len, "at most 128 TiB") {
+        Ok(space) => space,
+        Err(bad) => {
+            report.add(Severity::Damage, bad, None);
+            return Ok(None);
+        }
+    };
     let mut table = Table { layout, repairs, report, partial: (0, Vec::new()) };
     let mut scan = Scan::new(layout);
     while let Some(part) = scan.part(store, layout)? {
@@ -199,12 +196,12 @@ fn check_table(
     Ok(Some(space))
 }
 
-/// A BAT that is being checked, in the order of its indices.
+/// A BAT that is being checked in the order of its indices.
 struct Table<'a, 'b> {
     layout: &'a Layout,
     repairs: &'a mut Option<Repairs<'b>>,
     report: &'a mut CheckReport,
-    /// A chunk, and its partially present blocks, until its bitmap block is seen: at most 32,768.
+    /// A chunk and its partially present blocks (at most 32,768), until its bitmap block is reached.
     partial: (u64, Vec<u64>),
 }
 
@@ -229,14 +226,14 @@ impl Table<'_, '_> {
                     self.partial.1.push(block);
                 }
             }
-            // It comes behind the blocks of its chunk.
+            // The entry of the bitmap block follows those of the chunk's payload blocks.
             Slot::Bitmap(chunk) if entry.present() && self.partial.0 == chunk => self.partial.1.clear(),
             Slot::Bitmap(_) => {}
         }
         Ok(())
     }
 
-    /// The partially present blocks of the last chunk whose bitmap block was not seen.
+    /// Report the partially present blocks of the last chunk, because the chunk has no bitmap block.
     fn without_bitmap(&mut self) -> io::Result<()> {
         for block in std::mem::take(&mut self.partial.1) {
             let value = format!("partially present for block {block}");
@@ -265,14 +262,14 @@ impl Table<'_, '_> {
     }
 }
 
-/// The entry without what does no harm and should not be there.
+/// The entry without harmless deviations, and what was expected; `None` if it has none.
 fn tidied(entry: Entry, has_parent: bool) -> Option<(Entry, &'static str)> {
     if entry.reserved() != 0 {
         return Some((Entry(entry.0 & !(0x1_FFFF << 3)), "0 in the reserved bits"));
     }
     match entry.state() {
         State::NotPresent | State::Zero if entry.offset() != 0 => {
-            Some((Entry(entry.0 & 7), "no place in the file for a block that is not there"))
+            Some((Entry(entry.0 & 7), "offset 0 for a block that is not allocated"))
         }
         State::PartiallyPresent if !has_parent => {
             Some((Entry::fully(entry.offset()), "state 6, as there is no parent"))

@@ -1,4 +1,4 @@
-//! Making an image as small as its content allows.
+//! Compact: makes an image as small as its content allows.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::bat::{Entry, State};
 use super::edit::Editor;
-use super::journal::Visible;
+use super::journal::DataGuid;
 use super::layout::Slot;
 use super::region::Run;
 use super::scan::{Scan, scan};
@@ -16,18 +16,19 @@ use crate::error::OpenError;
 use crate::host::store::{Store, copy_run, last_nonzero};
 use crate::image::findings::Compacted;
 
-/// Blocks whose entries change together.
+/// Number of blocks whose entries are changed together.
 const BATCH: usize = 64;
-/// Blocks that are looked at in a pass over the table when they are moved, 16 bytes each.
+/// Maximum number of blocks that one pass over the BAT collects for moving, 16 bytes each.
 const MOVES: usize = 1 << 20;
 
-/// Release the blocks that hold nothing (zeros; of a differencing disk also blocks without a sector) and the space that
-/// trimmed blocks hold, move others into the gaps, and cut the file. A fixed disk keeps all of its blocks. A power
-/// failure leaves a good image at every moment. `progress` gets the blocks looked at and their number, and says whether
-/// to go on; stopping leaves a good image. Children are not concerned: what the disk reads stays the same.
+/// Free the empty blocks (all zeros; differencing disk: also blocks without a present sector) and the space that
+/// trimmed blocks keep, move other blocks into the gaps, and truncate the file. A fixed disk keeps all its blocks. The
+/// image is consistent after a power failure at any moment, and if `progress` stops the call. `progress` is called with
+/// the number of blocks examined and the total number, and returns whether to continue. Children stay valid, because
+/// the content of the disk is unchanged.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] for a damaged image; the host's error, after which the image is good.
+/// [`OpenError::Invalid`] for a damaged image; the host's error, after which the image is consistent.
 pub(crate) fn compact(
     store: Arc<dyn Store>,
     progress: impl FnMut(u64, u64) -> bool,
@@ -45,9 +46,9 @@ pub(crate) fn compact(
 }
 
 fn pack_down(editor: &mut Editor, progress: impl FnMut(u64, u64) -> bool) -> io::Result<Compacted> {
-    editor.begin(Visible::Unchanged)?;
+    editor.begin(DataGuid::Unchanged)?;
     let mut done = Compacted::default();
-    // A fixed disk keeps its blocks, whatever they hold.
+    // A fixed disk keeps its blocks, whatever they contain.
     let go_on = match editor.opened.metadata.parameters.leave_allocated {
         true => true,
         false => release(editor, &mut done.released, progress)?,
@@ -60,15 +61,7 @@ fn pack_down(editor: &mut Editor, progress: impl FnMut(u64, u64) -> bool) -> io:
     Ok(done)
 }
 
-/// Bytes of the block of an entry.
-fn size_of_slot(editor: &Editor, index: u64) -> u64 {
-    match editor.layout.slot(index) {
-        Slot::Payload(_) => editor.layout.block_size(),
-        Slot::Bitmap(_) => MIB,
-    }
-}
-
-/// Entries to be changed: each with what it was.
+/// Changes of entries: index, old entry, new entry.
 type Batch = Vec<(u64, Entry, Entry)>;
 
 /// Commit changes, then free the space of the old entries.
@@ -78,13 +71,13 @@ fn release_batch(editor: &mut Editor, batch: &mut Batch) -> io::Result<()> {
     }
     editor.set_entries(&batch.iter().map(|(index, _, to)| (*index, *to)).collect::<Vec<_>>())?;
     for (index, from, _) in batch.drain(..).filter(|(_, from, _)| from.holds_space()) {
-        let len = size_of_slot(editor, index);
+        let len = editor.layout.slot_size(index);
         editor.space.free(Run { offset: from.offset(), len });
     }
     Ok(())
 }
 
-/// Take the blocks that hold nothing out of the table, counted in `released`; whether to go on.
+/// Free the empty blocks, counted in `released`. Returns whether to continue.
 fn release(
     editor: &mut Editor,
     released: &mut u64,
@@ -110,25 +103,25 @@ fn release(
     release_batch(editor, &mut batch).map(|()| true)
 }
 
-/// What the entry of a block that holds nothing becomes.
+/// The new entry of an empty block; `None` if the block is not empty.
 fn emptied(editor: &Editor, index: u64, entry: Entry) -> io::Result<Option<Entry>> {
     let (store, layout) = (&*editor.store, &editor.layout);
     let Slot::Payload(block) = layout.slot(index) else { return Ok(None) };
     Ok(match entry.state() {
-        // The parent's, as before.
+        // It reads from the parent, as before.
         State::PartiallyPresent if layout.has_parent => no_bits(editor, block)?.then_some(Entry::NOT_PRESENT),
         State::FullyPresent | State::PartiallyPresent => {
             let end = (entry.offset() + layout.block_size()).min(store.len()?);
             let zero = last_nonzero(store, entry.offset(), end)?.is_none();
             zero.then_some(if layout.has_parent { Entry::ZERO } else { Entry::NOT_PRESENT })
         }
-        // Space that a trimmed block holds.
+        // A trimmed block that keeps space.
         State::Undefined | State::Unmapped if entry.holds_space() => Some(Entry::UNMAPPED),
         _ => None,
     })
 }
 
-/// Whether a partially present block has no sector.
+/// Whether a partially present block has no present sector.
 fn no_bits(editor: &Editor, block: u64) -> io::Result<bool> {
     let layout = &editor.layout;
     let entry = editor.entry(layout.bitmap_index(layout.chunk(block)))?;
@@ -140,10 +133,10 @@ fn no_bits(editor: &Editor, block: u64) -> io::Result<bool> {
     Ok(bits.iter().all(|byte| *byte == 0))
 }
 
-/// Bitmap blocks that no partially present block needs.
+/// Free the bitmap blocks of chunks without partially present blocks.
 fn release_bitmaps(editor: &mut Editor) -> io::Result<()> {
     let layout = editor.layout;
-    // The entries of a chunk's blocks come before that of its bitmap block.
+    // The entries of a chunk's payload blocks are before that of its bitmap block.
     let (mut needed, mut batch, mut scan) = (None, Batch::new(), Scan::new(&layout));
     while let Some(part) = scan.part(&*editor.store, &layout)? {
         for (index, entry) in part {
@@ -162,15 +155,16 @@ fn release_bitmaps(editor: &mut Editor) -> io::Result<()> {
     Ok(())
 }
 
-/// Move blocks down, those at the end first; how many.
+/// Move blocks to lower offsets, the highest first. Returns the number of moved blocks.
 fn pack(editor: &mut Editor) -> io::Result<u64> {
     let (mut moved, mut batch, mut limit) = (0, Batch::new(), u64::MAX);
-    // Lengths for which there was no gap. What is freed later lies further up, so there is none for the blocks that follow.
+    // Block sizes for which there was no gap. Space that is freed later has higher offsets, so there is no gap for
+    // later blocks either.
     let mut full: Vec<u64> = Vec::new();
     loop {
         let highest = highest(editor, limit)?;
         for (from, index) in &highest {
-            let len = size_of_slot(editor, *index);
+            let len = editor.layout.slot_size(*index);
             if full.contains(&len) {
                 continue;
             }
@@ -187,7 +181,7 @@ fn pack(editor: &mut Editor) -> io::Result<u64> {
             }
         }
         release_batch(editor, &mut batch)?;
-        // Bitmap blocks have a MiB, as may the others.
+        // Bitmap blocks are 1 MiB; payload blocks may be, too.
         let all_full = full.contains(&MIB) && full.contains(&editor.layout.block_size());
         match highest.last() {
             Some((lowest, _)) if highest.len() == MOVES && !all_full => limit = *lowest,
@@ -196,7 +190,7 @@ fn pack(editor: &mut Editor) -> io::Result<u64> {
     }
 }
 
-/// The places below `limit` where blocks are, with the index of each, the highest first: as many as are moved in a pass.
+/// The highest blocks below `limit`, as offset and BAT index, in descending order: at most [`MOVES`].
 fn highest(editor: &Editor, limit: u64) -> io::Result<Vec<(u64, u64)>> {
     let mut highest = BinaryHeap::new();
     scan(&*editor.store, &editor.layout, |index, entry| {
@@ -207,6 +201,6 @@ fn highest(editor: &Editor, limit: u64) -> io::Result<Vec<(u64, u64)>> {
             highest.pop();
         }
     })?;
-    // Reversed twice.
+    // Sorted in ascending order of `Reverse`, so in descending order of the offsets.
     Ok(highest.into_sorted_vec().into_iter().map(|Reverse(place)| place).collect())
 }

@@ -1,7 +1,7 @@
-//! Power failures: a chain over recorded files, cut after every change, also in the replay of its log, with any
+//! Power failures: a chain over recorded files, cut after every change, even in the replay of its log, with any
 //! combination of the unflushed changes lost.
 //!
-//! A run looks at 100,000 states. For a longer one, of other workloads: `PARADISK_CRASH_STATES=50000000 cargo test -p
+//! A run checks 100,000 states. For more, with other workloads: `PARADISK_CRASH_STATES=50000000 cargo test -p
 //! paradisk-disk-formats vhdx::crash_tests -- --nocapture`.
 //!
 //! ```text
@@ -28,15 +28,15 @@ use crate::host::store::Store;
 use crate::map::extent::{Extents, Place};
 
 const MIB: u64 = 1 << 20;
-/// States that a run looks at where the environment says nothing else.
+/// Number of states of a run, unless the environment sets it.
 const STATES: usize = 100_000;
-/// Tests that share them.
+/// Number of tests that share the states.
 const TESTS: usize = 8;
-/// Values of units that the parents have written, beside their numbers.
+/// Base of the unit values of parents; the unit's number is added.
 const PARENT: u64 = 1 << 40;
 const MIDDLE: u64 = 1 << 41;
 
-/// A chain without the top, and what is read there.
+/// A chain without the top image, and its values.
 fn parents(shape: Shape, places: &Places, count: usize) -> (Vec<CrashFile>, Vec<u64>) {
     let (mut files, mut values) = (Vec::new(), vec![0; places.units.len()]);
     let per_sector = (places.sector / UNIT) as usize;
@@ -45,7 +45,7 @@ fn parents(shape: Shape, places: &Places, count: usize) -> (Vec<CrashFile>, Vec<
         files.insert(0, CrashFile::of(image));
         let disk = open(&files, false).expect("a disk");
         for (sector, units) in values.chunks_mut(per_sector).enumerate() {
-            // The first has most of the sectors of most blocks, the others some of some.
+            // The first parent has most sectors of most blocks, the others some sectors of some blocks.
             let block = places.units[sector * per_sector] / places.block;
             let wanted = if number == 0 {
                 sector % 5 != 3 && block != 2
@@ -68,12 +68,12 @@ fn parents(shape: Shape, places: &Places, count: usize) -> (Vec<CrashFile>, Vec<
     (files, values)
 }
 
-/// Lives of disks of a shape, each begun from a state that the crash before has left, until enough states were checked.
+/// Lives of disks of a shape. Each starts from a state after the previous crash, until enough states were checked.
 fn lives(shape: Shape, depth: usize, seed: u64) {
     lives_with(shape, depth, seed, None);
 }
 
-/// As [`lives`], with a map of so many units.
+/// As [`lives`], with a map of `units` units.
 fn lives_with(shape: Shape, depth: usize, seed: u64, units: Option<u32>) {
     let wanted = std::env::var("PARADISK_CRASH_STATES").ok().and_then(|states| states.parse().ok());
     let wanted = wanted.unwrap_or(STATES).div_ceil(TESTS);
@@ -96,7 +96,7 @@ fn lives_with(shape: Shape, depth: usize, seed: u64, units: Option<u32>) {
             if life % 2 == 0 {
                 drop(disk);
             } else {
-                // Killed: what it would do at its end does not reach the file.
+                // The process is killed: the writes of closing the disk do not reach the file.
                 work.file().fail(Some(0));
                 drop(disk);
                 work.file().fail(None);
@@ -148,17 +148,18 @@ fn a_chain_of_three_survives() {
 
 #[test]
 fn a_differencing_disk_with_a_small_map_survives() {
-    // A page, and a granule for each of the four that are looked at together.
+    // Units for a page, and for each of the four granules that are resolved together.
     lives_with(Shape { size: 8 * MIB + MIB / 2, ..SMALL }, 2, 7, Some(5));
 }
 
 #[test]
 fn a_chain_of_three_with_a_small_map_survives() {
-    // Granules of 2 MiB with three places take four units: a write reaches over two of the disk's five. Zeros over more may fail.
+    // Granules of 2 MiB with three places take four units. A write spans two of the disk's five granules. Zeroing more
+    // may fail.
     lives_with(Shape { size: 9 * MIB, block_size: 4 << 20, ..SMALL }, 3, 8, Some(9));
 }
 
-/// Chains of two to five images, each written by some threads at once through a map that evicts all the time.
+/// Chains of two to five images, each written by several threads through a map that constantly evicts.
 #[test]
 fn chains_with_small_maps_hold_what_was_written() {
     let shape = Shape { size: 12 * MIB, ..SMALL };
@@ -177,7 +178,7 @@ fn chains_with_small_maps_hold_what_was_written() {
     assert!(evictions > 100, "{evictions}");
 }
 
-/// A guest touches many granules of a large disk: the map stays within its budget, also in flushes of everything at once.
+/// A guest touches many granules of a large disk: the map stays within its budget, even during a flush of all of them.
 #[test]
 fn a_map_stays_within_its_budget() {
     let shape = Shape { size: 2 << 40, ..SMALL };
@@ -203,7 +204,7 @@ fn a_map_stays_within_its_budget() {
     }
 }
 
-/// A write is mapped, its block is discarded, and other blocks are allocated before the payload has arrived.
+/// A write is mapped, its block is discarded, and other blocks are allocated before the payload is written.
 #[test]
 fn a_late_payload_reaches_no_other_block() {
     let files = [CrashFile::of(new_image(SMALL, None))];
@@ -227,7 +228,7 @@ fn a_late_payload_reaches_no_other_block() {
     disk.discard(0, MIB).expect("a discard");
     for block in [0, 1, 2] {
         disk.flush().expect("a flush");
-        // Requests of another queue come and go.
+        // Requests of another queue begin and end.
         let generation = other.begin(epochs);
         assert_ne!(place(block * MIB), late, "block {block}");
         other.end(generation);
@@ -240,7 +241,7 @@ fn a_late_payload_reaches_no_other_block() {
         read(&disk, &files, &mut bytes, block * MIB).expect("a read");
         assert_eq!(value_of(&bytes), Some(0), "block {block}");
     }
-    // Now another block gets the space, zeroed.
+    // Another block gets the space, zeroed.
     disk.flush().expect("a flush");
     assert_eq!(place(3 * MIB), late);
     let mut bytes = [1; UNIT as usize];
@@ -248,7 +249,7 @@ fn a_late_payload_reaches_no_other_block() {
     assert_eq!(value_of(&bytes), Some(0));
 }
 
-/// More changes than an entry of the log takes: a block may be partially present no sooner than its chunk has a bitmap block.
+/// The changes exceed one log entry: a block must not be partially present before its chunk has a bitmap block.
 #[test]
 fn changes_of_several_entries_come_in_an_order_that_can_be_read() {
     const SIZE: u64 = 2 << 30;
@@ -256,7 +257,7 @@ fn changes_of_several_entries_come_in_an_order_that_can_be_read() {
     let parent = CrashFile::of(new_image(shape, None));
     let base = new_image(shape, Some(&parent.image()));
     let files = [CrashFile::of(base.clone()), parent];
-    // Their bitmaps take a sector each, and nearly all of an entry; the BAT takes its last sectors, and another entry.
+    // Each bitmap takes a sector, and all together nearly one entry. The BAT takes its last sectors, and another entry.
     let blocks = || (0..123).map(|number| number * 16 * MIB);
     let disk = open(&files, false).expect("a disk");
     for at in blocks() {

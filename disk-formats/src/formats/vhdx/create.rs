@@ -19,22 +19,22 @@ use crate::formats::parents::locate;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 
-/// Where the log of a new file is, and how long.
+/// Location of the log of a new file.
 const LOG: Run = Run { offset: MIB, len: MIB };
-/// Where its metadata are.
+/// Location of its metadata region.
 const METADATA: Run = Run { offset: 2 * MIB, len: NEW_REGION };
-/// Where its BAT is.
+/// Offset of its BAT.
 const BAT_AT: u64 = 3 * MIB;
-/// Default block size of fixed and dynamic disks, as Hyper-V has it.
+/// Default block size of fixed and dynamic disks, as in Hyper-V.
 const DEFAULT_BLOCK_SIZE: u32 = 32 << 20;
-/// Of differencing disks: less of the parent is shadowed at once.
+/// Default block size of differencing disks: a small block hides less of the parent.
 const DEFAULT_CHILD_BLOCK_SIZE: u32 = 2 << 20;
 /// The program that made the file; for information only ([MS-VHDX] 2.2.1).
 const CREATOR: &str = concat!("paradisk ", env!("CARGO_PKG_VERSION"));
-/// BAT entries written at once.
+/// Number of BAT entries that are written at once.
 const PART: u64 = 1 << 17;
 
-/// What a new disk is like, beside its size.
+/// Properties of a new disk other than its size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreateOptions {
     /// Bytes of a block, a power of two from 1 MiB to 256 MiB; `None`: 32 MiB.
@@ -59,18 +59,18 @@ impl CreateOptions {
     }
 }
 
-/// Create a dynamic VHDX of `size` bytes without blocks. It must not exist.
+/// Create a dynamic VHDX of `size` bytes without blocks. The file must not exist yet.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] for a size that is not whole sectors or above 64 TiB, and for block sizes that are none;
-/// [`OpenError::Os`] where the host refuses; nothing is left behind then.
+/// [`OpenError::Invalid`] for a size that is not whole sectors or above 64 TiB, and for invalid block sizes;
+/// [`OpenError::Os`] if the host refuses. After an error the file does not exist.
 pub fn create_dynamic(path: &Path, size: u64, options: CreateOptions) -> Result<(), OpenError> {
     let parameters = options.parameters(size, false).map_err(os(path))?;
     create(path, &parameters, |file| write(file, &parameters, None))
 }
 
-/// Create a fixed VHDX of `size` bytes that reads as zeros, with its space allocated where the file system can: in constant
-/// time. It must not exist. Its file holds whole blocks.
+/// Create a fixed VHDX of `size` bytes, rounded up to whole blocks in the file, that reads as zeros, with its space
+/// allocated: in constant time if the file system supports it, else by writing zeros. The file must not exist yet.
 ///
 /// # Errors
 /// As for [`create_dynamic`].
@@ -78,10 +78,11 @@ pub fn create_fixed(path: &Path, size: u64, options: CreateOptions) -> Result<()
     create_fixed_watched(path, size, options, &mut |_, _| true)
 }
 
-/// As [`create_fixed`]; `progress` gets the bytes that have their space and their number, and says whether to go on.
+/// As [`create_fixed`]. `progress` is called with the number of bytes allocated and the total number, and returns
+/// whether to continue.
 ///
 /// # Errors
-/// As for [`create_fixed`]; [`OpenError::Os`] of [`io::ErrorKind::Interrupted`] where it was to stop.
+/// As for [`create_fixed`]; [`OpenError::Os`] of [`io::ErrorKind::Interrupted`] if `progress` stops the call.
 pub fn create_fixed_watched(
     path: &Path,
     size: u64,
@@ -97,12 +98,11 @@ pub fn create_fixed_watched(
     })
 }
 
-/// Create a differencing VHDX over `parent`, as large as it and with its sectors. It must not exist. Without
-/// `block_size` its blocks have 2 MiB. The child notes the parent's data write GUID: from now on the parent must not
-/// change.
+/// Create a differencing VHDX over `parent`, with the same size and sectors. The file must not exist yet. The default
+/// `block_size` is 2 MiB. The child records the parent's data write GUID: from now on the parent must not change.
 ///
 /// # Errors
-/// As for [`create_dynamic`]; those of opening the parent; [`OpenError::Unsupported`] where that is a VHD.
+/// As for [`create_dynamic`]; errors of opening the parent; [`OpenError::Unsupported`] if the parent is a VHD.
 pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) -> Result<(), OpenError> {
     let base = Image::open(parent, Access::READ_ONLY).map_err(|error| Image::as_parent(parent, error))?;
     let parameters = Parameters {
@@ -118,7 +118,7 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
     })
 }
 
-/// The locator from a child to its parent; both exist.
+/// The locator from a child to its parent. Both files exist.
 pub(super) fn locator(child: &Path, parent: &Path, linkage: uuid::Uuid) -> io::Result<Locator> {
     locate(child, parent, |child, parent| Locator::new(child, parent, linkage))
 }
@@ -127,7 +127,7 @@ fn os(path: &Path) -> impl Fn(io::Error) -> OpenError {
     move |source| OpenError::Os { path: path.into(), action: "cannot write the image", source }
 }
 
-/// A file that is complete and on stable storage, or not there.
+/// Create the file. After an error it does not exist; on success it is on stable storage.
 fn create(
     path: &Path,
     parameters: &Parameters,
@@ -143,7 +143,7 @@ pub(super) fn new_layout(parameters: &Parameters) -> Layout {
     Layout { bat: Run { len: layout.bat_bytes(), ..layout.bat }, ..layout }
 }
 
-/// Everything but payload. The headers come last: until then it is no VHDX.
+/// Write everything except payload. The headers come last: until then the file is not a valid VHDX.
 pub(super) fn write(store: &dyn Store, parameters: &Parameters, locator: Option<&[u8]>) -> io::Result<()> {
     let layout = new_layout(parameters);
     if store.len()? < layout.bat.end() {
@@ -182,7 +182,7 @@ pub(super) fn write(store: &dyn Store, parameters: &Parameters, locator: Option<
     Headers::of_new(header).update(store, |_| ())
 }
 
-/// Every block behind the one before.
+/// Write a BAT in which all payload blocks are present, one after the other.
 fn write_full_bat(store: &dyn Store, layout: &Layout) -> io::Result<()> {
     let mut index = 0;
     while index < layout.entries() {

@@ -1,4 +1,4 @@
-//! What an image says of itself, for `image info`.
+//! The description of an image, for `image info`.
 
 use super::chain::Image;
 use super::layout::Slot;
@@ -44,7 +44,7 @@ impl Describe for Image {
     }
 }
 
-/// What the file says of its maker: any text.
+/// The creator that the file names. The text is arbitrary.
 fn creator(store: &dyn Store) -> std::io::Result<String> {
     let mut bytes = [0; 512];
     store.read_at(&mut bytes, FILE_SIGNATURE.len() as u64)?;

@@ -1,80 +1,64 @@
-//! Changes of an image's metadata by tools, while no disk is open on it.
+//! Metadata changes by tools, while the image is not open as a disk.
 //!
-//! [`Editor::open`] only reads, so that a tool checks everything before it begins. A tool that needs more of the file first
-//! [prepares](Editor::prepare) what nothing refers to, and only then [begins](Editor::begin) the session whose first entry of the
-//! log makes it count. After an error [`Editor::roll_back`] leaves the image as it was.
+//! [`Editor::open`] changes nothing except for a log replay, so that a tool can check everything first. A tool that
+//! needs more space first [prepares](Editor::prepare), and writes structures that nothing refers to yet. Then it
+//! [begins](Editor::begin) a log, whose first entry makes the file refer to them. After an error [`Editor::roll_back`]
+//! restores the image.
 
 use std::io;
 use std::sync::Arc;
 
 use super::bat::Entry;
-use super::journal::{Journal, Visible};
+use super::journal::{DataGuid, Journal};
 use super::layer::read_bat;
 use super::layout::{ENTRY, Layout};
 use super::opened::Opened;
 use super::region::{self, Run};
-use super::scan::{mark, scan};
+use super::scan::used_space;
 use super::sectors::Sectors;
-use super::space::{MAX_FILE, Space};
-use super::spec::{LOG_SECTOR, MIB, REGION_TABLES_AT};
+use super::space::Space;
+use super::spec::{LOG_SECTOR, REGION_TABLES_AT};
 use crate::error::OpenError;
-use crate::formats::field::BadField;
 use crate::formats::guid;
 use crate::host::store::Store;
 
-/// BAT entries moved at once.
+/// Number of BAT entries that are copied at once.
 const PART: u64 = 1 << 17;
 
-/// An image being changed.
+/// An image that is being changed.
 pub(super) struct Editor {
     pub(super) store: Arc<dyn Store>,
     pub(super) opened: Opened,
     pub(super) layout: Layout,
     pub(super) journal: Journal,
-    /// What is in use.
+    /// Used space of the file.
     pub(super) space: Space,
-    /// Entries of the BAT that are not 0, when it was opened.
+    /// Number of BAT entries that were not 0 at open.
     pub(super) entries: u64,
-    /// Bytes of the file when it was opened.
+    /// Size of the file in bytes at open.
     len: u64,
-    /// Runs inside that file that were free and are taken by [`take_gap`](Self::take_gap).
+    /// Ranges inside the file that [`take_gap`](Self::take_gap) has taken.
     gaps: Vec<Run>,
     begun: bool,
 }
 
 impl Editor {
-    /// Read an image's metadata, its log replayed. Nothing may be damaged. Nothing else is changed.
+    /// Read an image's metadata, replay its log, and refuse a damaged image. Changes nothing else.
     pub(super) fn open(store: Arc<dyn Store>) -> Result<Self, OpenError> {
         let path = store.path().to_path_buf();
         let os =
             |source| OpenError::Os { path: path.clone(), action: "cannot read the VHDX's metadata", source };
         let opened = Opened::read(Arc::clone(&store), true).map_err(os)?.map_err(|bad| bad.of(&path))?;
         let len = store.len().map_err(os)?;
-        if len > MAX_FILE {
-            let bad = BadField::new("file size", format!("{len} bytes"), "at most 128 TiB");
-            return Err(bad.of(&path));
-        }
-        let mut space = Space::new(len.next_multiple_of(MIB));
-        for run in opened.fixed_runs() {
-            space.mark(run);
-        }
-        let (mut entries, mut refused) = (0, None);
-        scan(&*store, &opened.layout, |index, entry| {
-            entries += 1;
-            if refused.is_none() {
-                refused = mark(&mut space, &opened.layout, index, entry, len);
-            }
-        })
-        .map_err(os)?;
-        if let Some(bad) = refused {
-            return Err(bad.of(&path));
-        }
+        let (space, entries) =
+            used_space(&opened, len, "at most 128 TiB").map_err(os)?.map_err(|bad| bad.of(&path))?;
         let journal = Journal::new(Arc::clone(&store), opened.headers);
         let layout = opened.layout;
         Ok(Self { store, opened, layout, journal, space, entries, len, gaps: Vec::new(), begun: false })
     }
 
-    /// Before changes of what nothing refers to: the file gets a new identity. Its data keep theirs, and there is no log.
+    /// Call this before writing structures that nothing refers to yet. Sets a new file write GUID. The data write GUID
+    /// stays, and there is no log yet.
     pub(super) fn prepare(&mut self) -> io::Result<()> {
         let file = guid::random()?;
         self.opened.headers.update(&*self.store, |header| header.file_write_guid = file.to_bytes_le())?;
@@ -82,14 +66,14 @@ impl Editor {
         self.complete_last_block()
     }
 
-    /// Begin a session, before the first change that counts.
-    pub(super) fn begin(&mut self, visible: Visible) -> io::Result<()> {
+    /// Start the log, before the first change that takes effect.
+    pub(super) fn begin(&mut self, data_guid: DataGuid) -> io::Result<()> {
         self.begun = true;
-        self.journal.begin(visible)?;
+        self.journal.begin(data_guid)?;
         self.complete_last_block()
     }
 
-    /// Some programs leave the last block short.
+    /// Extend the file to whole blocks, because some programs leave the last block truncated.
     fn complete_last_block(&self) -> io::Result<()> {
         match self.store.len()? < self.space.end() {
             true => self.store.set_size(self.space.end()),
@@ -97,7 +81,7 @@ impl Editor {
         }
     }
 
-    /// Space of zeros that was free inside the file, if there is as much in one piece.
+    /// Take free space inside the file, zeroed; `None` if there is no gap of this size.
     pub(super) fn take_gap(&mut self, len: u64) -> io::Result<Option<Run>> {
         let Some(run) = self.space.take_gap(len) else { return Ok(None) };
         self.gaps.push(run);
@@ -105,14 +89,14 @@ impl Editor {
         Ok(Some(run))
     }
 
-    /// Space of zeros at the end of the file.
+    /// Take zeroed space at the end of the file.
     pub(super) fn append(&mut self, len: u64) -> io::Result<Run> {
         let run = self.space.append(len).ok_or(io::ErrorKind::StorageFull)?;
         self.store.reserve(run.offset, run.end())?;
         Ok(run)
     }
 
-    /// Space of zeros.
+    /// Take zeroed space in a gap, or else at the end of the file.
     pub(super) fn take(&mut self, len: u64) -> io::Result<Run> {
         match self.take_gap(len)? {
             Some(run) => Ok(run),
@@ -120,7 +104,7 @@ impl Editor {
         }
     }
 
-    /// An entry of the BAT.
+    /// Read an entry of the BAT.
     pub(super) fn entry(&self, index: u64) -> io::Result<Entry> {
         Ok(read_bat(&*self.store, &self.layout, index, 1)?.first().copied().unwrap_or_default())
     }
@@ -134,7 +118,7 @@ impl Editor {
         self.journal.commit([sectors], self.space.end())
     }
 
-    /// Copy the entries of the BAT to another place, which reads as zeros. Nothing refers to it so far.
+    /// Copy the BAT to other space, which reads as zeros and which nothing refers to yet.
     pub(super) fn copy_bat(&self, to: Run) -> io::Result<()> {
         let (mut index, end) = (0, self.layout.entries());
         while index < end {
@@ -148,13 +132,13 @@ impl Editor {
         Ok(())
     }
 
-    /// Have both region tables name this place as that of the BAT, in sectors to be committed.
+    /// Add to `sectors` the change of both region tables that moves the BAT to `bat`.
     pub(super) fn name_bat(&self, bat: Run, sectors: &mut Sectors) -> io::Result<()> {
         let table = region::with_bat(&self.opened.regions.table, bat);
         REGION_TABLES_AT.into_iter().try_for_each(|at| sectors.patch(&*self.store, at, &table))
     }
 
-    /// Move the BAT to free space further down, if there is any, and cut off what it does not need.
+    /// Move the BAT to free space at a lower offset, if there is any, and free the part that it does not need.
     pub(super) fn pack_bat(&mut self) -> io::Result<()> {
         let (old, len) = (self.layout.bat, self.layout.bat_bytes());
         let below = self.space.take_below(len, old.offset);
@@ -177,23 +161,23 @@ impl Editor {
         Ok(())
     }
 
-    /// A session with this change alone.
-    pub(super) fn commit_alone(mut self, sectors: Sectors, visible: Visible) -> io::Result<()> {
-        let begun = self.begin(visible);
+    /// Commit a single change, and close the log.
+    pub(super) fn commit_alone(mut self, sectors: Sectors, data_guid: DataGuid) -> io::Result<()> {
+        let begun = self.begin(data_guid);
         match begun.and_then(|()| self.journal.commit([sectors], self.space.end())) {
             Ok(()) => self.close(),
             Err(error) => Err(self.roll_back(error)),
         }
     }
 
-    /// End the session.
+    /// Close the log.
     pub(super) fn close(mut self) -> io::Result<()> {
         self.journal.close()
     }
 
-    /// End the session, and cut the file behind what is in use.
+    /// Close the log, and truncate the file after the last used space. Returns the file's size.
     pub(super) fn close_and_cut(mut self) -> io::Result<u64> {
-        // With the log closed nothing claims that the file is longer.
+        // With the log closed, no log entry requires a longer file.
         self.journal.close()?;
         let end = self.space.used_end();
         if end < self.store.len()? {
@@ -203,17 +187,17 @@ impl Editor {
         Ok(end)
     }
 
-    /// After `error`, which is passed on: leave the image as it was when it was opened, as far as the host allows. A change that
-    /// is in the log and cannot be taken back is completed.
+    /// Restore the image as it was at open, as far as the host allows. A change that is in the log and cannot be undone
+    /// is completed. Returns `error`.
     pub(super) fn roll_back(mut self, error: io::Error) -> io::Error {
-        // The first error is reported. What cannot be done here is left to the replay and to `image check --repair`.
+        // Errors here are ignored: the log replay or `image check --repair` completes the change.
         let _ = self.try_roll_back();
         error
     }
 
     fn try_roll_back(&mut self) -> io::Result<()> {
         if self.begun {
-            // The last entry of the log is applied, or does not count any more.
+            // After this, the last log entry is either applied or no longer valid.
             self.journal.close()?;
             let Ok(now) = Opened::read(Arc::clone(&self.store), false)? else { return Ok(()) };
             if now.layout != self.opened.layout {
@@ -228,15 +212,15 @@ impl Editor {
             }
         }
         for gap in std::mem::take(&mut self.gaps) {
-            // Where the host cannot, it keeps the storage until the space is used again.
+            // If the host cannot deallocate the gap, it stays allocated until the space is reused.
             let _ = self.store.write_zeroes(gap.offset, gap.len, true);
         }
         if self.space.end() > self.len {
-            // Also where the file is as long as before: the host may have reserved storage behind its end.
-            // Where nothing refers to what was added, it is cut also after a flush that has failed.
+            // Truncate even if the size is unchanged: the host may have allocated space beyond the end. If no log was
+            // started, nothing refers to the added space, so it is cut even after a failed flush.
             match self.begun {
                 true => self.store.set_size(self.len)?,
-                false => self.store.cut_back(self.len)?,
+                false => self.store.undo_growth(self.len)?,
             }
         }
         self.store.sync()

@@ -1,4 +1,4 @@
-//! The two headers: which one counts, and how it is changed (\[MS-VHDX\] 2.2.2).
+//! The two headers: which one is active, and how it is updated (\[MS-VHDX\] 2.2.2).
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::formats::field::BadField;
 use crate::formats::signature::has_identifier;
 use crate::host::store::Store;
 
-/// Bytes of a log at the most.
+/// Maximum size of a log in bytes.
 const MAX_LOG: u32 = 1 << 30;
 
 impl Header {
@@ -40,16 +40,16 @@ impl Header {
     }
 }
 
-/// The header that counts, and where it is.
+/// The active header, and its slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Headers {
     pub(super) current: Header,
     slot: usize,
-    /// The other one is not valid.
+    /// The other header is not valid.
     pub(super) other_bad: bool,
 }
 
-/// Read the file's identifier and both headers, and check the one that counts.
+/// Read the file's identifier and both headers, and check the active one.
 pub(super) fn read(store: &dyn Store) -> io::Result<Result<Headers, BadField>> {
     let len = store.len()?;
     if len < HEADER_SECTION {
@@ -121,27 +121,27 @@ fn check(header: &Header, len: u64) -> Result<(), BadField> {
 }
 
 impl Headers {
-    /// A new file's: written by [`update`](Self::update).
+    /// The header of a new file, which [`update`](Self::update) writes.
     pub(super) fn of_new(current: Header) -> Self {
         Self { current, slot: 1, other_bad: true }
     }
 
-    /// The log's place.
+    /// Location of the log.
     pub(super) fn log_region(&self) -> log::Region {
         log::Region { offset: self.current.log_offset.get(), length: self.current.log_length.get() }
     }
 
-    /// The log to be replayed; nil where there is none.
+    /// GUID of the log to replay; nil if there is none.
     pub(super) fn log_guid(&self) -> Uuid {
         Uuid::from_bytes_le(self.current.log_guid)
     }
 
-    /// What children know the content by.
+    /// The GUID by which children identify the data.
     pub(super) fn data_write_guid(&self) -> Uuid {
         Uuid::from_bytes_le(self.current.data_write_guid)
     }
 
-    /// Whether there are sequence numbers left for some sessions that write. Honest ones never come to the end.
+    /// Whether there are sequence numbers left for some more updates. Only a forged file gets near the end.
     pub(super) fn has_numbers(&self) -> Result<(), BadField> {
         const LAST: u64 = u64::MAX >> 16 << 16;
         match self.current.sequence_number.get() {
@@ -153,16 +153,16 @@ impl Headers {
         }
     }
 
-    /// Change the header, and flush: the inactive one is written and becomes the active one, then the other is written,
-    /// too, so that either may be lost. The first flush also covers what was written before.
+    /// Update the header, and flush. The inactive header is written and becomes active; then the other one is written
+    /// as well, so that either may be lost. The first flush also covers earlier writes.
     pub(super) fn update(&mut self, store: &dyn Store, change: impl FnOnce(&mut Header)) -> io::Result<()> {
         let mut next = self.current;
         change(&mut next);
         store.sync()?;
         for _ in 0..2 {
             let number = self.current.sequence_number.get().checked_add(1);
-            let number =
-                number.ok_or_else(|| io::Error::other("the header's sequence number is at its end"))?;
+            let number = number
+                .ok_or_else(|| io::Error::other("the header's sequence number has reached its maximum"))?;
             next.sequence_number = number.into();
             next.seal();
             let (slot, at) = match self.slot {

@@ -1,4 +1,5 @@
-//! Images with false fields: every field out of range is named, and no content makes the code panic, take long, or mix up blocks.
+//! Images with invalid fields: the error names every field that is out of range, and no content causes a panic,
+//! unbounded work, or access to another block's data.
 
 mod forge;
 
@@ -46,12 +47,12 @@ fn each_field_of_the_headers_is_checked_and_named() {
         let refused = refusal(&bad, &below);
         assert!(refused.contains(&format!("\"{field}\"")), "{number}: {refused}");
     }
-    // Another log version does not matter where there is no log.
+    // The log version does not matter if there is no log.
     assert_eq!(
         values(&with_headers(&image, &[0, 1], |header| header.log_version = 1.into()), &below),
         EXPECTED
     );
-    // A disk that is not written needs no number.
+    // A read-only disk needs no further sequence number.
     let last = with_headers(&image, &[0], |header| header.sequence_number = u64::MAX.into());
     assert_eq!(values(&last, &below), EXPECTED);
 }
@@ -62,13 +63,13 @@ fn either_header_serves_and_the_newer_one_counts() {
     for which in 0..2 {
         let flipped = put(&image, HEADERS_AT[which] + 2000, &[1]);
         assert_eq!(values(&flipped, &below), EXPECTED);
-        // It is made good when the disk is written.
+        // The header is repaired when the disk is written.
         let all = files(&flipped, &below);
         let disk = open(&all, false).expect("a disk");
         disk.write_now(0, &stamped(1)).expect("a write");
         drop(disk);
         assert!(!opened(&all[0], false).expect("headers").headers.other_bad);
-        // The one that does not count may hold anything.
+        // The inactive header may contain anything.
         let numbers: Vec<u64> = HEADERS_AT
             .iter()
             .map(|at| Header::read_from_bytes(&get::<HEADER_SIZE>(&image, *at)).expect("a header"))
@@ -92,7 +93,7 @@ fn either_header_serves_and_the_newer_one_counts() {
 #[test]
 fn each_field_of_the_region_tables_is_checked_and_named() {
     let (image, below) = good(false);
-    // Of an entry: 16 bytes of GUID, offset, length, required.
+    // Offsets of the two entries. An entry has 16 bytes of GUID, then offset, length, required.
     let (one, other) = (16, 48);
     let offset = |at: usize, to: u64| {
         move |table: &mut [u8]| table[at + 16..at + 24].copy_from_slice(&to.to_le_bytes())
@@ -108,7 +109,7 @@ fn each_field_of_the_region_tables_is_checked_and_named() {
         (&count(u32::MAX), "region table entry count"),
         (&count(0), "region table"),
         (&count(1), "region table"),
-        // An empty entry without a GUID.
+        // The third entry is empty, without a GUID.
         (&count(3), "region"),
         (&offset(one, 0), "region"),
         (&offset(one, BAT + 4096), "region"),
@@ -127,7 +128,7 @@ fn each_field_of_the_region_tables_is_checked_and_named() {
         let refused = refusal(&with_tables(&image, change), &below);
         assert!(refused.contains(&format!("\"{field}\"")), "{number}: {refused}");
     }
-    // What is not required may be unknown, and is left alone.
+    // An unknown region that is not required is preserved.
     let unknown = with_tables(&image, |table| {
         table[8] = 3;
         table[80..96].fill(3);
@@ -144,7 +145,7 @@ fn each_field_of_the_region_tables_is_checked_and_named() {
     let mut found = vec![0; MIB as usize];
     all[0].image().read(&mut found, image.len());
     assert!(found == foreign);
-    // One of the two is enough.
+    // One valid table is enough.
     for at in REGION_TABLES_AT {
         assert_eq!(values(&put(&image, at + 5000, &[1]), &below), EXPECTED);
     }
@@ -152,7 +153,7 @@ fn each_field_of_the_region_tables_is_checked_and_named() {
     assert!(refusal(&both, &below).contains("\"region table checksum\""));
 }
 
-/// Where the table entry of an item is, and where its content.
+/// The offsets of an item's table entry and content.
 fn find_item(image: &Image, id: Uuid) -> (u64, u64) {
     let at = (0..6).map(|number| METADATA + 32 + number * 32);
     let at = at.into_iter().find(|at| get::<16>(image, *at) == id.to_bytes_le()).expect("the item");
@@ -175,7 +176,7 @@ fn each_item_of_the_metadata_is_checked_and_named() {
         (METADATA + 10, 2048u16.to_le_bytes().to_vec(), "metadata entry count"),
         (METADATA + 10, u16::MAX.to_le_bytes().to_vec(), "metadata entry count"),
         (METADATA + 10, vec![0, 0], "file parameters"),
-        // Items that are nothing, twice.
+        // The additional entries are empty, and so have the same GUID.
         (METADATA + 10, vec![8, 0], "metadata item"),
         (table, vec![0x55; 16], "metadata item"),
         (table + 16, word(0), "metadata item"),
@@ -230,7 +231,7 @@ fn each_entry_of_the_table_is_checked_and_named() {
         let outside = [0, LOG, METADATA, BAT, end, end + MIB, 1 << 50, u64::MAX >> 20 << 20, first];
         let state = if differencing { 7 } else { 6 };
         let mut cases: Vec<(u64, u64)> = outside.iter().map(|at| (3, at | state)).collect();
-        // Anchors of trimmed blocks are places, too.
+        // Trimmed blocks that keep space have offsets, too.
         cases.extend([LOG, end, first].map(|at| (3, at | 3)));
         cases.extend([LOG, end, first].map(|at| (3, at | 1)));
         cases.extend([(3, 4), (3, 5), (3, first | 5)]);
@@ -244,14 +245,14 @@ fn each_entry_of_the_table_is_checked_and_named() {
             let bad = with_entry(&image, index, value);
             let refused = refusal(&bad, &below);
             assert!(refused.contains("\"BAT entry\""), "{index} {value:#x}: {refused}");
-            // A read-only disk reads the other blocks, and never the headers or what is outside.
+            // A read-only disk can read the other blocks, and never reads headers or data outside of the file.
             let found = values(&bad, &below);
             if index == 4096 {
                 continue;
             }
             assert_eq!([found[0], found[2], found[5]], [EXPECTED[0], EXPECTED[2], EXPECTED[5]], "{value:#x}");
         }
-        // False entries of bitmap blocks: named where they are needed.
+        // Invalid entries of bitmap blocks are reported when they are needed.
         if differencing {
             for value in [0, 4, 2 << 20 | 2, end | 6, 6, u64::MAX >> 20 << 20 | 6] {
                 let bad = with_entry(&image, 4096, value);
@@ -262,7 +263,7 @@ fn each_entry_of_the_table_is_checked_and_named() {
     }
 }
 
-/// A block cannot be partly there without a parent: it is all there.
+/// A partially present block without a parent counts as fully present.
 #[test]
 fn a_partial_block_without_a_parent_is_whole() {
     let (image, below) = good(false);
@@ -275,7 +276,7 @@ fn a_partial_block_without_a_parent_is_whole() {
     disk.flush().expect("a flush");
 }
 
-/// A file that ends early: what is missing cannot be read, and never reads as another block's.
+/// A truncated file: the missing part cannot be read, and never reads as another block's data.
 #[test]
 fn truncated_files_show_nothing_foreign() {
     for differencing in [false, true] {
@@ -290,7 +291,7 @@ fn truncated_files_show_nothing_foreign() {
                 let Ok(disk) = open(&all, read_only) else { continue };
                 assert!(len > BAT, "{len}");
                 if !read_only {
-                    // New blocks, and old ones.
+                    // New blocks and old ones.
                     for block in [1, 3] {
                         let _ = disk.write_now(block * MIB, &stamped(1).repeat(2048));
                     }
@@ -316,7 +317,7 @@ fn truncated_files_show_nothing_foreign() {
     }
 }
 
-/// The last block may end behind the file. What is written there is its own, and no other block is allocated there.
+/// The last block may reach beyond the end of the file. Its data are its own, and no other block is allocated there.
 #[test]
 fn a_last_block_that_is_cut_short_keeps_its_space() {
     let shape = Shape { size: 8 * MIB, block_size: 4 << 20, ..SHAPE };
@@ -345,7 +346,7 @@ fn a_last_block_that_is_cut_short_keeps_its_space() {
     }
 }
 
-/// The image with a log that has these changes to make.
+/// The image with a log of these changes.
 fn with_log(image: &Image, updates: &[Update], sizes: Sizes) -> Image {
     let file = CrashFile::of(image.clone());
     let guid = Uuid::from_u128(77);
@@ -375,7 +376,7 @@ fn a_log_that_reaches_outside_is_refused_before_anything_changes() {
     assert!(refusal(&with_log(&image, &[], longer), &below).contains("\"flushed file offset\""));
     let endless = Sizes { flushed: 0, last: u64::MAX };
     assert!(refusal(&with_log(&image, &[], endless), &below).contains("\"last file offset\""));
-    // Far away, but possible: the host decides.
+    // A large but valid offset: the host decides.
     let far = with_log(&image, &[data(1 << 45)], sizes);
     assert!(open(&files(&far, &below), false).is_err());
     let all = files(&far, &below);
@@ -385,7 +386,7 @@ fn a_log_that_reaches_outside_is_refused_before_anything_changes() {
     assert_eq!(value_of(&bytes), Some(VALUE));
 }
 
-/// What a log makes of the metadata is checked as if it had always been so.
+/// The metadata that a log produces are checked like all metadata.
 #[test]
 fn a_log_that_makes_bad_metadata_is_found_out() {
     let (image, below) = good(false);
@@ -397,7 +398,7 @@ fn a_log_that_makes_bad_metadata_is_found_out() {
             assert!(why.as_ref().is_some_and(|why| why.contains(field)), "{why:?}");
         }
     }
-    // A log must not change payload: with the log in memory such blocks cannot be read.
+    // The log changes payload: with the log in memory, such blocks cannot be read.
     let payload = entry(&image, 0) >> 20 << 20;
     let logged = with_log(&image, &[Update::Zero { offset: payload, len: 4096 }], sizes);
     let found = values(&logged, &below);
@@ -407,7 +408,7 @@ fn a_log_that_makes_bad_metadata_is_found_out() {
     assert_eq!(values(&all[0].image(), &below)[0], Some(0));
 }
 
-/// Every request that a disk can get.
+/// Use a disk with all kinds of requests.
 fn use_it(image: &Image, below: &[CrashFile], random: &mut Random) -> bool {
     let mut opened = false;
     for read_only in [true, false] {
@@ -440,14 +441,14 @@ fn use_it(image: &Image, below: &[CrashFile], random: &mut Random) -> bool {
     opened
 }
 
-/// Images with some bytes changed, the checksums right or wrong: refused or used, without a panic.
+/// Images with some bytes changed, with right or wrong checksums: they are refused or usable, without a panic.
 #[test]
 fn no_content_makes_it_panic() {
     let mut random = Random(77);
     let mut images = Vec::new();
     for differencing in [false, true] {
         let (image, below) = good(differencing);
-        // As it is, and with a log that is not replayed.
+        // Without a log, and with a log that is not replayed.
         let file = CrashFile::of(image.clone());
         let all: Vec<CrashFile> = std::iter::once(file.clone()).chain(below.iter().cloned()).collect();
         let disk = open(&all, false).expect("a disk");
@@ -462,7 +463,7 @@ fn no_content_makes_it_panic() {
         let (image, below) = &images[round % images.len()];
         let mut image = image.clone();
         for _ in 0..1 + random.below(4) {
-            // Mostly where something is.
+            // Mostly in used parts of the file.
             let at = match random.below(10) {
                 0 => HEADERS_AT[random.below(2) as usize] + random.below(96),
                 1 => REGION_TABLES_AT[random.below(2) as usize] + random.below(96),
@@ -495,7 +496,7 @@ fn no_content_makes_it_panic() {
     assert!(opened > rounds / 10 && opened < rounds);
 }
 
-/// A BAT of the largest disk, of which no block is allocated: it is read and written at the cost of what is used.
+/// A BAT of the largest disk without allocated blocks: the cost of reading and writing depends on its used entries.
 #[test]
 fn a_disk_of_64_tib_costs_what_is_used() {
     let shape = Shape { size: 64 << 40, block_size: 256 << 20, ..SHAPE };

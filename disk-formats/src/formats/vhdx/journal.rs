@@ -1,4 +1,4 @@
-//! A session that writes: identities, log, and the order in which metadata reach the file.
+//! Logged writes to a file: GUIDs, log, and the order in which metadata reach the file.
 
 use std::io;
 use std::sync::Arc;
@@ -12,50 +12,50 @@ use super::spec::MIB;
 use crate::formats::guid;
 use crate::host::store::Store;
 
-/// Whether children of the disk would notice what a session changes.
+/// The data write GUID after the changes: whether children must notice them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Visible {
-    /// The disk reads the same.
+pub(super) enum DataGuid {
+    /// The content of the disk stays the same, as does its data write GUID.
     Unchanged,
-    /// Data, size or metadata change: the data get a new identity.
+    /// Data, size or metadata change: the data write GUID becomes a random one.
     New,
-    /// This one.
+    /// As `New`, with this data write GUID.
     Known(Uuid),
 }
 
-/// The headers and the log of a file that is, or may be, written.
+/// The headers and the log of a file that may be written.
 pub(super) struct Journal {
     store: Arc<dyn Store>,
     headers: Headers,
     log: Option<Log>,
     /// The in-place writes of the last log entry, until they are flushed.
     applied: Vec<Update>,
-    /// One of these writes has failed.
+    /// One of these writes failed.
     unapplied: bool,
 }
 
 impl Journal {
-    /// Of a file whose log has nothing to replay.
+    /// For a file whose log is empty.
     pub(super) fn new(store: Arc<dyn Store>, headers: Headers) -> Self {
         Self { store, headers, log: None, applied: Vec::new(), unapplied: false }
     }
 
-    /// Begin to write, where that was not done: new identities of the file, and of its data where they change, before
-    /// anything else changes; then a log with a new identity, whose first entry is on stable storage before the header
-    /// names it.
-    pub(super) fn begin(&mut self, visible: Visible) -> io::Result<()> {
+    /// Start the log, unless it is started already. Sets new file write and data write GUIDs (`data_guid`) before
+    /// anything else changes. Then starts a log with a new GUID; its first entry is on stable storage before the header
+    /// has the GUID.
+    pub(super) fn begin(&mut self, data_guid: DataGuid) -> io::Result<()> {
         if self.log.is_some() {
             return Ok(());
         }
         let (file, log) = (guid::random()?, guid::random()?);
-        let data = match visible {
-            Visible::Unchanged => self.headers.data_write_guid(),
-            Visible::New => guid::random()?,
-            Visible::Known(guid) => guid,
+        let data = match data_guid {
+            DataGuid::Unchanged => self.headers.data_write_guid(),
+            DataGuid::New => guid::random()?,
+            DataGuid::Known(guid) => guid,
         };
         self.headers.update(&*self.store, |header| {
             header.file_write_guid = file.to_bytes_le();
-            // Of an attempt that has failed: what it names is about to be overwritten.
+            // The GUID of a failed attempt: the log is about to be overwritten.
             header.log_guid = [0; 16];
             header.data_write_guid = data.to_bytes_le();
         })?;
@@ -65,17 +65,18 @@ impl Journal {
         Ok(())
     }
 
-    /// Flush everything written so far, then commit these changes, those of an earlier part not after those of a later
-    /// one. What fits into one entry of the log is atomic. Afterwards the changes are on stable storage in the log, and
-    /// written in place. `end` is behind everything that they refer to, and the file is as long, now and later.
-    ///
+    /// Flush all earlier writes, then commit `parts`: changes of an earlier part take effect no later than those of a
+    /// later part. Changes that fit into one log entry are atomic. Afterwards the changes are on stable storage in the
+    /// log, and written in place. `end` is the end of everything that they refer to. The file has at least this size,
+    /// now and later.
     /// # Errors
-    /// The host's; after one, some of the changes may come to be.
+    /// The host's. After an error some of the changes may take effect.
     pub(super) fn commit(&mut self, parts: impl IntoIterator<Item = Sectors>, end: u64) -> io::Result<()> {
         let updates: Vec<Update> = parts.into_iter().flat_map(Sectors::into_updates).collect();
         let capacity = self.log.as_ref().map_or(1, |log| log.capacity().max(1));
         for part in updates.chunks(capacity) {
-            // The payload, the file's size, and the in-place writes of the previous entry, which is obsolete afterwards.
+            // This covers the payload, the file's size, and the in-place writes of the previous entry, which is
+            // obsolete afterwards.
             self.sync()?;
             let Some(log) = &mut self.log else { return Err(io::Error::other("no session was begun")) };
             log.append(&*self.store, part, sizes(end))?;
@@ -85,12 +86,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Flush everything written so far, and with it what the last entry of the log changes in place, before that entry
-    /// may be overwritten.
+    /// Flush all earlier writes, including the in-place writes of the last log entry, before that entry may be
+    /// overwritten.
     ///
     /// # Errors
-    /// The host's. A sync that has failed is not repaired by another one: the store refuses all that follows ([`Store`]), so that
-    /// the log stays as it is, for those who open the file next.
+    /// The host's. After a failed sync the store refuses all later writes and syncs ([`Store`]), so the log stays as it
+    /// is for the next open.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if self.unapplied {
             self.apply()?;
@@ -112,7 +113,7 @@ impl Journal {
         Ok(())
     }
 
-    /// End the session: all changes are flushed in place, and the log is empty.
+    /// Close the log: flush all changes in place, and set the log GUID to zero.
     pub(super) fn close(&mut self) -> io::Result<()> {
         if self.log.is_none() {
             return Ok(());
@@ -124,7 +125,7 @@ impl Journal {
     }
 }
 
-/// A file of `len` bytes, all of it flushed and in use.
+/// The sizes for a log entry: all `len` bytes of the file are flushed and in use.
 fn sizes(len: u64) -> Sizes {
     Sizes { flushed: len / MIB * MIB, last: len.next_multiple_of(MIB) }
 }
@@ -142,7 +143,7 @@ mod tests {
     use crate::host::backing::{Access, BackingFile};
     use crate::host::faults::{Call, Fault, Host};
 
-    /// Two sectors of metadata.
+    /// Offsets of two metadata sectors.
     const PLACES: [u64; 2] = [3 << 20, (3 << 20) + 4096];
 
     fn open(path: &Path) -> Arc<BackingFile> {
@@ -155,7 +156,7 @@ mod tests {
         sectors
     }
 
-    /// A new file, a session on it, and the length of the file.
+    /// A new file with a started log, and the size of the file.
     fn session(host: &Host) -> (Arc<BackingFile>, Journal, u64) {
         let shape = Shape { size: 2 << 30, block_size: 1 << 20, sector: SectorSize::B512, fixed: false };
         let path = host.folder().join("disk.vhdx");
@@ -164,13 +165,13 @@ mod tests {
         let store = open(&path);
         let headers = header::read(&*store).expect("a file").expect("headers");
         let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
-        journal.begin(Visible::New).expect("a session");
+        journal.begin(DataGuid::New).expect("a session");
         let end = Store::len(&*store).expect("a length");
         (store, journal, end)
     }
 
-    /// A session on a new file, which has committed the first change, and makes the second one with `fault` at a call:
-    /// its result, and that of a third attempt.
+    /// Start a log on a new file, and commit a first change. Then commit a second change with `fault` at a call, and
+    /// repeat it. Returns the results of these two commits.
     fn committed(host: &Host, fault: (usize, Fault)) -> [io::Result<()>; 2] {
         let (store, mut journal, end) = session(host);
         journal.commit([change(&store, PLACES[0])], end).expect("a commit");
@@ -183,7 +184,7 @@ mod tests {
         })
     }
 
-    /// Which of the changes are there after the power has failed.
+    /// Which of the two changes are there after a power failure.
     fn after_power_loss(host: &Host) -> [bool; 2] {
         host.power_loss();
         let store = open(&host.folder().join("disk.vhdx"));
@@ -222,7 +223,7 @@ mod tests {
         let host = Host::new();
         let results = committed(&host, (0, Fault::Loses(Errno::IO)));
         assert!(results.iter().all(Result::is_err));
-        // The calls of both attempts: the sync alone.
+        // The only call of both attempts is the sync.
         let host = Host::new();
         let (store, mut journal, end) = session(&host);
         let sectors = [(); 2].map(|()| change(&store, PLACES[0]));
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(host.disarm(), [Call::Sync]);
     }
 
-    /// What one entry of the log changes is in its place as a whole before another entry takes its tail past it.
+    /// The changes of one log entry are in place before the next entry makes it obsolete.
     #[test]
     fn an_entry_of_which_a_write_fails_is_applied_before_the_next() {
         let mut hits = 0;
@@ -250,7 +251,7 @@ mod tests {
                 break;
             }
             if host.fault() != Some(Fault::Fails(Errno::IO)) {
-                // A flush, after which nothing is written.
+                // The flush failed, so nothing is written any more.
                 continue;
             }
             journal.commit([other], end).expect("a commit");

@@ -1,4 +1,4 @@
-//! One image of a chain, as the chain reads it.
+//! One image of a chain, as the block map resolves it.
 
 use std::io;
 use std::sync::Arc;
@@ -14,39 +14,39 @@ use crate::host::store::{Store, io_error};
 use crate::map::block_map::{Base, Claim};
 use crate::map::chain_map;
 
-/// The map counts in sectors of 512 bytes, whatever those of the disk are.
+/// Sector size of the map, whatever the disk's logical sector is.
 const MAP_SECTOR: u64 = 512;
 
 /// An image of a chain.
 pub(super) struct Layer {
-    /// The file, or the file with its log applied.
+    /// The file, or the file with its log applied in memory.
     pub(super) store: Arc<dyn Store>,
-    /// What its log would change, where it was not replayed.
+    /// The log applied in memory, if it was not replayed in the file.
     pub(super) overlay: Option<Arc<Overlay>>,
     pub(super) layout: Layout,
-    /// Bytes that show through from above: its virtual size, or less where an image above it is smaller.
+    /// Virtual size in bytes, or less if an image above is smaller: the part that is visible from the top.
     pub(super) size: u64,
-    /// Bytes of the file, whole MiB; the top's grows.
+    /// Size of the file in bytes, rounded up to whole MiB. That of the top image grows.
     pub(super) len: AtomicU64,
     /// The file ends inside its last MiB.
     pub(super) ragged: bool,
-    /// Entries of the log that were replayed.
+    /// Number of replayed log entries.
     pub(super) replayed: usize,
 }
 
-/// BAT entries of a run of blocks.
+/// BAT entries of consecutive blocks.
 pub(super) struct Entries {
     layout: Layout,
-    /// Index in the BAT of the first.
+    /// Index in the BAT of the first entry.
     first: u64,
     slots: Vec<Entry>,
-    /// Of the chunks of these blocks.
+    /// Chunks of these blocks, with the entries of their bitmap blocks.
     bitmaps: Vec<(u64, Entry)>,
-    /// Blocks whose bits on disk are not theirs.
+    /// Blocks whose bitmaps on disk are stale.
     fresh: Vec<u64>,
 }
 
-/// Entries as they are on disk: `count` from `first` on.
+/// Read `count` entries of the BAT from the file, from index `first` on.
 pub(super) fn read_bat(store: &dyn Store, layout: &Layout, first: u64, count: u64) -> io::Result<Vec<Entry>> {
     let mut bytes = vec![0; (count * ENTRY) as usize];
     store.read_at(&mut bytes, layout.bat.offset + first * ENTRY)?;
@@ -55,7 +55,7 @@ pub(super) fn read_bat(store: &dyn Store, layout: &Layout, first: u64, count: u6
 }
 
 impl Entries {
-    /// Those for `len` bytes at `offset` of the disk.
+    /// Read the entries for `len` bytes at `offset` of the disk.
     pub(super) fn read(store: &dyn Store, layout: &Layout, offset: u64, len: u64) -> io::Result<Self> {
         let (first, end) = (offset >> layout.block_shift, (offset + len).div_ceil(layout.block_size()));
         let end = end.min(layout.blocks());
@@ -76,7 +76,7 @@ impl Entries {
         Ok(entries)
     }
 
-    /// Replace what is on disk by what is in memory: entries by index, and the blocks whose bits are stale.
+    /// Replace entries from disk by pending ones from memory, and set the blocks with stale bitmaps.
     pub(super) fn overlay(&mut self, changed: impl Fn(u64) -> Option<Entry>, fresh: impl Fn(u64) -> bool) {
         for (slot, index) in self.slots.iter_mut().zip(self.first..) {
             *slot = changed(index).unwrap_or(*slot);
@@ -93,7 +93,7 @@ impl Entries {
         self.fresh = blocks.filter(|block| fresh(*block)).collect();
     }
 
-    /// The entry of a block of the run.
+    /// The entry of a block.
     fn get(&self, block: u64) -> Result<Entry, IoError> {
         let at = self.layout.payload_index(block).checked_sub(self.first);
         let entry = at.and_then(|at| self.slots.get(usize::try_from(at).ok()?)).copied();
@@ -128,7 +128,7 @@ impl chain_map::Layer for Layer {
 }
 
 impl Layer {
-    /// What one block has of a granule: `part` bytes at `at`.
+    /// Claim the sectors that one block has of a granule: `part` bytes at `at`.
     fn claim_block(
         &self,
         file: u32,
@@ -139,7 +139,7 @@ impl Layer {
         let layout = &self.layout;
         let block = at >> layout.block_shift;
         let entry = entries.get(block)?;
-        // Nothing is there beyond the disk's end.
+        // No sectors are present beyond the disk's end.
         let first = ((at - granule) / MAP_SECTOR) as usize;
         let end = first + (self.size.saturating_sub(at).min(part) / MAP_SECTOR) as usize;
         let partial = match entry.state() {
@@ -149,13 +149,13 @@ impl Layer {
                 return Ok(());
             }
             State::FullyPresent => false,
-            // Without a parent there is nothing that it could be partial over.
+            // Without a parent, a partially present block counts as fully present.
             State::PartiallyPresent => layout.has_parent,
             State::Reserved(_) => return Err(IoError::Damaged("a BAT entry has a reserved state")),
         };
         let start = self.checked(block, entry)?;
         let data = start + (at & (layout.block_size() - 1));
-        // Where the whole granule would start in the file.
+        // Offset at which the whole granule would start in the file.
         let base = Base { file, offset: data.wrapping_sub(at - granule) };
         if at == granule && file == 0 {
             claim.set_top(data);
@@ -177,7 +177,7 @@ impl Layer {
         Ok(())
     }
 
-    /// The byte offset of a block's data, if the block can be there.
+    /// The byte offset of a block's data, if the entry is valid.
     fn checked(&self, block: u64, entry: Entry) -> Result<u64, IoError> {
         let (start, len) = (entry.offset(), self.len.load(Ordering::Acquire));
         if start < HEADER_SECTION {
@@ -196,15 +196,15 @@ impl Layer {
         Ok(start)
     }
 
-    /// Bits of the sectors of `len` bytes at `at`, which begins a MiB.
+    /// Read the bitmap of `len` bytes at `at`, which is a multiple of 1 MiB.
     fn bits(&self, entries: &Entries, at: u64, len: u64) -> Result<Vec<u8>, IoError> {
         let layout = &self.layout;
         let chunk = layout.chunk(at >> layout.block_shift);
         let entry = entries.bitmaps.iter().find(|(number, _)| *number == chunk).map(|(_, entry)| *entry);
-        // Some programs write 7 for 6.
+        // Some programs write state 7 instead of 6.
         let entry = entry.filter(|entry| entry.present() && entry.offset() >= HEADER_SECTION);
         let Some(entry) = entry else {
-            return Err(IoError::Damaged("a block is partially present, and its bitmap block is not"));
+            return Err(IoError::Damaged("a block is partially present, but has no bitmap block"));
         };
         if entry.offset() > self.len.load(Ordering::Acquire).saturating_sub(MIB) {
             return Err(IoError::Damaged("a bitmap block lies behind the end of the file"));

@@ -1,4 +1,4 @@
-//! Where a disk's blocks and bits are: arithmetic of the BAT (\[MS-VHDX\] 2.5).
+//! The layout of blocks and bitmaps: arithmetic of the BAT (\[MS-VHDX\] 2.5).
 
 use super::region::Run;
 use super::spec::{MIB, SECTORS_PER_CHUNK};
@@ -7,43 +7,43 @@ use crate::disk::info::SectorSize;
 /// Bytes of a BAT entry.
 pub(super) const ENTRY: u64 = 8;
 
-/// The checked shape of a disk.
+/// The checked layout of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Virtual size in bytes.
     pub(super) size: u64,
-    /// Power of two of the block size, 20 to 28.
+    /// Base-2 logarithm of the block size, 20 to 28.
     pub(super) block_shift: u32,
     /// Logical sector.
     pub(super) sector: SectorSize,
-    /// Where the BAT is.
+    /// Location of the BAT.
     pub(super) bat: Run,
-    /// A differencing disk.
+    /// Whether it is a differencing disk.
     pub(super) has_parent: bool,
 }
 
 impl Layout {
-    /// Bytes of a payload block.
+    /// Size of a payload block in bytes.
     pub(super) fn block_size(&self) -> u64 {
         1 << self.block_shift
     }
 
-    /// Power of two of the payload blocks whose bits one bitmap block has: the chunk ratio.
+    /// Base-2 logarithm of the chunk ratio: the number of payload blocks that one bitmap block describes.
     pub(super) fn ratio_shift(&self) -> u32 {
         SECTORS_PER_CHUNK.trailing_zeros() + self.sector.shift() - self.block_shift
     }
 
-    /// Payload blocks.
+    /// Number of payload blocks.
     pub(super) fn blocks(&self) -> u64 {
         self.size.div_ceil(self.block_size())
     }
 
-    /// Chunks: bitmap blocks that the disk can have.
+    /// Number of chunks, which is the maximum number of bitmap blocks.
     pub(super) fn chunks(&self) -> u64 {
         self.blocks().div_ceil(1 << self.ratio_shift())
     }
 
-    /// Entries that the BAT needs.
+    /// Number of entries that the BAT needs.
     pub(super) fn entries(&self) -> u64 {
         match self.has_parent {
             true => self.chunks() * ((1 << self.ratio_shift()) + 1),
@@ -51,7 +51,7 @@ impl Layout {
         }
     }
 
-    /// Bytes that the BAT needs: whole MiB.
+    /// Size in bytes that the BAT needs: whole MiB.
     pub(super) fn bat_bytes(&self) -> u64 {
         (self.entries() * ENTRY).next_multiple_of(MIB)
     }
@@ -66,7 +66,7 @@ impl Layout {
         (chunk << self.ratio_shift()) + chunk + (1 << self.ratio_shift())
     }
 
-    /// What an index of the BAT stands for.
+    /// The block that an index of the BAT stands for.
     pub(super) fn slot(&self, index: u64) -> Slot {
         let pitch = (1 << self.ratio_shift()) + 1;
         let (chunk, within) = (index / pitch, index % pitch);
@@ -76,23 +76,31 @@ impl Layout {
         }
     }
 
+    /// Size in bytes of the block that an index of the BAT stands for.
+    pub(super) fn slot_size(&self, index: u64) -> u64 {
+        match self.slot(index) {
+            Slot::Payload(_) => self.block_size(),
+            Slot::Bitmap(_) => MIB,
+        }
+    }
+
     /// The chunk of a payload block.
     pub(super) fn chunk(&self, block: u64) -> u64 {
         block >> self.ratio_shift()
     }
 
-    /// Bytes of the bitmap of one block: at least 32 (1 MiB of 4 KiB sectors).
+    /// Number of bits of one block in its chunk's bitmap.
     pub(super) fn bits_per_block(&self) -> u64 {
         self.block_size() >> self.sector.shift()
     }
 
-    /// Bit of the sector at `offset` of the disk, in its chunk's bitmap block.
+    /// Number of the bit for the sector at `offset` of the disk, in its chunk's bitmap block.
     pub(super) fn bit(&self, offset: u64) -> u64 {
         (offset >> self.sector.shift()) % SECTORS_PER_CHUNK
     }
 }
 
-/// What an index of the BAT stands for.
+/// The block that an index of the BAT stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     /// A payload block.

@@ -1,4 +1,4 @@
-//! The parent locator: how a differencing disk names its parent (\[MS-VHDX\] 2.6.2.6).
+//! The parent locator: how a differencing disk refers to its parent (\[MS-VHDX\] 2.6.2.6).
 
 use std::collections::HashSet;
 use std::io;
@@ -9,11 +9,12 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::spec::{LOCATOR_TYPE, LocatorEntry, LocatorHeader};
 use crate::formats::field::BadField;
-use crate::formats::parents::{base_name, relative, unix_path};
+use crate::formats::parents::{base_name, unix_path, windows_path};
 
-/// Keys at the most.
+/// Maximum number of keys.
 const MAX_KEYS: usize = 256;
-/// Bytes of all texts at the most: three paths of the longest, and as much again. They may lie over one another in the item.
+/// Maximum total length of all texts in bytes: twice that of three paths of maximum length. Texts may overlap in the
+/// item, so the item's size is no bound.
 const MAX_TEXT: usize = 384 << 10;
 const LINKAGE: &str = "parent_linkage";
 const LINKAGE2: &str = "parent_linkage2";
@@ -30,7 +31,7 @@ pub(super) struct Locator {
 }
 
 impl Locator {
-    /// Read the item.
+    /// Parse the item.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadField> {
         let bad = |value: String, expected: &str| BadField::new("parent locator", value, expected);
         let Ok((header, rest)) = LocatorHeader::read_from_prefix(bytes) else {
@@ -80,25 +81,23 @@ impl Locator {
         Ok(Self { linkage, linkage2, pairs })
     }
 
-    /// A locator from the image `child` to `parent`, both absolute and without links, which has this data write GUID. `None`
-    /// where a path has characters that it cannot hold.
+    /// A locator from the image `child` to `parent`, which has the data write GUID `linkage`. Both paths are absolute
+    /// and resolved. `None` if a path cannot be encoded.
     pub(super) fn new(child: &Path, parent: &Path, linkage: Uuid) -> Option<Self> {
-        let relative = relative(child.parent()?, parent)?;
-        let relative = relative.to_str().filter(|path| !path.contains('\\'))?.replace('/', "\\");
-        let relative = if relative.starts_with("..") { relative } else { format!(".\\{relative}") };
+        let relative = windows_path(child, parent)?;
         let pairs = vec![(RELATIVE.to_owned(), relative), (ABSOLUTE.to_owned(), parent.to_str()?.to_owned())];
         Some(Self { pairs, linkage, linkage2: None })
     }
 
-    /// The same place, and these identities of the parent.
+    /// The same paths with other GUIDs of the parent.
     pub(super) fn linked(&self, linkage: Uuid, linkage2: Option<Uuid>) -> Self {
         Self { pairs: self.pairs.clone(), linkage, linkage2 }
     }
 
-    /// The item's bytes.
+    /// Encode the item.
     ///
     /// # Errors
-    /// `InvalidInput` where a path is too long.
+    /// `InvalidInput` if a path is too long.
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
         let braced = |guid: Uuid| guid.braced().to_string();
         let mut pairs = vec![(LINKAGE.to_owned(), braced(self.linkage))];
@@ -131,23 +130,23 @@ impl Locator {
         Ok(table)
     }
 
-    /// Bytes of memory that it takes, nearly.
+    /// Approximate memory use in bytes.
     pub(super) fn memory(&self) -> u64 {
         self.pairs.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() as u64
     }
 
-    /// Identities that the parent may have.
+    /// The data write GUIDs that the parent may have.
     pub(super) fn linkages(&self) -> (Uuid, Option<Uuid>) {
         (self.linkage, self.linkage2)
     }
 
-    /// Whether data with this identity are the parent's. Nil is no identity: none was set.
+    /// Whether the parent may have this data write GUID. A nil GUID is never accepted.
     pub(super) fn accepts(&self, identity: Uuid) -> bool {
         !identity.is_nil() && (identity == self.linkage || Some(identity) == self.linkage2)
     }
 
-    /// The files that could be the parent of the image at `child`, the likeliest first: relative to it, by volume, absolute,
-    /// beside it.
+    /// Paths that the parent of the image at `child` may have, the most likely first: relative, by volume, absolute, in
+    /// the directory of the child.
     pub(super) fn candidates(&self, child: &Path) -> Vec<PathBuf> {
         let folder = child.parent().unwrap_or(Path::new(""));
         let get =
@@ -157,7 +156,7 @@ impl Locator {
         all.extend(get(RELATIVE).map(|path| folder.join(unix_path(path))));
         all.extend(get(VOLUME).filter(own).map(PathBuf::from));
         all.extend(get(ABSOLUTE).filter(own).map(PathBuf::from));
-        // Paths of another system say nothing here but the file's name.
+        // Of a Windows path, only the file name is usable here.
         for path in [RELATIVE, VOLUME, ABSOLUTE].into_iter().filter_map(get) {
             all.extend(base_name(path).map(|name| folder.join(name)));
         }
@@ -225,14 +224,14 @@ mod tests {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
-                // No panic; the reserved field alone says nothing.
+                // Must not panic. A changed reserved field is accepted.
                 let _ = Locator::parse(&bad);
             }
         }
         let mut other = good.clone();
         other[0] ^= 1;
         assert!(Locator::parse(&other).is_err_and(|bad| bad.value.contains("type")));
-        // Texts that lie over one another: each may be as long as the item.
+        // Overlapping texts, each nearly as long as the item.
         let mut over = good.clone();
         over[18..20].copy_from_slice(&200u16.to_le_bytes());
         over.truncate(20);

@@ -1,8 +1,8 @@
-//! The log (write-ahead): metadata are written and flushed there before they are written in place. A crash leaves
-//! either the old metadata, or what is needed to complete the new. [MS-VHDX] 2.3.
+//! The write-ahead log: metadata are written to the log and flushed before they are written in place. After a crash,
+//! either the old metadata are there, or the log has what is needed to complete the new ones. [MS-VHDX] 2.3.
 //!
-//! It is a ring of sectors of 4 KiB. Each entry is one atomic change. The last valid entry has the tail: the oldest
-//! entry that may not be applied yet.
+//! The log is a ring of 4 KiB sectors. Each entry is one atomic change. The last valid entry refers to the tail: the
+//! oldest entry that may not be applied yet.
 
 mod active;
 mod changes;
@@ -22,9 +22,10 @@ pub(in crate::formats::vhdx) use writer::Log;
 use super::space::MAX_FILE;
 use spec::SECTOR;
 
-/// Where the log is, from the header.
+/// Location of the log, from the header.
 ///
-/// Checked by the caller: both multiples of 1 MiB, `offset` at least that, all inside the file, at most 1 GiB.
+/// The caller has checked: both fields are multiples of 1 MiB, `offset` is at least 1 MiB, the log is inside the file
+/// and at most 1 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::formats::vhdx) struct Region {
     /// Bytes from the start of the file.
@@ -34,28 +35,28 @@ pub(in crate::formats::vhdx) struct Region {
 }
 
 impl Region {
-    /// Sectors of the ring.
+    /// Number of sectors of the ring.
     fn sectors(self) -> u32 {
         self.length / SECTOR as u32
     }
 
-    /// Where in the file a sector is that is counted on round the ring.
+    /// File offset of a sector, given by its number counted around the ring.
     fn position(self, sector: u64) -> u64 {
         self.offset + sector % u64::from(self.sectors()) * SECTOR as u64
     }
 }
 
-/// One change of metadata, to be written. What is read is a [`Change`].
+/// A change of metadata to write. [`Change`] is the type for reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::formats::vhdx) enum Update {
-    /// A sector's new content.
+    /// The new content of a sector.
     Data {
         /// Bytes from the start of the file, a multiple of 4 KiB.
         offset: u64,
         /// The content.
         sector: Box<[u8; SECTOR]>,
     },
-    /// A range that becomes zeros.
+    /// Zeros in a range.
     #[cfg_attr(
         not(test),
         allow(dead_code, reason = "only other programs log zeros, and tests in their place")
@@ -69,7 +70,7 @@ pub(in crate::formats::vhdx) enum Update {
 }
 
 impl Update {
-    /// First byte, and bytes.
+    /// Offset and length in bytes.
     fn range(&self) -> (u64, u64) {
         match self {
             Self::Data { offset, .. } => (*offset, SECTOR as u64),
@@ -78,11 +79,12 @@ impl Update {
     }
 }
 
-/// Sizes of the file that an entry states, in bytes, multiples of 1 MiB.
+/// The file sizes that an entry has, in bytes; multiples of 1 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::formats::vhdx) struct Sizes {
-    /// `FlushedFileOffset`: the length of the file on stable storage. A shorter file has been cut, and is refused.
+    /// `FlushedFileOffset`: the size of the file on stable storage. If the file is shorter, it was truncated, and is
+    /// refused.
     pub(in crate::formats::vhdx) flushed: u64,
-    /// `LastFileOffset`: where everything that is allocated ends. Replay grows the file to it.
+    /// `LastFileOffset`: the end of all allocated space. The replay extends the file to it.
     pub(in crate::formats::vhdx) last: u64,
 }

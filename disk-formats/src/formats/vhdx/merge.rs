@@ -1,7 +1,7 @@
 //! Merging a differencing disk into its parent.
 //!
-//! After a power failure, or when it was stopped, the child is there as it was, and merging again continues: before the
-//! copy it notes the identity that its parent's data are about to get.
+//! After a power failure, or if the caller stops the merge, the child is unchanged, and another merge continues: before
+//! data are copied, the child records the data write GUID that the parent is about to get.
 
 use std::io;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::bat::{Entry, State};
 use super::chain::{self, Image};
 use super::check::check;
 use super::edit::Editor;
-use super::journal::Visible;
+use super::journal::DataGuid;
 use super::layout::{Layout, Slot};
 use super::opened::Opened;
 use super::scan::Scan;
@@ -32,7 +32,7 @@ use crate::image::{MergeError, Overlaid, commit_into_parent};
 use crate::map::block_map::DEFAULT_MEMORY;
 
 impl Merge for Image {
-    /// Its log is replayed, if it has one.
+    /// Replays the log of the child, if it has one.
     fn open_to_merge(path: &Path) -> Result<Self, OpenError> {
         refuse_damaged(path)?;
         Self::open(path, Access::default())
@@ -83,7 +83,7 @@ fn os(path: &Path, source: io::Error) -> OpenError {
     OpenError::Os { path: path.into(), action: "cannot merge", source }
 }
 
-/// Note in the child the identity that the parent's data have and the one that they will have.
+/// Record in the child the current data write GUID of the parent and the next one.
 fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
     let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
     let editor = Editor::open(store)?;
@@ -93,11 +93,11 @@ fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
     let item = locator.linked(now, Some(next)).encode().map_err(failed)?;
     let mut sectors = Sectors::default();
     metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &item).map_err(failed)?;
-    editor.commit_alone(sectors, Visible::Unchanged).map_err(failed)
+    editor.commit_alone(sectors, DataGuid::Unchanged).map_err(failed)
 }
 
-/// The blocks that are zeros, or were trimmed: the parent is not read there. In batches of at most 32,768 runs, as
-/// every other block of 64 TiB may be one.
+/// The ranges of blocks that are zeros or were trimmed, where the parent is not read. In batches of at most 32,768
+/// ranges, because every other block of 64 TiB may be one.
 pub(super) fn zeros(image: &Opened) -> impl Iterator<Item = io::Result<Vec<Range<u64>>>> + '_ {
     let layout = image.layout;
     let mut scan = Scan::new(&layout);
@@ -113,8 +113,8 @@ fn runs_of_zeros(layout: &Layout, entries: &[(u64, Entry)]) -> Vec<Range<u64>> {
         else {
             continue;
         };
-        // The table of a child has entries up to the end of a chunk, and another program may have written those behind
-        // the disk's end.
+        // The BAT of a differencing disk has entries up to the end of a chunk. Other programs may have written entries
+        // beyond the disk's end.
         let start = block << layout.block_shift;
         if start >= layout.size {
             continue;

@@ -1,4 +1,4 @@
-//! The metadata region: what the disk is (\[MS-VHDX\] 2.6).
+//! The metadata region: the properties of the disk (\[MS-VHDX\] 2.6).
 
 use std::collections::HashSet;
 use std::io;
@@ -18,26 +18,26 @@ use crate::disk::info::SectorSize;
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 
-/// Bytes of a metadata region at the most.
+/// Maximum size of a metadata region in bytes.
 const MAX_REGION: u64 = 128 << 20;
-/// Items of the user at the most.
+/// Maximum number of user items.
 const MAX_USER_ITEMS: usize = 1024;
 
-/// What a disk is.
+/// The properties of a disk.
 #[derive(Clone, Debug)]
 pub(super) struct Metadata {
     pub(super) parameters: Parameters,
-    /// The parent of a differencing disk.
+    /// The parent locator of a differencing disk.
     pub(super) locator: Option<Locator>,
     entries: Vec<MetadataEntry>,
     region: Run,
 }
 
-/// The items that every disk has.
+/// The metadata items that every disk has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parameters {
     pub(super) block_size: u32,
-    /// A fixed disk.
+    /// Whether it is a fixed disk.
     pub(super) leave_allocated: bool,
     pub(super) has_parent: bool,
     /// Virtual size in bytes.
@@ -59,7 +59,7 @@ impl Parameters {
         }
     }
 
-    /// The shape that these give to a BAT in `bat`.
+    /// The layout of a disk with these parameters and its BAT at `bat`.
     pub(super) fn layout(&self, bat: Run) -> Layout {
         Layout {
             size: self.size,
@@ -70,7 +70,7 @@ impl Parameters {
         }
     }
 
-    /// Refuse what the format does not have.
+    /// Refuse values that the format does not support.
     pub(super) fn check(&self) -> Result<(), BadField> {
         if !self.block_size.is_power_of_two() || !BLOCK_SIZES.contains(&self.block_size) {
             let expected = "a power of two from 1 MiB to 256 MiB";
@@ -85,7 +85,7 @@ impl Parameters {
     }
 }
 
-/// Read the region.
+/// Read the metadata region.
 pub(super) fn read(store: &dyn Store, region: Run) -> io::Result<Result<Metadata, BadField>> {
     if region.len > MAX_REGION {
         let value = format!("{} bytes", region.len);
@@ -161,7 +161,11 @@ fn check_places(entries: &[MetadataEntry], region: u64) -> Result<(), BadField> 
         if let [(_, end), (start, _)] = pair
             && start < end
         {
-            return Err(BadField::new("metadata item", format!("at {start}, inside another"), "apart"));
+            return Err(BadField::new(
+                "metadata item",
+                format!("at {start}, inside another"),
+                "items that do not overlap",
+            ));
         }
     }
     Ok(())
@@ -176,8 +180,8 @@ fn check_names(entries: &[MetadataEntry]) -> Result<(), BadField> {
         }
         let user = flags & item::IS_USER != 0;
         if id == item::INCOMPLETE_FILE && !user {
-            let expected = "none: making the file was not brought to its end";
-            return Err(BadField::new("incomplete file item", "there", expected));
+            let expected = "none: the file's creation was not completed";
+            return Err(BadField::new("incomplete file item", "present", expected));
         }
         let known = !user
             && [
@@ -260,16 +264,16 @@ fn system(entries: &[MetadataEntry], id: Uuid) -> Option<&MetadataEntry> {
 }
 
 impl Metadata {
-    /// Bytes of memory that it takes, nearly.
+    /// Approximate memory use in bytes.
     pub(super) fn memory(&self) -> u64 {
         let entries = self.entries.len() * size_of::<MetadataEntry>();
         entries as u64 + self.locator.as_ref().map_or(0, Locator::memory)
     }
 
-    /// Give an item other content, in sectors to be logged.
+    /// Change the content of an item; the changed sectors are added to `sectors`, to be logged.
     ///
     /// # Errors
-    /// The host's, or `StorageFull` where the region has no space for a longer item.
+    /// The host's, or `StorageFull` if the region has no space for a longer item.
     pub(super) fn change(
         &self,
         store: &dyn Store,
@@ -285,7 +289,7 @@ impl Metadata {
             .ok_or_else(missing)?;
         let mut entry = *self.entries.get(number).ok_or_else(missing)?;
         if content.len() > entry.length.get() as usize {
-            // Behind all others: what lay there stays until the table has changed.
+            // Append it after all items: the old content must stay until the table has changed.
             let end = |entry: &MetadataEntry| entry.offset.get() + entry.length.get();
             let at = self.entries.iter().map(end).max().unwrap_or(0).max(TABLE_SIZE as u32);
             let fits = u64::from(at) + content.len() as u64 <= self.region.len;
@@ -301,7 +305,7 @@ impl Metadata {
     }
 }
 
-/// The region of a new disk: the table and its items, as many bytes as are used.
+/// The metadata region of a new disk: the table and its items, without padding at the end.
 pub(super) fn new_region(parameters: &Parameters, locator: Option<&[u8]>) -> Vec<u8> {
     let mut flags = 0;
     flags |= if parameters.leave_allocated { LEAVE_BLOCK_ALLOCATED } else { 0 };
@@ -334,7 +338,7 @@ pub(super) fn new_region(parameters: &Parameters, locator: Option<&[u8]>) -> Vec
         };
         table.extend_from_slice(entry.as_bytes());
         region.extend_from_slice(&bytes);
-        // Each begins aligned to its own size.
+        // Each item is aligned to its own size.
         region.resize(region.len().next_multiple_of(16), 0);
     }
     if let Some(slot) = region.get_mut(..table.len()) {

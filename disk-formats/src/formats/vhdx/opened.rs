@@ -1,4 +1,4 @@
-//! What an image's headers lead to: its log settled, its regions and metadata read and checked.
+//! An image whose log is replayed, and whose regions and metadata are read and checked.
 
 use std::io;
 use std::sync::Arc;
@@ -14,40 +14,39 @@ use crate::formats::field::BadField;
 use crate::formats::guid;
 use crate::host::store::Store;
 
-/// Bytes of memory that the metadata of the images of a chain take, with logs that are replayed in memory.
+/// Memory limit in bytes for the metadata of the images of a chain, including logs that are replayed in memory.
 pub(super) const MEMORY: u64 = 256 << 20;
 
-/// Where a log that a crash has left is replayed.
+/// Where the log of an image that was not closed is replayed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Replaying {
     /// In the file.
     InFile,
-    /// In memory, of which it takes so many bytes at the most.
+    /// In memory, with a limit in bytes.
     InMemory(u64),
 }
 
-/// The metadata of an image, checked.
+/// The checked metadata of an image.
 pub(super) struct Opened {
-    /// The file, or the file with its log applied.
+    /// The file, or the file with its log applied in memory.
     pub(super) store: Arc<dyn Store>,
     pub(super) overlay: Option<Arc<Overlay>>,
     pub(super) headers: Headers,
     pub(super) regions: Regions,
     pub(super) metadata: Metadata,
     pub(super) layout: Layout,
-    /// Entries of the log that were to be replayed.
+    /// Number of replayed log entries.
     pub(super) replayed: usize,
 }
 
 impl Opened {
-    /// Read the metadata of a file. A log that a crash has left is replayed, in the file where that is `writable`, else in
-    /// memory.
+    /// Read the metadata of a file. Replays its log, if it has one: in the file if `writable`, else in memory.
     pub(super) fn read(store: Arc<dyn Store>, writable: bool) -> io::Result<Result<Self, BadField>> {
         let replaying = if writable { Replaying::InFile } else { Replaying::InMemory(MEMORY) };
         Self::read_with(store, replaying)
     }
 
-    /// The same, with a log replayed in so much memory at the most.
+    /// As [`read`](Self::read), with the place of the replay.
     pub(super) fn read_with(
         store: Arc<dyn Store>,
         replaying: Replaying,
@@ -71,7 +70,7 @@ impl Opened {
         }
     }
 
-    /// Read what the headers lead to.
+    /// Read the structures that the headers refer to.
     pub(super) fn of(settled: Settled) -> io::Result<Result<Self, BadField>> {
         let Settled { store, overlay, headers, replayed } = settled;
         let log = headers.log_region();
@@ -95,13 +94,13 @@ impl Opened {
         Ok(Ok(Self { store, overlay, headers, regions, metadata, layout, replayed }))
     }
 
-    /// Bytes of memory that it takes, nearly.
+    /// Approximate memory use in bytes.
     pub(super) fn memory(&self) -> u64 {
         let overlay = self.overlay.as_ref().map_or(0, |overlay| overlay.memory());
         overlay + self.regions.memory() + self.metadata.memory()
     }
 
-    /// The runs of the file that are no blocks.
+    /// The ranges of the file that are not blocks.
     pub(super) fn fixed_runs(&self) -> Vec<Run> {
         let log = self.headers.log_region();
         let mut runs = vec![
@@ -115,7 +114,7 @@ impl Opened {
     }
 }
 
-/// A file whose log is empty or replayed.
+/// A file whose log is empty, or replayed.
 pub(super) struct Settled {
     store: Arc<dyn Store>,
     overlay: Option<Arc<Overlay>>,
@@ -123,7 +122,7 @@ pub(super) struct Settled {
     replayed: usize,
 }
 
-/// Replay the log, where there is one.
+/// Replay the log, if there is one.
 pub(super) fn settle(
     store: Arc<dyn Store>,
     mut headers: Headers,

@@ -1,4 +1,4 @@
-//! A file with its log applied in memory: for disks that may not be written.
+//! A file with its log applied in memory, for read-only disks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,14 +14,14 @@ use crate::error::IoError;
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 
-/// Bytes of memory that a changed sector and a run of zeros take, at the most.
+/// Approximate memory in bytes for a changed sector, and for a range of zeros.
 const SECTOR_COST: u64 = LOG_SECTOR + 64;
 const RUN_COST: u64 = 64;
 
-/// What the file would be after a replay.
+/// The file as it would be after a replay.
 pub(super) struct Overlay {
     below: Arc<dyn Store>,
-    /// Runs of zeros, and over them sectors.
+    /// Ranges of zeros. The changed sectors take precedence.
     zeros: Zeros,
     sectors: BTreeMap<u64, Box<[u8; LOG_SECTOR as usize]>>,
     len: u64,
@@ -30,7 +30,7 @@ pub(super) struct Overlay {
 }
 
 impl Overlay {
-    /// The file `below` after `replay`, which was found in it. Refused where what changes would take more than `most` bytes of
+    /// The file `below` after `replay`, which was found in it. Refused if the changes take more than `most` bytes of
     /// memory.
     pub(super) fn new(
         below: Arc<dyn Store>,
@@ -55,11 +55,9 @@ impl Overlay {
             if too_much { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
         });
         if too_much {
-            let value = format!(
-                "{} entries, which change more than fits into {most} bytes of memory",
-                replay.entries()
-            );
-            let expected = "less in images that are only read: open it for writing, so that it is replayed (`image check --repair`)";
+            let value =
+                format!("{} entries, whose changes take more than {most} bytes of memory", replay.entries());
+            let expected = "fewer changes in an image that is opened read-only: open it for writing, so that the log is replayed (`image check --repair`)";
             return Ok(Err(BadField::new("log", value, expected)));
         }
         #[cfg(test)]
@@ -75,19 +73,19 @@ impl Overlay {
         Ok(visited?.map(overlay))
     }
 
-    /// Bytes of memory that it takes.
+    /// Memory use in bytes.
     pub(super) fn memory(&self) -> u64 {
         cost(&self.zeros, self.sectors.len())
     }
 
-    /// Whether the log writes into a run of the file.
+    /// Whether the log changes a range of the file.
     pub(super) fn touches(&self, run: Run) -> bool {
         self.step();
         self.zeros.inside(run, || self.step()).next().is_some()
             || self.sectors.range(run.offset.saturating_sub(LOG_SECTOR - 1)..run.end()).next().is_some()
     }
 
-    /// Something of the log was examined. Tests count that.
+    /// Counts the examined parts of the log, for tests.
     fn step(&self) {
         #[cfg(test)]
         self.steps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -103,12 +101,12 @@ fn cost(zeros: &Zeros, sectors: usize) -> u64 {
     zeros.0.len() as u64 * RUN_COST + sectors as u64 * SECTOR_COST
 }
 
-/// Runs that do not touch one another: their ends by their starts.
+/// Ranges that neither overlap nor touch: their ends by their starts.
 #[derive(Default)]
 struct Zeros(BTreeMap<u64, u64>);
 
 impl Zeros {
-    /// Add a run. Each run that it touches is taken out once, and becomes part of it.
+    /// Add a range, merged with the ranges that it overlaps or touches.
     fn add(&mut self, offset: u64, len: u64) {
         if len == 0 {
             return;
@@ -125,7 +123,7 @@ impl Zeros {
         self.0.insert(start, end);
     }
 
-    /// What of this run is zeros, from its end down. `looked` is called for each run that is looked at.
+    /// The zeros of this range, from its end down. `looked` is called for each examined range.
     fn inside(&self, run: Run, looked: impl Fn()) -> impl Iterator<Item = Run> {
         let below = self.0.range(..run.end()).rev().inspect(move |_| looked());
         let below = below.take_while(move |(_, end)| **end > run.offset);
@@ -140,7 +138,7 @@ fn read_only() -> io::Error {
     io::ErrorKind::ReadOnlyFilesystem.into()
 }
 
-/// Put the part of `from`, which lies at `at`, that is in `data`, which lies at `offset`, there.
+/// Copy the overlap of `from` (at offset `at`) and `data` (at `offset`) to `data`.
 fn lay_over(data: &mut [u8], offset: u64, at: u64, from: &[u8]) {
     let start = offset.max(at);
     let end = (offset + data.len() as u64).min(at + from.len() as u64);
@@ -200,7 +198,7 @@ impl Store for Overlay {
         Err(IoError::ReadOnly)
     }
 
-    fn share(&self, _source: &dyn Store, _from: u64, _to: u64, _len: u64) -> Result<(), Errno> {
+    fn clone_range(&self, _source: &dyn Store, _from: u64, _to: u64, _len: u64) -> Result<(), Errno> {
         Err(Errno::ROFS)
     }
 

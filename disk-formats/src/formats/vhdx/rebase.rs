@@ -1,4 +1,4 @@
-//! Rebase: another parent for a differencing disk.
+//! Rebase: changes the parent of a differencing disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::chain::{self, Image, check_sectors};
 use super::create::locator;
 use super::edit::Editor;
-use super::journal::Visible;
+use super::journal::DataGuid;
 use super::sectors::Sectors;
 use super::spec::item;
 use crate::error::OpenError;
-use crate::formats::chain::{Member, refuse_loop, refuse_no_child};
+use crate::formats::chain::{Member, refuse_loop, require_differencing};
 use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::rebase::Rebase;
@@ -29,24 +29,27 @@ impl Rebase for Image {
         chain::open(path, Access::READ_ONLY, rules)
     }
 
-    /// Its data write GUID and the paths to it.
+    /// Records the parent's data write GUID and paths.
     fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
         let base = Self::open(parent, Access::READ_ONLY).map_err(|error| Self::as_parent(parent, error))?;
         let linkage = base.linkage()?;
         {
             let image = Self::open(child, Access::READ_ONLY)?;
-            refuse_no_child(&image)?;
+            require_differencing(&image)?;
             check_sectors(&image, &base).map_err(|bad| bad.of(child))?;
         }
         refuse_loop(child, base, rules)?;
-        let os =
-            |source| OpenError::Os { path: child.into(), action: "cannot write the parent's place", source };
+        let os = |source| OpenError::Os {
+            path: child.into(),
+            action: "cannot write the parent's location",
+            source,
+        };
         let locator = locator(child, parent, linkage).and_then(|locator| locator.encode()).map_err(os)?;
         let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
         let editor = Editor::open(store)?;
         let mut sectors = Sectors::default();
         let metadata = &editor.opened.metadata;
         metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).map_err(os)?;
-        editor.commit_alone(sectors, Visible::Unchanged).map_err(os)
+        editor.commit_alone(sectors, DataGuid::Unchanged).map_err(os)
     }
 }

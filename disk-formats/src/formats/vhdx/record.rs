@@ -1,7 +1,7 @@
-//! What a flush of a disk records: the sectors of bitmaps and BAT for a batch of changes.
+//! The sectors of bitmaps and BAT that a flush records for a batch of changes.
 //!
-//! A block whose bits on disk are stale has its bits and its BAT entry in the same batch. A block that is complete in
-//! the top file has no bits: its entry says so.
+//! If a block's bitmap on disk is stale, its bitmap and its BAT entry are in the same batch. A block that is complete
+//! in the top file needs no bitmap: its BAT entry becomes fully present.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::host::store::{Store, io_error};
 use crate::map::block_map::{Dirty, Presence};
 use crate::map::chain_map::ChainMap;
 
-/// A disk as a flush reads it.
+/// The parts of a disk that a flush reads.
 pub(super) struct Record<'a> {
     pub(super) layout: &'a Layout,
     pub(super) chain: &'a ChainMap<Layer>,
@@ -25,8 +25,8 @@ pub(super) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// The sectors of bitmaps and of the BAT that record these granules, and pending entries from below the index `below` on.
-    /// Blocks that are complete by now need no bits. Of a block whose bits on disk are stale, bits and entry are in the same batch.
+    /// Compose the sectors of bitmaps and of the BAT that record these granules, and pending entries from the index
+    /// `below` (exclusive) down.
     pub(super) fn compose(
         &self,
         allocator: &mut Allocator,
@@ -61,7 +61,7 @@ impl Record<'_> {
                 }
                 let at = allocator.bitmap(self.store, self.layout.chunk(*block))?;
                 let at =
-                    at.ok_or(IoError::Damaged("a block is partially present, and its bitmap block is not"))?;
+                    at.ok_or(IoError::Damaged("a block is partially present, but has no bitmap block"))?;
                 for granule in granules {
                     let bit = self.layout.bit(granule << self.chain.map.shift());
                     let bits = self.bits(&self.chain.map.presence(granule)?);
@@ -73,13 +73,13 @@ impl Record<'_> {
         Ok((bitmaps, table, batch))
     }
 
-    /// The bits of a granule, as many as a whole one has.
+    /// The bitmap of a granule, of the length of a whole granule.
     fn bits(&self, presence: &Presence) -> Vec<u8> {
         let bytes = presence.iter().flat_map(|word| word.to_le_bytes());
         let bytes = bytes.take((1 << self.chain.map.shift()) / 512 / 8);
         match self.layout.sector {
             SectorSize::B512 => bytes.collect(),
-            // A byte is one sector.
+            // One byte of 512-byte sectors is one 4,096-byte sector.
             SectorSize::B4096 => {
                 let sectors: Vec<bool> = bytes.map(|byte| byte == 0xFF).collect();
                 let byte = |sectors: &[bool]| {

@@ -1,4 +1,4 @@
-//! The region tables: where the BAT and the metadata are (\[MS-VHDX\] 2.2.3).
+//! The region tables: the locations of the BAT and the metadata (\[MS-VHDX\] 2.2.3).
 
 use std::collections::HashSet;
 use std::io;
@@ -13,7 +13,7 @@ use super::spec::{
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 
-/// A run of the file.
+/// A range of the file in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) offset: u64,
@@ -31,22 +31,22 @@ impl Run {
 pub(super) struct Regions {
     pub(super) bat: Run,
     pub(super) metadata: Run,
-    /// Optional regions of unknown types: preserved.
+    /// Optional regions of unknown types, which are preserved.
     pub(super) unknown: Vec<Run>,
-    /// The table that was used, as it is.
+    /// The table in use.
     pub(super) table: Vec<u8>,
-    /// What is wrong with one of the two tables.
+    /// The defect of one of the two tables, if any.
     pub(super) other: Option<BadField>,
 }
 
 impl Regions {
-    /// Bytes of memory that they take, nearly.
+    /// Approximate memory use in bytes.
     pub(super) fn memory(&self) -> u64 {
         (self.table.len() + self.unknown.len() * size_of::<Run>()) as u64
     }
 }
 
-/// Read the tables; the first that is good counts. `log` is the log's place, `len` the file's size.
+/// Read the tables; the first valid one is used. `log` is the location of the log, `len` the size of the file.
 pub(super) fn read(store: &dyn Store, log: Run, len: u64) -> io::Result<Result<Regions, BadField>> {
     let mut tables = Vec::new();
     let mut refused = None;
@@ -75,7 +75,7 @@ pub(super) fn read(store: &dyn Store, log: Run, len: u64) -> io::Result<Result<R
     }))
 }
 
-/// The entries of a table whose frame is good.
+/// The entries of a table with a valid header and checksum.
 fn entries(bytes: &[u8], number: usize) -> Result<Vec<RegionEntry>, BadField> {
     let of = |value: String| format!("{value} in table {}", number + 1);
     let Ok((header, rest)) = RegionTableHeader::read_from_prefix(bytes) else {
@@ -151,7 +151,7 @@ fn check(entries: &[RegionEntry], log: Run, len: u64) -> Result<(Run, Run, Vec<R
     Ok((bat.ok_or_else(|| lost("BAT"))?, metadata.ok_or_else(|| lost("metadata"))?, unknown))
 }
 
-/// A table with the regions of a new file.
+/// The region table of a new file.
 pub(super) fn table(bat: Run, metadata: Run) -> Vec<u8> {
     let entry = |guid: Uuid, run: Run| RegionEntry {
         guid: guid.to_bytes_le(),
@@ -172,7 +172,7 @@ pub(super) fn table(bat: Run, metadata: Run) -> Vec<u8> {
     table
 }
 
-/// The same table with the BAT elsewhere.
+/// A copy of the table with another location of the BAT.
 pub(super) fn with_bat(table: &[u8], bat: Run) -> Vec<u8> {
     let mut table = table.to_vec();
     let entries = table.get_mut(size_of::<RegionTableHeader>()..).unwrap_or_default();

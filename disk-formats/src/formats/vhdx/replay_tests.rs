@@ -1,5 +1,5 @@
-//! Hostile logs, in images that are only read. The work is counted: it must not grow with the product of the changes in
-//! the log and the blocks of the disk. Memory is bounded, for one image and for a chain.
+//! Hostile logs in read-only images. The tests count the work, which must not grow with the product of the log's
+//! changes and the disk's blocks. Memory is bounded for an image and for a chain.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn data(offset: u64, fill: u8) -> Update {
     Update::Data { offset, sector: Box::new([fill; SECTOR as usize]) }
 }
 
-/// An image whose log, of this length at the end of the file, has these changes to make.
+/// An image with a log of this length at the end of the file, with these changes.
 fn with_log(file: &CrashFile, length: u64, updates: &[Update]) {
     let end = file.len().expect("a length");
     file.set_size(end + length).expect("space");
@@ -57,7 +57,7 @@ fn small() -> Shape {
     Shape { size: 8 * MIB, block_size: 1 << 20, sector: SectorSize::B512, fixed: false }
 }
 
-/// 64 GiB in blocks of 1 MiB, all of them there, and 100,000 runs of zeros in the log, apart from one another and in no order.
+/// 64 GiB in blocks of 1 MiB, all present, and 100,000 separate ranges of zeros in the log, in random order.
 #[test]
 fn many_runs_of_zeros_are_found_in_few_steps() {
     const RUNS: u64 = 100_000;
@@ -65,7 +65,7 @@ fn many_runs_of_zeros_are_found_in_few_steps() {
     let file = CrashFile::of(new_image(shape, None));
     let entries = vec![((4 * MIB) | 6).to_le_bytes(); 66_048].concat();
     file.write_at(&entries, BAT).expect("space");
-    // One behind the other of a prime's multiples.
+    // Multiples of a prime modulo `RUNS`: a permutation without order.
     let place = |number: u64| (1 << 40) + number * 7919 % RUNS * 2 * SECTOR;
     let updates: Vec<Update> = (0..RUNS).map(|number| zeros(place(number), SECTOR)).collect();
     with_log(&file, 8 * MIB, &updates);
@@ -76,13 +76,13 @@ fn many_runs_of_zeros_are_found_in_few_steps() {
     disk.prepare_read(0, shape.size).expect("a BAT");
     let blocks = shape.size / MIB;
     assert!((blocks..2 * blocks).contains(&overlay.steps()), "{} steps", overlay.steps());
-    // So it is behind all of them, where each could be looked at.
+    // The block is beyond all ranges, so each of them might be examined.
     let before = overlay.steps();
     let behind =
         (0..100).filter(|number| overlay.touches(Run { offset: (1 << 41) + number * MIB, len: MIB }));
     assert_eq!(behind.count(), 0);
     assert!(overlay.steps() - before <= 200, "{} steps", overlay.steps() - before);
-    // What they are among is found all the same.
+    // Overlapping ranges are found.
     let run = |offset, len| Run { offset, len };
     assert!(overlay.touches(run(place(5) - 512, 1024)) && !overlay.touches(run(place(5) - SECTOR, SECTOR)));
 }
@@ -99,14 +99,14 @@ fn runs_of_zeros_that_touch_are_one() {
     }
 }
 
-/// Whatever order changes come in, a log in memory shows what the file would hold.
+/// Whatever the order of the changes, a log in memory has the same result as a replay.
 #[test]
 fn a_log_in_memory_shows_what_a_replay_would_make() {
     let mut random = Random(5);
     for round in 0..200 {
         let file = CrashFile::of(new_image(small(), None));
         let base = file.len().expect("a length");
-        // In a region of unknown type, behind the BAT.
+        // The changes are in a region of unknown type, after the BAT.
         file.set_size(base + MIB).expect("space");
         file.write_at(&[0xEE; MIB as usize], base).expect("space");
         let updates: Vec<Update> = (0..1 + random.below(40))
@@ -155,7 +155,7 @@ fn a_log_that_takes_too_much_memory_is_refused_where_it_is_only_read() {
     assert!(read(0).is_ok());
 }
 
-/// A chain in files, from the top down, each with a log.
+/// A chain of files, from the top down, each with a log.
 fn chain(folder: &Path, count: usize) -> Vec<std::path::PathBuf> {
     let paths: Vec<_> = (0..count).map(|number| folder.join(format!("{number}.vhdx"))).collect();
     let options = vhdx::CreateOptions { block_size: Some(1 << 20), ..vhdx::CreateOptions::default() };
@@ -195,7 +195,7 @@ fn the_logs_of_a_chain_share_what_memory_there_is() {
     }
 }
 
-/// An image without identity cannot be a parent.
+/// An image with a nil GUID cannot be a parent.
 #[test]
 fn a_nil_linkage_never_matches() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -206,7 +206,7 @@ fn a_nil_linkage_never_matches() {
         let mut headers = header::read(&file).expect("a file").expect("headers");
         headers.update(&file, |header| header.data_write_guid = guid.to_bytes_le()).expect("a file");
     };
-    // Its child notes the identity as text.
+    // Its child records the GUID as text.
     let guid = Uuid::from_u128(0x11);
     change(&base, guid);
     vhdx::create_differencing(&child, &base, None).expect("a child");
@@ -226,7 +226,7 @@ fn a_nil_linkage_never_matches() {
     assert!(refused.contains("parent data write GUID"), "{refused}");
     open(true).expect("it is taken as it is");
     assert!(children::<Opening>(&base).expect("an image").is_empty());
-    // Nor can one be made.
+    // Nor can a child be created over it.
     let rules = ParentRules::default();
     for made in [vhdx::create_differencing(&other, &base, None), Opening::note_parent(&child, &base, &rules)]
     {

@@ -1,11 +1,11 @@
-//! Resize: another virtual size for an image.
+//! Resize: changes the virtual size of an image.
 
 use std::io;
 use std::sync::Arc;
 
 use super::bat::Entry;
 use super::edit::Editor;
-use super::journal::Visible;
+use super::journal::DataGuid;
 use super::layout::{ENTRY, Layout, Slot};
 use super::metadata::Parameters;
 use super::region::Run;
@@ -14,31 +14,29 @@ use super::sectors::Sectors;
 use super::spec::{LOG_SECTOR, item};
 use crate::error::OpenError;
 use crate::formats::field::BadField;
+use crate::formats::file_info::check_shrink;
 use crate::host::store::{Store, last_nonzero};
 
-/// Sectors of new entries that are written at once: 8 MiB.
+/// Number of sectors of new entries that are written at once: 8 MiB.
 const WAITING: usize = 2048;
 
-/// Give a VHDX the virtual size `size`. Growing adds zeros; the BAT is moved where there is no space behind it.
-/// Shrinking needs `shrink`, and a tail that holds nothing but zeros: the guest must have freed it before.
+/// Change the virtual size of a VHDX to `size`. Growing adds zeros; the BAT is moved if it has no space for the new
+/// entries. Shrinking needs `shrink`, and a tail that reads as zeros: the guest must discard it first.
 ///
-/// After a power failure the disk has the old size or the new one.
+/// After a power failure the disk has either the old size or the new one.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] for sizes that the disk cannot have, and where the tail holds data; [`OpenError::Unsupported`] where
-/// shrinking is not allowed; the host's error.
+/// [`OpenError::Invalid`] for sizes that the disk cannot have, and if the tail holds data; [`OpenError::Unsupported`]
+/// if shrinking is not allowed; the host's error.
 pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(), OpenError> {
     let path = store.path().to_path_buf();
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot resize", source };
-    // Before anything is changed, and again when the log is replayed.
+    // Check before anything is changed. The editor below replays the log and reads the metadata again.
     let now =
         super::opened::Opened::read(Arc::clone(&store), false).map_err(os)?.map_err(|bad| bad.of(&path))?;
     let parameters = now.metadata.parameters;
     Parameters { size, ..parameters }.check().map_err(|bad| bad.of(&path))?;
-    if size < parameters.size && !shrink {
-        let reason = format!("it has {} bytes: to make it smaller, allow it (--shrink)", parameters.size);
-        return Err(OpenError::Unsupported { path, reason });
-    }
+    check_shrink(&path, parameters.size, size, shrink)?;
     if size == parameters.size {
         return Ok(());
     }
@@ -62,22 +60,22 @@ pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(
     .map_err(os)
 }
 
-/// The item with the size.
+/// Add the change of the size item to `sectors`.
 fn put_size(editor: &mut Editor, sectors: &mut Sectors, size: u64) -> io::Result<()> {
     let metadata = &editor.opened.metadata;
     metadata.change(&*editor.store, sectors, item::VIRTUAL_DISK_SIZE, &size.to_le_bytes())
 }
 
 fn shrink_to(editor: &mut Editor, size: u64) -> io::Result<()> {
-    editor.begin(Visible::New)?;
+    editor.begin(DataGuid::New)?;
     zero_tail(editor, size)?;
     let old = editor.layout;
     let new = Layout { size, ..old };
     let mut sectors = Sectors::default();
     put_size(editor, &mut sectors, size)?;
     editor.journal.commit([sectors], editor.space.end())?;
-    // The entries behind the end are not read any more. What a crash leaves of them is cleared before the disk grows
-    // again.
+    // Entries beyond the new end are not read any more. If a crash leaves some of them, they are cleared before the
+    // disk grows again.
     let mut scan = Scan::new(&old);
     while let Some(mut part) = scan.part(&*editor.store, &old)? {
         part.retain(|(index, _)| match old.slot(*index) {
@@ -90,17 +88,13 @@ fn shrink_to(editor: &mut Editor, size: u64) -> io::Result<()> {
         let cleared: Vec<(u64, Entry)> = part.iter().map(|(index, _)| (*index, Entry::NOT_PRESENT)).collect();
         editor.set_entries(&cleared)?;
         for (index, entry) in part.into_iter().filter(|(_, entry)| entry.holds_space()) {
-            let len = match old.slot(index) {
-                Slot::Payload(_) => old.block_size(),
-                Slot::Bitmap(_) => super::spec::MIB,
-            };
-            editor.space.free(Run { offset: entry.offset(), len });
+            editor.space.free(Run { offset: entry.offset(), len: old.slot_size(index) });
         }
     }
     Ok(())
 }
 
-/// What the last block has behind the end of the disk must not show when it grows.
+/// Zero the part of the last block beyond the end of the disk, which must not become readable when the disk grows.
 fn zero_tail(editor: &Editor, end: u64) -> io::Result<()> {
     let layout = &editor.layout;
     let within = end % layout.block_size();
@@ -115,7 +109,8 @@ fn zero_tail(editor: &Editor, end: u64) -> io::Result<()> {
     zeroed.map_err(io::Error::from)
 }
 
-/// Take what the larger disk needs, and write it where nothing refers to it; then change size and tables in one entry of the log.
+/// Allocate the space that the larger disk needs, and write structures that nothing refers to yet. Then change size and
+/// region tables by one log entry.
 fn grow_to(editor: &mut Editor, parameters: Parameters, size: u64) -> io::Result<()> {
     editor.prepare()?;
     zero_tail(editor, editor.layout.size)?;
@@ -131,7 +126,7 @@ fn grow_to(editor: &mut Editor, parameters: Parameters, size: u64) -> io::Result
         }
         false => old.bat,
     };
-    // Behind the entries in use, so that it needs no log.
+    // The space after the entries in use can be written without the log.
     let new = Layout { bat, ..new };
     let end = bat.offset + bat.len;
     let at = bat.offset + old.entries() * ENTRY;
@@ -145,11 +140,11 @@ fn grow_to(editor: &mut Editor, parameters: Parameters, size: u64) -> io::Result
     }
     editor.store.sync()?;
     put_size(editor, &mut sectors, size)?;
-    editor.begin(Visible::New)?;
+    editor.begin(DataGuid::New)?;
     editor.journal.commit([sectors], editor.space.end())
 }
 
-/// The new blocks of a fixed disk, from `first` on, get their space: what is free inside the file, then one piece at its end.
+/// Allocate the new blocks of a fixed disk, from `first` on: in gaps of the file, then in one range at its end.
 fn fill(editor: &mut Editor, new: &Layout, first: u64) -> io::Result<()> {
     let (len, end) = (new.block_size(), new.blocks());
     let mut bat = NewEntries { layout: *new, sectors: Sectors::default() };
@@ -169,14 +164,14 @@ fn fill(editor: &mut Editor, new: &Layout, first: u64) -> io::Result<()> {
     bat.flush(&*editor.store)
 }
 
-/// Entries of a BAT that is not in use yet, written some at a time.
+/// The new entries of a BAT, which nothing refers to yet. They are written in parts.
 struct NewEntries {
     layout: Layout,
     sectors: Sectors,
 }
 
 impl NewEntries {
-    /// The block is at this offset of the file.
+    /// Set the file offset of a block.
     fn put(&mut self, store: &dyn Store, block: u64, offset: u64) -> io::Result<()> {
         let at = self.layout.bat.offset + self.layout.payload_index(block) * ENTRY;
         self.sectors.patch(store, at, &Entry::fully(offset).0.to_le_bytes())?;
@@ -198,7 +193,8 @@ fn write_direct(store: &dyn Store, sectors: Sectors) -> io::Result<()> {
     Ok(())
 }
 
-/// The last sector from `from` on that does not read as zeros, by this image alone: sectors of a parent count as well.
+/// The last sector at or after `from` that does not read as zeros in this image alone. Sectors that hide a parent's
+/// data count, too.
 fn data_behind(editor: &Editor, from: u64) -> io::Result<Option<u64>> {
     let (store, layout) = (&*editor.store, &editor.layout);
     let first = layout.payload_index(from >> layout.block_shift);
@@ -210,7 +206,7 @@ fn data_behind(editor: &Editor, from: u64) -> io::Result<Option<u64>> {
             return Ok(None);
         }
         let low = entry.offset() + from.max(start) - start;
-        // Some programs leave the last block short.
+        // Some programs leave the last block truncated.
         let high = (entry.offset() + end - start).min(store.len()?);
         Ok(last_nonzero(store, low, high)?.map(|at| at - entry.offset() + start))
     })

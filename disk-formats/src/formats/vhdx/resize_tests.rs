@@ -1,5 +1,5 @@
-//! A resize that is refused, or that fails, leaves the image as it was: its length, its content, and the identity by which its
-//! children know it.
+//! A resize that is refused or fails leaves the image as it was: its length, its content, and the GUID by which its
+//! children identify it.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::bat::Entry;
 use super::compact::compact;
 use super::edit::Editor;
-use super::journal::Visible;
+use super::journal::DataGuid;
 use super::resize::resize;
 use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read, stamped};
 use crate::disk::info::SectorSize;
@@ -28,7 +28,7 @@ use crate::image::findings::Severity;
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 8 * MIB;
 
-/// A disk with a unit in each block.
+/// A disk with a unit written in each block.
 fn used(fixed: bool) -> Image {
     let shape = Shape { size: SIZE, block_size: MIB as u32, sector: SectorSize::B512, fixed };
     let file = CrashFile::of(new_image(shape, None));
@@ -51,7 +51,7 @@ fn has_content(file: &CrashFile) {
     }
 }
 
-/// What children know it by, and what a failed change must not leave behind.
+/// The data write GUID, the log GUID, the virtual size, and the size of the file.
 fn state(file: &CrashFile) -> (Uuid, Uuid, u64, u64) {
     let opened = opened(file, false).expect("a disk");
     let len = file.len().expect("a length");
@@ -77,7 +77,7 @@ fn a_refused_resize_changes_nothing() {
     }
 }
 
-/// A host without space: whenever it says so, the disk is as it was.
+/// A host without space: after each failure, the disk is as it was.
 #[test]
 fn growing_without_space_changes_nothing() {
     for (fixed, sizes) in [(true, [9 * MIB, 3 << 30]), (false, [200 << 30, 8 << 40])] {
@@ -107,7 +107,7 @@ fn growing_without_space_changes_nothing() {
                         failed += 1;
                     }
                 }
-                // More than this host has.
+                // More than this host can store.
                 if size == 3 << 30 {
                     break;
                 }
@@ -118,10 +118,10 @@ fn growing_without_space_changes_nothing() {
     }
 }
 
-/// A host of which one call fails.
+/// A host of which a single call fails.
 struct OneFails {
     file: CrashFile,
-    /// Calls until then.
+    /// Number of calls until the failure.
     left: AtomicU64,
     errno: Errno,
 }
@@ -156,7 +156,7 @@ impl Store for OneFails {
         self.call().and_then(|()| self.file.set_size(size))
     }
 
-    /// A part of it is there when it fails, as on Linux.
+    /// The failing call has a partial effect, as on Linux.
     fn reserve(&self, start: u64, end: u64) -> io::Result<()> {
         if let Err(error) = self.call() {
             self.file.reserve(start, start + (end - start) / 2 / MIB * MIB)?;
@@ -170,7 +170,7 @@ impl Store for OneFails {
         self.file.write_zeroes(offset, len, may_unmap)
     }
 
-    fn share(&self, _source: &dyn Store, _from: u64, _to: u64, _len: u64) -> Result<(), Errno> {
+    fn clone_range(&self, _source: &dyn Store, _from: u64, _to: u64, _len: u64) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
     }
 
@@ -179,7 +179,7 @@ impl Store for OneFails {
     }
 }
 
-/// Each call of the host fails once: the disk has the old size and is as it was, or the new one.
+/// Each host call fails once: the disk has the old size and is as it was, or has the new size.
 #[test]
 fn a_resize_of_which_any_call_fails_is_undone_or_done() {
     let base = used(true);
@@ -202,7 +202,7 @@ fn a_resize_of_which_any_call_fails_is_undone_or_done() {
             let now = state(&file);
             if done.is_ok() {
                 assert_eq!(now.2, size, "{number}, {at}");
-                // The call that was to fail came after all of its own.
+                // The fault was beyond the last call.
                 if now != before {
                     break;
                 }
@@ -218,7 +218,8 @@ fn a_resize_of_which_any_call_fails_is_undone_or_done() {
     }
 }
 
-/// A flush that fails before the log says anything: the file gets its old length back, though nothing else of it may be changed.
+/// A flush fails before the log has an entry: the file gets its old length back, though nothing else of it may be
+/// changed.
 #[test]
 fn growing_of_which_a_flush_fails_is_undone() {
     let grow = |fault: Option<(usize, Fault)>| {
@@ -245,11 +246,11 @@ fn growing_of_which_a_flush_fails_is_undone() {
     assert_eq!((grown, capacity), (0, SIZE), "{error}");
 }
 
-/// A fixed disk of which a block lies behind a gap, and whose file is longer than it needs to be.
+/// A fixed disk with a block behind a gap, and a file that is longer than needed.
 fn leaky() -> CrashFile {
     let file = CrashFile::of(used(true));
     let mut editor = Editor::open(Arc::new(file.clone())).expect("a disk");
-    editor.begin(Visible::Unchanged).expect("a session");
+    editor.begin(DataGuid::Unchanged).expect("a session");
     let place = editor.append(MIB).expect("space");
     let old = editor.entry(2).expect("an entry");
     copy_run(&file, old.offset(), place.offset, MIB).expect("space");
@@ -276,7 +277,7 @@ fn repairing_and_compacting_return_what_a_fixed_disk_leaks() {
         is_clean(&file);
         assert_eq!(file.len().expect("a length"), (4 + SIZE / MIB) * MIB);
     }
-    // Nothing that a child reads has changed.
+    // The content is unchanged, so children stay valid.
     let file = leaky();
     let guid = state(&file).0;
     compact(Arc::new(file.clone()), |_, _| true).expect("compacting");
@@ -284,7 +285,7 @@ fn repairing_and_compacting_return_what_a_fixed_disk_leaks() {
     assert_eq!(before.1, Uuid::nil());
 }
 
-/// A fixed disk has its space, whatever its blocks hold.
+/// A fixed disk keeps its space, whatever its blocks contain.
 #[test]
 fn compacting_a_fixed_disk_releases_no_block_of_zeros() {
     let shape = Shape { size: SIZE, block_size: MIB as u32, sector: SectorSize::B512, fixed: true };
@@ -295,7 +296,7 @@ fn compacting_a_fixed_disk_releases_no_block_of_zeros() {
     is_clean(&file);
 }
 
-/// A gap that was filled with zeros for a disk that cannot grow frees its storage.
+/// A gap that was zeroed for a disk that cannot grow is deallocated again.
 #[test]
 fn growing_without_space_returns_what_was_free_inside_the_file() {
     let host = Host::new();
@@ -317,7 +318,7 @@ fn growing_without_space_returns_what_was_free_inside_the_file() {
     assert!(calls.contains(&Call::Punch), "{calls:?}");
 }
 
-/// What was lost may lie where nothing refers to: then the file is not cut.
+/// Lost data may be in unused space, so the file is not truncated.
 #[test]
 fn repairing_a_damaged_image_does_not_cut_it() {
     let file = CrashFile::of(used(true));

@@ -1,4 +1,4 @@
-//! Reading a whole BAT, a part at a time: one of 64 TiB has 64 million entries, which are never held at once.
+//! Reads a BAT in parts: that of a disk of 64 TiB has 64 million entries, which are never in memory at once.
 
 use std::io;
 use std::ops::Range;
@@ -6,29 +6,30 @@ use std::ops::Range;
 use super::bat::{Entry, State};
 use super::layer::read_bat;
 use super::layout::{ENTRY, Layout, Slot};
+use super::opened::Opened;
 use super::region::Run;
-use super::space::Space;
+use super::space::{MAX_FILE, Space};
 use super::spec::MIB;
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 
-/// Entries that are read at once.
+/// Number of entries that are read at once.
 const PART: u64 = 1 << 16;
 
-/// Goes through a BAT from its start to its end.
+/// Reads a BAT from its start to its end.
 pub(super) struct Scan {
-    /// Indices that were not read so far.
+    /// Indices that are left to read.
     left: Range<u64>,
 }
 
 impl Scan {
-    /// Through all entries that a disk needs.
+    /// All entries that the disk needs.
     pub(super) fn new(layout: &Layout) -> Self {
         Self { left: 0..layout.entries() }
     }
 
-    /// The next entries that are not 0, with their indices: at most 65,536, maybe none. `None` at the end. Parts that the host
-    /// does not store are skipped.
+    /// The next entries that are not 0, with their indices: at most 65,536, possibly none. `None` at the end. Skips
+    /// parts that are holes of the file.
     pub(super) fn part(
         &mut self,
         store: &dyn Store,
@@ -46,13 +47,13 @@ impl Scan {
     }
 }
 
-/// The entries of these indices that are not 0.
+/// The entries with these indices that are not 0.
 fn used(store: &dyn Store, layout: &Layout, indices: Range<u64>) -> io::Result<Vec<(u64, Entry)>> {
     let entries = read_bat(store, layout, indices.start, indices.end - indices.start)?;
     Ok(indices.zip(entries).filter(|(_, entry)| *entry != Entry::NOT_PRESENT).collect())
 }
 
-/// Give each entry that is not 0 to `visit`, in the order of the indices.
+/// Call `visit` for each entry that is not 0, in the order of the indices.
 pub(super) fn scan(store: &dyn Store, layout: &Layout, mut visit: impl FnMut(u64, Entry)) -> io::Result<()> {
     let mut scan = Scan::new(layout);
     while let Some(part) = scan.part(store, layout)? {
@@ -61,7 +62,7 @@ pub(super) fn scan(store: &dyn Store, layout: &Layout, mut visit: impl FnMut(u64
     Ok(())
 }
 
-/// Give each entry that is not 0, from the last index down to `first`, to `visit` until that finds something.
+/// Call `visit` for each entry that is not 0, from the last index down to `first`, until it returns a result.
 pub(super) fn find_back<T>(
     store: &dyn Store,
     layout: &Layout,
@@ -83,7 +84,42 @@ pub(super) fn find_back<T>(
     Ok(None)
 }
 
-/// Mark what an entry uses, or say what is wrong with it.
+/// The space that the structures of a file of `len` bytes use, without the blocks. The error for a file that is too
+/// large states `limit`.
+pub(super) fn fixed_space(image: &Opened, len: u64, limit: &str) -> Result<Space, BadField> {
+    if len > MAX_FILE {
+        return Err(BadField::new("file size", format!("{len} bytes"), limit));
+    }
+    let mut space = Space::new(len.next_multiple_of(MIB));
+    for run in image.fixed_runs() {
+        // These were checked not to overlap.
+        space.mark(run);
+    }
+    Ok(space)
+}
+
+/// The used space of a file, and the number of BAT entries that are not 0; or the first defect. Arguments as for
+/// [`fixed_space`].
+pub(super) fn used_space(
+    image: &Opened,
+    len: u64,
+    limit: &str,
+) -> io::Result<Result<(Space, u64), BadField>> {
+    let mut space = match fixed_space(image, len, limit) {
+        Ok(space) => space,
+        Err(bad) => return Ok(Err(bad)),
+    };
+    let (mut entries, mut refused) = (0, None);
+    scan(&*image.store, &image.layout, |index, entry| {
+        entries += 1;
+        if refused.is_none() {
+            refused = mark(&mut space, &image.layout, index, entry, len);
+        }
+    })?;
+    Ok(refused.map_or(Ok((space, entries)), Err))
+}
+
+/// Mark the space that an entry uses. Returns the defect of an invalid entry.
 pub(super) fn mark(
     space: &mut Space,
     layout: &Layout,
@@ -100,10 +136,7 @@ pub(super) fn mark(
     let bad = |expected: String| {
         Some(BadField::new(name, format!("{:#x} of {of}", entry.0), format!("{expected} {REPAIR}")))
     };
-    let (size, last) = match slot {
-        Slot::Payload(block) => (layout.block_size(), block + 1 == layout.blocks()),
-        Slot::Bitmap(_) => (MIB, false),
-    };
+    let last = matches!(slot, Slot::Payload(block) if block + 1 == layout.blocks());
     if matches!(entry.state(), State::Reserved(_)) {
         return bad("a state that is not reserved".into());
     }
@@ -123,17 +156,17 @@ pub(super) fn mark(
         return None;
     }
     if entry.offset() >= len {
-        return bad(format!("a place inside the file of {} MiB", len / MIB));
+        return bad(format!("an offset inside the file of {} MiB", len / MIB));
     }
-    let run = Run { offset: entry.offset(), len: size };
+    let run = Run { offset: entry.offset(), len: layout.slot_size(index) };
     if last && run.end() > len {
-        // Some programs leave the last block short. What is missing is its own all the same.
+        // Some programs leave the last block truncated. The missing part still belongs to it.
         space.grow(run.end());
     } else if run.end() > len {
-        return bad(format!("a place inside the file of {} MiB", len / MIB));
+        return bad(format!("a block inside the file of {} MiB", len / MIB));
     }
     if !space.mark(run) {
-        return bad("a place that nothing else uses".into());
+        return bad("space that nothing else uses".into());
     }
     None
 }

@@ -1,4 +1,4 @@
-//! Changes of metadata, gathered in the units that the log moves.
+//! Changes of metadata, collected in log sectors (4 KiB).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,24 +9,24 @@ use crate::host::store::Store;
 
 type Sector = [u8; LOG_SECTOR as usize];
 
-/// Sectors of the file as they are to be.
+/// Changed sectors of the file.
 #[derive(Default)]
 pub(super) struct Sectors {
     sectors: BTreeMap<u64, Box<Sector>>,
 }
 
 impl Sectors {
-    /// Whether nothing changes.
+    /// Whether there are no changes.
     pub(super) fn is_empty(&self) -> bool {
         self.sectors.is_empty()
     }
 
-    /// How many sectors change.
+    /// Number of changed sectors.
     pub(super) fn len(&self) -> usize {
         self.sectors.len()
     }
 
-    /// The sector at `offset`, for changing: as it is in the file where it has not changed so far.
+    /// The sector at `offset`, to be changed. Reads it from the file if it has not been changed so far.
     pub(super) fn at(&mut self, store: &dyn Store, offset: u64) -> io::Result<&mut Sector> {
         match self.sectors.entry(offset) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
@@ -38,7 +38,7 @@ impl Sectors {
         }
     }
 
-    /// Put `bytes` at `offset`.
+    /// Change the bytes at `offset`.
     pub(super) fn patch(&mut self, store: &dyn Store, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -55,8 +55,9 @@ impl Sectors {
         Ok(())
     }
 
-    /// For the log, the last of the file first. The BAT names a chunk's bitmap block behind the chunk's payload blocks, and where
-    /// one entry of the log does not hold them all, none of these may come before it.
+    /// The changes for the log, those with the highest offset first. In the BAT, the entry of a chunk's bitmap block
+    /// follows those of its payload blocks. If the changes take several log entries, no payload entry may be logged
+    /// before the bitmap block's entry.
     pub(super) fn into_updates(self) -> impl Iterator<Item = Update> {
         self.sectors.into_iter().rev().map(|(offset, sector)| Update::Data { offset, sector })
     }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::compact::compact;
 use super::edit::Editor;
-use super::journal::Visible;
+use super::journal::DataGuid;
 use super::merge::zeros;
 use super::resize::resize;
 use super::sectors::Sectors;
@@ -22,10 +22,10 @@ use crate::image::{Content, Overlay};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 8 * MIB;
-/// Bytes from one place that is looked at to the next.
+/// Distance in bytes of the places that are checked.
 const PITCH: u64 = 256 << 10;
 
-/// The tools; the root is fixed or not.
+/// The tools; whether the root is fixed.
 struct Vhdx {
     fixed: bool,
 }
@@ -38,7 +38,7 @@ fn identity(file: &CrashFile) -> Result<Uuid, String> {
     Ok(opened(file, false)?.headers.data_write_guid())
 }
 
-/// Refuse a chain as `chain.rs` does: each parent must be the one that its child has noted.
+/// Refuse a chain as `chain.rs` does: each parent must be the one that its child has recorded.
 fn check(chain: &[CrashFile]) -> Result<(), String> {
     for pair in chain.windows(2) {
         let [child, parent] = pair else { break };
@@ -51,14 +51,14 @@ fn check(chain: &[CrashFile]) -> Result<(), String> {
     Ok(())
 }
 
-/// Have the child note that its parent's data are known by `now`, and by `next`.
+/// Record in the child the current data write GUID of its parent (`now`) and the next one.
 fn link(child: &CrashFile, now: Uuid, next: Option<Uuid>) -> Result<(), String> {
     let editor = Editor::open(Arc::new(child.clone())).map_err(text)?;
     let metadata = &editor.opened.metadata;
     let locator = metadata.locator.as_ref().ok_or("no locator")?.linked(now, next).encode().map_err(text)?;
     let mut sectors = Sectors::default();
     metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).map_err(text)?;
-    editor.commit_alone(sectors, Visible::Unchanged).map_err(text)
+    editor.commit_alone(sectors, DataGuid::Unchanged).map_err(text)
 }
 
 fn stores(chain: &[CrashFile]) -> Vec<Arc<dyn Store>> {

@@ -1,44 +1,45 @@
-//! Space in the file, in MiB: what is in use, and where the next block goes.
+//! Allocation of space in the file, in units of 1 MiB.
 
 use super::region::Run;
 use super::spec::MIB;
 
-/// Largest file that is written: space for all payload of 64 TiB, its bitmaps and its moves. A map of it takes 16 MiB.
+/// Largest file that is written: it has space for 64 TiB of payload, the bitmaps, and for moving blocks. The bitmap of
+/// used space takes 16 MiB.
 pub(super) const MAX_FILE: u64 = 128 << 40;
 
-/// A map of the file.
+/// The used and free space of a file.
 pub(super) struct Space {
-    /// A bit for each MiB in use.
+    /// One bit for each MiB in use.
     used: Vec<u64>,
-    /// MiB of the file: behind them all is free.
+    /// Size of the file in MiB.
     end: u64,
-    /// MiB that are not in use.
+    /// Number of free MiB.
     free: u64,
-    /// Nothing before is free.
+    /// There is no free MiB before this one.
     hint: u64,
 }
 
-/// Space that was taken.
+/// Newly taken space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) run: Run,
-    /// It may hold what was there before.
+    /// Whether the space was part of the file before, so that it may hold old data.
     pub(super) used_before: bool,
 }
 
 impl Space {
-    /// A file of `len` bytes, all of it free. At most [`MAX_FILE`].
+    /// A file of `len` bytes, at most [`MAX_FILE`], all of it free.
     pub(super) fn new(len: u64) -> Self {
         let end = len.min(MAX_FILE).div_ceil(MIB);
         Self { used: vec![0; end.div_ceil(64) as usize], end, free: end, hint: 0 }
     }
 
-    /// Where the file ends, in bytes.
+    /// Size of the file in bytes.
     pub(super) fn end(&self) -> u64 {
         self.end * MIB
     }
 
-    /// The file is to be `len` bytes long at the least.
+    /// Extend the file to at least `len` bytes.
     pub(super) fn grow(&mut self, len: u64) {
         let end = len.div_ceil(MIB).max(self.end);
         self.free += end - self.end;
@@ -56,7 +57,7 @@ impl Space {
         }
     }
 
-    /// Say that a run is in use; `false` where some of it is already, or is not in the file.
+    /// Mark a range as used; `false` if part of it is used already, or is outside of the file.
     pub(super) fn mark(&mut self, run: Run) -> bool {
         let (first, last) = (run.offset / MIB, run.end().div_ceil(MIB));
         if last > self.end || (first..last).any(|at| self.bit(at)) {
@@ -67,7 +68,7 @@ impl Space {
         true
     }
 
-    /// Space for `len` bytes, whole MiB: the first that is free, else at the end of the file. `None` where the file
+    /// Take `len` bytes, whole MiB: the first gap that fits, else space at the end of the file. `None` if the file
     /// would be too large.
     pub(super) fn take(&mut self, len: u64) -> Option<Taken> {
         match self.take_gap(len) {
@@ -76,7 +77,7 @@ impl Space {
         }
     }
 
-    /// The first `len` bytes, whole MiB, inside the file that are free.
+    /// Take the first `len` bytes, whole MiB, that are free inside the file.
     pub(super) fn take_gap(&mut self, len: u64) -> Option<Run> {
         let count = len / MIB;
         let first = self.find(count)?;
@@ -85,7 +86,7 @@ impl Space {
         Some(Run { offset: first * MIB, len })
     }
 
-    /// `len` bytes, whole MiB, at the end of the file. `None` where it would be too large.
+    /// Take `len` bytes, whole MiB, at the end of the file. `None` if the file would be too large.
     pub(super) fn append(&mut self, len: u64) -> Option<Run> {
         let (first, count) = (self.end, len / MIB);
         let end = first.checked_add(count).filter(|end| *end <= MAX_FILE / MIB)?;
@@ -113,12 +114,12 @@ impl Space {
             at += 1;
             found = (run == count).then(|| at - count);
         }
-        // Nothing before this was found free; what lies behind is not known.
+        // No MiB before this one is free.
         self.hint = first_free.or(found).unwrap_or(self.end);
         found
     }
 
-    /// Space for `len` bytes that ends before `limit` begins, if there is.
+    /// Take `len` bytes that end at or before `limit`, if there are any.
     pub(super) fn take_below(&mut self, len: u64, limit: u64) -> Option<Run> {
         let count = len / MIB;
         let first = self.find(count).filter(|first| (first + count) * MIB <= limit)?;
@@ -127,7 +128,7 @@ impl Space {
         Some(Run { offset: first * MIB, len })
     }
 
-    /// A run is not in use any more.
+    /// Mark a range as free.
     pub(super) fn free(&mut self, run: Run) {
         let (first, last) = (run.offset / MIB, run.end() / MIB);
         for at in first..last.min(self.end) {
@@ -139,7 +140,7 @@ impl Space {
         self.hint = self.hint.min(first);
     }
 
-    /// The file was not made longer after all: drop the space at its end.
+    /// Truncate the file to `to`, because it could not be extended.
     pub(super) fn shorten(&mut self, to: u64) {
         let run = Run { offset: to, len: self.end().saturating_sub(to) };
         self.free(run);
@@ -150,12 +151,12 @@ impl Space {
         self.used.truncate(self.end.div_ceil(64) as usize);
     }
 
-    /// Bytes that nothing uses.
+    /// Number of free bytes.
     pub(super) fn free_bytes(&self) -> u64 {
         self.free * MIB
     }
 
-    /// Behind the last MiB in use, in bytes.
+    /// End of the last used MiB, in bytes.
     pub(super) fn used_end(&self) -> u64 {
         let last = self.used.iter().rposition(|word| *word != 0);
         last.map_or(0, |at| {

@@ -4,9 +4,9 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Unit of places in the file.
+/// Unit of offsets in the file.
 pub const MIB: u64 = 1 << 20;
-/// Unit of changes of metadata: what the log moves.
+/// Unit of logged changes of metadata.
 pub const LOG_SECTOR: u64 = 4096;
 /// First eight bytes of a file (2.2.1).
 pub const FILE_SIGNATURE: [u8; 8] = crate::formats::signature::VHDX_IDENTIFIER;
@@ -26,7 +26,7 @@ pub const TABLE_SIZE: usize = 64 << 10;
 pub const REGION_SIGNATURE: [u8; 4] = *b"regi";
 /// First eight bytes of a metadata table (2.6.1).
 pub const METADATA_SIGNATURE: [u8; 8] = *b"metadata";
-/// Entries of a region or metadata table at the most.
+/// Maximum number of entries of a region or metadata table.
 pub const MAX_TABLE_ENTRIES: usize = 2047;
 /// Bytes before the first region.
 pub const HEADER_SECTION: u64 = MIB;
@@ -34,7 +34,7 @@ pub const HEADER_SECTION: u64 = MIB;
 pub const MAX_SIZE: u64 = 64 << 40;
 /// Smallest and largest block.
 pub const BLOCK_SIZES: std::ops::RangeInclusive<u32> = (1 << 20)..=(256 << 20);
-/// Sectors that one bitmap block describes: 1 MiB of bits.
+/// Number of sectors that one bitmap block describes: 1 MiB of bits.
 pub const SECTORS_PER_CHUNK: u64 = 1 << 23;
 /// Largest metadata item.
 pub const MAX_ITEM: u32 = 1 << 20;
@@ -46,7 +46,8 @@ pub mod region {
     pub const BAT: Uuid = Uuid::from_u128(0x2DC2_7766_F623_4200_9D64_115E_9BFD_4A08);
     /// The metadata region.
     pub const METADATA: Uuid = Uuid::from_u128(0x8B7C_A206_4790_4B9A_B8FE_575F_050F_886E);
-    /// [`RegionEntry::required`](super::RegionEntry::required): who does not know the region may not open the file.
+    /// [`RegionEntry::required`](super::RegionEntry::required): a program that does not know the region must not open
+    /// the file.
     pub const REQUIRED: u32 = 1;
 }
 
@@ -65,20 +66,20 @@ pub mod item {
     pub const PHYSICAL_SECTOR_SIZE: Uuid = Uuid::from_u128(0xCDA3_48C7_445D_4471_9CC9_E988_5251_C556);
     /// The parent of a differencing disk.
     pub const PARENT_LOCATOR: Uuid = Uuid::from_u128(0xA8D3_5F2D_B30B_454D_ABF7_D3D8_4834_AB0C);
-    /// Not in the specification: a file that is being made, and is not complete.
+    /// Not in the specification: marks a file whose creation is incomplete.
     pub const INCOMPLETE_FILE: Uuid = Uuid::from_u128(0x71CC_85F0_1B69_4E28_9558_C3BF_83AE_75D3);
-    /// [`MetadataEntry::flags`](super::MetadataEntry::flags): an item of the user.
+    /// [`MetadataEntry::flags`](super::MetadataEntry::flags): a user item.
     pub const IS_USER: u32 = 1;
     /// A property of the disk, rather than of the file.
     pub const IS_VIRTUAL_DISK: u32 = 2;
-    /// Who does not know the item may not open the file.
+    /// A program that does not know the item must not open the file.
     pub const IS_REQUIRED: u32 = 4;
 }
 
 /// The only type of parent locators (2.6.2.6.3).
 pub const LOCATOR_TYPE: Uuid = Uuid::from_u128(0xB04A_EFB7_D19E_4A81_B789_25B8_E944_5913);
 
-/// A header. The valid one with the higher sequence number counts.
+/// A header. The valid header with the higher sequence number is active.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -86,13 +87,13 @@ pub struct Header {
     pub signature: [u8; 4],
     /// CRC-32C of the header with this field zero.
     pub checksum: U32,
-    /// Which of the two headers is newer.
+    /// The header with the higher number is newer.
     pub sequence_number: U64,
-    /// New for each session that writes the file.
+    /// Changes each time that the file is opened for writing.
     pub file_write_guid: [u8; 16],
-    /// New before a change that a guest can see.
+    /// Changes before a change that a guest can see.
     pub data_write_guid: [u8; 16],
-    /// That of the log's entries; zero where there is none to replay.
+    /// GUID of the log entries to replay; zero if there are none.
     pub log_guid: [u8; 16],
     /// 0.
     pub log_version: U16,
@@ -102,7 +103,7 @@ pub struct Header {
     pub log_length: U32,
     /// Byte offset of the log, whole MiB.
     pub log_offset: U64,
-    /// Kept as it is.
+    /// Preserved.
     pub reserved: [u8; 4016],
 }
 
@@ -124,7 +125,7 @@ pub struct RegionTableHeader {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RegionEntry {
-    /// Which: one of [`region`].
+    /// Type: one of [`region`].
     pub guid: [u8; 16],
     /// Byte offset, whole MiB.
     pub file_offset: U64,
@@ -152,9 +153,9 @@ pub struct MetadataTableHeader {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct MetadataEntry {
-    /// Which: one of [`item`], or the user's.
+    /// Type: one of [`item`], or a user item.
     pub item_id: [u8; 16],
-    /// Byte offset in the region, behind the table; 0 where `length` is.
+    /// Byte offset in the region, after the table; 0 if `length` is 0.
     pub offset: U32,
     /// Bytes.
     pub length: U32,

@@ -1,4 +1,4 @@
-//! What tests of disks over a [`CrashFile`] share.
+//! Helpers for tests of disks over a [`CrashFile`].
 
 use std::io;
 use std::path::Path;
@@ -25,10 +25,10 @@ use crate::image::findings::{CheckReport, End};
 use crate::map::block_map::DEFAULT_MEMORY;
 use crate::map::extent::{Extents, Place};
 
-/// What the tests count in, whatever the disk's sectors are: no medium tears less.
+/// Unit of the tests' values, whatever the disk's sectors are: no medium tears a smaller unit.
 pub(super) const UNIT: u64 = 512;
 
-/// What a new disk is like.
+/// Properties of a new disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) size: u64,
@@ -43,18 +43,18 @@ pub(super) fn stamped(value: u64) -> [u8; UNIT as usize] {
     bytes
 }
 
-/// What a check finds, the end of the file included.
+/// Check a file, including its end.
 pub(super) fn check_in(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {
     check(store, repair, End::MayBeCut)
 }
 
-/// The value of a unit; `None` where it is torn or mixed.
+/// The value of a unit; `None` if it is torn.
 pub(super) fn value_of(bytes: &[u8]) -> Option<u64> {
     let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     bytes.chunks_exact(8).all(|part| part == value.to_le_bytes()).then_some(value)
 }
 
-/// The file of a new disk, over `parent` where there is one.
+/// The file of a new disk, over `parent` if there is one.
 pub(super) fn new_image(shape: Shape, parent: Option<&Image>) -> Image {
     let file = CrashFile::default();
     let parameters = Parameters {
@@ -86,7 +86,7 @@ pub(super) fn opened(file: &CrashFile, writable: bool) -> Result<Opened, String>
     opened.map_err(|bad| format!("{bad:?}"))
 }
 
-/// The disk in `files`, from the top down.
+/// The disk of a chain of files, from the top down.
 pub(super) fn open(files: &[CrashFile], read_only: bool) -> Result<VhdxDisk, String> {
     let mut images = Vec::new();
     for (number, file) in files.iter().enumerate() {
@@ -95,7 +95,7 @@ pub(super) fn open(files: &[CrashFile], read_only: bool) -> Result<VhdxDisk, Str
     disk(images, read_only)
 }
 
-/// The disk of these images, from the top down.
+/// The disk of a chain of images, from the top down.
 pub(super) fn disk(images: Vec<Opened>, read_only: bool) -> Result<VhdxDisk, String> {
     let top = images.first().ok_or("no images")?;
     let (parameters, layout) = (top.metadata.parameters, top.layout);
@@ -123,7 +123,7 @@ pub(super) fn disk(images: Vec<Opened>, read_only: bool) -> Result<VhdxDisk, Str
     Ok(VhdxDisk::of_layers(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
 }
 
-/// Read as a queue does: from the files themselves.
+/// Read from the files themselves, as a queue does.
 pub(super) fn read(
     disk: &VhdxDisk,
     files: &[CrashFile],

@@ -1,5 +1,5 @@
-//! The tools that change an image in place: what they do, and that a power failure at any moment leaves the old disk or the
-//! new one.
+//! Tools that change an image in place: their results, and that a power failure at any moment leaves the old or the new
+//! disk.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::bat::Entry;
 use super::compact::compact;
 use super::edit::Editor;
-use super::journal::Visible;
+use super::journal::DataGuid;
 use super::layout::Slot;
 use super::merge::zeros;
 use super::resize::resize;
@@ -26,7 +26,7 @@ use crate::queue::conformance::Random;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 8 * MIB;
-/// What is written and looked at: a run of units at each of these distances from the start of a block.
+/// Length of the runs that are written and checked.
 const RUN: u64 = 4 * UNIT;
 const PLACES: [u64; 3] = [0, MIB / 2, MIB - RUN];
 
@@ -38,7 +38,7 @@ fn runs(size: u64) -> impl Iterator<Item = u64> {
     (0..size / MIB).flat_map(|block| PLACES.map(|place| block * MIB + place))
 }
 
-/// What the runs hold, up to `size`.
+/// The values of the runs up to `size`.
 fn contents(files: &[CrashFile], size: u64) -> Result<Vec<Vec<u8>>, String> {
     let disk = open(files, true)?;
     let run = |at| {
@@ -48,7 +48,7 @@ fn contents(files: &[CrashFile], size: u64) -> Result<Vec<Vec<u8>>, String> {
     runs(size).map(run).collect()
 }
 
-/// A disk of which some blocks were written, some trimmed, and some written again.
+/// A disk with some blocks written, some trimmed, and some written again.
 fn used(parent: Option<&CrashFile>, seed: u64) -> Image {
     let below: Vec<CrashFile> = parent.into_iter().cloned().collect();
     let file = CrashFile::of(new_image(shape(), parent.map(CrashFile::image).as_ref()));
@@ -71,7 +71,7 @@ fn used(parent: Option<&CrashFile>, seed: u64) -> Image {
     file.image()
 }
 
-/// The states that a crash of `file`, begun from `base`, may leave: some at each cut.
+/// Some of the states after a crash of `file`, which began as `base`, at each cut.
 fn states(file: &CrashFile, base: &Image, mut visit: impl FnMut(usize, Image)) -> usize {
     let (mut random, mut at_cut, mut left, mut count) = (Random(3), usize::MAX, 0, 0);
     let pick = |cut: usize, open: usize| {
@@ -99,7 +99,7 @@ fn no_damage(file: &CrashFile, cut: usize) {
     assert!(report.worst() < Some(Severity::Damage), "cut at {cut}: {:?}", report.findings);
 }
 
-/// Run a tool, and cut it everywhere: the disk opens, is not damaged, and holds what it held.
+/// Run a tool, and cut the file after every change: the disk opens, has no damage, and has its data.
 fn crash(base: &Image, below: &[CrashFile], size: u64, tool: impl Fn(&CrashFile)) -> (CrashFile, usize) {
     let with = |file: &CrashFile| [vec![file.clone()], below.to_vec()].concat();
     let expected = contents(&with(&CrashFile::of(base.clone())), size).expect("a disk");
@@ -111,7 +111,7 @@ fn crash(base: &Image, below: &[CrashFile], size: u64, tool: impl Fn(&CrashFile)
         let found = contents(&with(&left), size).unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
         assert!(found == expected, "cut at {cut}: it holds something else");
         if cut % 64 == 5 {
-            // What was begun can be done.
+            // The tool can be repeated.
             tool(&left);
             assert!(contents(&with(&left), size).expect("a disk") == expected, "cut at {cut}, done again");
         }
@@ -131,7 +131,7 @@ fn resizing_leaves_the_old_size_or_the_new_one() {
     let mut count = 0;
     for seed in [1, 2] {
         let base = used(None, seed);
-        // In place; with a table that has to move; and back.
+        // In place; then with a table that has to move; then shrink.
         for size in [SIZE + 3 * MIB / 2, 200 << 30] {
             let grow = |file: &CrashFile| resize(Arc::new(file.clone()), size, false).expect("growing");
             let (grown, states) = crash(&base, &[], SIZE, grow);
@@ -149,7 +149,7 @@ fn resizing_leaves_the_old_size_or_the_new_one() {
 
 #[test]
 fn what_is_added_reads_as_zeros_and_data_are_not_cut_off() {
-    // The last block has bytes behind the end of the disk.
+    // The last block has bytes beyond the end of the disk.
     let odd = Shape { size: SIZE - MIB / 2, ..shape() };
     let file = CrashFile::of(new_image(odd, None));
     let disk = open(std::slice::from_ref(&file), false).expect("a disk");
@@ -176,7 +176,7 @@ fn what_is_added_reads_as_zeros_and_data_are_not_cut_off() {
 fn compacting_changes_nothing_through_any_crash() {
     let mut count = 0;
     let parent = CrashFile::of(used(None, 5));
-    // One whose table was moved, and is larger than it needs to be.
+    // A disk whose table was moved, and is larger than needed.
     let grown = CrashFile::of(used(None, 7));
     resize(Arc::new(grown.clone()), 200 << 30, false).expect("growing");
     resize(Arc::new(grown.clone()), SIZE, true).expect("shrinking");
@@ -207,7 +207,8 @@ fn stores(file: &CrashFile) -> [Arc<dyn Store>; 1] {
     [Arc::new(file.clone())]
 }
 
-/// The child notes the identity that its parent's data will have, then the child is merged into the parent: cut
+/// The child records the next data write GUID of its parent, then is merged into the parent. After a cut anywhere, the
+/// child opens over the parent, and reads as before.
 /// anywhere, the child opens over the parent, and reads as before.
 #[test]
 fn merging_can_be_done_again_after_any_crash() {
@@ -222,7 +223,7 @@ fn merging_can_be_done_again_after_any_crash() {
         let mut sectors = Sectors::default();
         let locator = locator.encode().expect("a locator");
         metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).expect("space");
-        editor.commit_alone(sectors, Visible::Unchanged).expect("a log");
+        editor.commit_alone(sectors, DataGuid::Unchanged).expect("a log");
     };
     let linked = |child: &CrashFile, parent: &CrashFile| {
         let child = opened(child, false).expect("a child");
@@ -265,7 +266,7 @@ fn merging_can_be_done_again_after_any_crash() {
     assert!(announced > 50 && merged > 300, "{announced}, {merged}");
 }
 
-/// What repairing takes away is said, and what it leaves is good.
+/// The report names what the repair removes. The repaired image is good.
 #[test]
 fn repairs() {
     let base = used(None, 21);
@@ -295,7 +296,7 @@ fn repairs() {
     }
 }
 
-/// Every other block is one of zeros, as in an image that was made to use up memory: the runs come in batches.
+/// Every other block is one of zeros, as in an image made to use up memory: the runs come in batches.
 #[test]
 fn blocks_of_zeros_are_found_a_part_at_a_time() {
     const BLOCKS: u64 = 200_000;

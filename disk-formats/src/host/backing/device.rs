@@ -1,4 +1,4 @@
-//! Block devices: their limits (ioctl and /sys), and who holds one that is busy.
+//! Block devices: their limits (ioctl and sysfs), and who uses a busy device.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
 
-/// Limits of a block device, from the kernel.
+/// Limits of a block device, as the kernel reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceLimits {
     /// Logical block size in bytes.
     pub(crate) logical: u32,
     /// Physical block size in bytes.
     pub(crate) physical: u32,
-    /// Discard granularity in bytes; `None` where it does not discard.
+    /// Discard granularity in bytes; `None` if the device does not support discards.
     pub(crate) discard: Option<u64>,
     /// Whether the device has a volatile write cache.
     pub(crate) write_back: bool,
@@ -41,7 +41,7 @@ fn sysfs(rdev: u64) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", major(rdev), minor(rdev)))
 }
 
-/// An attribute of the device's queue; a partition has that of its disk.
+/// An attribute of the device's request queue. A partition has those of its disk.
 fn queue_attribute(rdev: u64, name: &str) -> Option<String> {
     let device = sysfs(rdev);
     ["queue", "../queue"].iter().find_map(|queue| {
@@ -50,7 +50,7 @@ fn queue_attribute(rdev: u64, name: &str) -> Option<String> {
     })
 }
 
-/// What holds a busy block device, as far as the kernel reports.
+/// Who uses a busy block device, as far as the kernel reports it.
 pub(super) fn holder(path: &Path) -> String {
     let Ok(metadata) = std::fs::metadata(path) else { return "the device vanished".into() };
     let rdev = metadata.rdev();
@@ -62,7 +62,7 @@ pub(super) fn holder(path: &Path) -> String {
         .unwrap_or_else(|| "another process has it open exclusively".into())
 }
 
-/// proc_pid_mountinfo(5): the third field is major:minor, the fifth the mount point.
+/// Mount point of the device. In proc_pid_mountinfo(5), field 3 is major:minor and field 5 the mount point.
 fn mounted_at(rdev: u64) -> Option<String> {
     let wanted = format!("{}:{}", major(rdev), minor(rdev));
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;

@@ -1,17 +1,19 @@
-//! Flushes of a file: one at a time, and none succeeds after one has failed.
+//! Flushes of a file: one at a time. After a failed flush, no flush of the file succeeds.
 //!
-//! Linux reports a write that it could not bring to the medium once: the flush that comes first fails, and the next one succeeds
-//! although the data are gone (fsync(2), "NOTES"; Documentation/filesystems/vfs.rst, "Handling errors during writeback"). So a
-//! failed flush is noted here, for as long as the file is open. From then on:
-//! - every flush fails with [`IoError::FlushLost`], which names the file;
-//! - everything that changes metadata fails likewise: writes by [`BackingFile::write_at`](super::BackingFile::write_at), and changes of space and size;
-//! - reads succeed, and so do plain writes of payload to places that are known. No flush acknowledges them. Metadata
-//!   that were written and not flushed are not read again ([`Store::intact`](crate::host::store::Store::intact)).
+//! Linux reports a failed writeback only once: the next flush fails, and the flush after it succeeds although the data
+//! are lost (fsync(2), "NOTES"; Documentation/filesystems/vfs.rst, "Handling errors during writeback"). So a failed
+//! flush is recorded here for as long as the file is open. From then on:
+//! - Every flush fails with [`IoError::FlushLost`], which has the file's name.
+//! - Every change of metadata fails in the same way: [`BackingFile::write_at`](super::BackingFile::write_at), and
+//!   changes of allocation and size.
+//! - Reads succeed, as do payload writes to blocks that are already mapped, but no flush acknowledges them. Metadata
+//!   that were written and not flushed are not read again
+//!   ([`Store::check_flushes`](crate::host::store::Store::check_flushes)).
 //!
-//! The kernel reports an error once for each *open file description*. Two flushes of one `BackingFile` at the same time
-//! could not be distinguished: one may succeed because the kernel has just reported the error to the other. So a flush
-//! is made, and its result recorded, under a lock. For the same reason payload that goes through the page cache is not
-//! written with RWF_DSYNC, which also flushes, but written and then flushed by [`BackingFile::sync`](super::BackingFile::sync).
+//! The kernel reports an error once for each *open file description*. If two flushes of one `BackingFile` ran at the
+//! same time, one might succeed because the kernel has just reported the error to the other. So a lock covers each
+//! flush and the recording of its result. RWF_DSYNC also flushes. So payload that goes through the page cache is not
+//! written with RWF_DSYNC, but written and then flushed by [`BackingFile::sync`](super::BackingFile::sync).
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -28,38 +30,38 @@ use crate::host;
 #[allow(clippy::disallowed_types, reason = "held by a flush, never by a read or write")]
 type Mutex<T> = std::sync::Mutex<T>;
 
-/// Times that a flush is tried again after EAGAIN, and the pause before each.
+/// Maximum number of retries of a flush after EAGAIN, and the delay before each.
 const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Names of files whose flushes have failed: kept until the process ends, each once, so that an error can carry them.
+/// Names of files with a failed flush. Each is leaked once, so that errors can refer to it.
 static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// Called when a flush fails first.
+/// Called at the first failed flush of a file.
 static REPORT: OnceLock<fn(IoError)> = OnceLock::new();
 
-/// Set the function that is called when a flush of any file fails for the first time. It runs on the thread that
-/// flushed. Programs use it to tell their user: the guest or client of the disk only sees an I/O error. The first call
-/// sets it for the life of the process; later calls do nothing.
+/// Set the function that is called at the first failed flush of each file. It runs on the thread that flushed. Programs
+/// report the failure to their user with it, because the guest or client of the disk only sees an I/O error. Only the
+/// first call has an effect, for the life of the process.
 pub fn on_flush_lost(report: fn(IoError)) {
     let _ = REPORT.set(report);
 }
 
-/// What has become of the flushes of a file.
+/// Flush state of a file.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
-    /// [`IoError::FlushLost`], once there was a failure.
+    /// [`IoError::FlushLost`] after a failed flush.
     lost: OnceLock<IoError>,
-    /// Flushes that have begun.
+    /// Number of flushes that have begun.
     begun: AtomicU64,
-    /// The number of the last one that succeeded. Held while a flush is made.
+    /// Number of the last successful flush. Locked during a flush.
     done: Mutex<u64>,
 }
 
 impl Flushes {
     /// Flush `file`, whose name is `path`.
     pub(super) fn sync(&self, file: &File, path: &Path) -> Result<(), IoError> {
-        // A flush that begins after this moment covers this one.
+        // Any flush that begins from now on covers this request.
         let wanted = self.begun.load(Ordering::Acquire) + 1;
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
@@ -69,7 +71,7 @@ impl Flushes {
         let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
         match fdatasync(file) {
             Ok(()) => {
-                // Writeback may have reported an error meanwhile.
+                // Another thread may have recorded a writeback error in the meantime.
                 self.check()?;
                 *done = number;
                 Ok(())
@@ -79,7 +81,7 @@ impl Flushes {
     }
 
     pub(super) fn start_writeback(&self, file: &File, path: &Path, offset: u64, len: u64) {
-        // A file system that has no space for what it has accepted may drop it, and reports that here alone.
+        // If the file system has no space for accepted writes, it may drop them and report that only here.
         if let Err(errno @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) =
             host::start_writeback(file, offset, len)
         {
@@ -109,17 +111,17 @@ impl Flushes {
         }
     }
 
-    /// After a failed flush: have the page cache forget the file, so that the next one who opens it reads what is on the medium and
-    /// not what never came there.
+    /// After a failed flush, evict the file from the page cache: the next open then reads what the medium has, and not
+    /// the data that were lost.
     pub(super) fn forget_lost_writes(&self, file: &File) {
         if self.check().is_err() {
-            // Where it fails, pages stay in the cache: nothing is lost by that.
-            let _ = host::forget(file);
+            // If this fails, pages stay in the cache; no data are lost by that.
+            let _ = host::drop_cache(file);
         }
     }
 }
 
-/// fdatasync(2), again where it had nothing to report: a signal came first, or the host was short of something.
+/// fdatasync(2). EINTR and EAGAIN are retried: they report no error of the medium.
 fn fdatasync(file: &File) -> Result<(), Errno> {
     let mut tries = 0;
     loop {

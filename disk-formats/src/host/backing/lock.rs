@@ -1,9 +1,9 @@
-//! Image locking: which processes may use an image at the same time, by byte-range locks on its file.
+//! Image locks: byte-range locks that decide which processes may use an image at the same time.
 //!
-//! The locks are those that QEMU takes (`block/file-posix.c`, `raw_apply_lock_bytes` and `raw_check_lock_bytes`), so
-//! that each sees the other: for every permission, a shared lock on one byte says that the permission is used, and a
-//! shared lock on another byte that no other process may use it. A process takes all its locks first, then checks
-//! whether another process holds a conflicting one. Two processes that open the image at the same time may both be
+//! The locks are compatible with QEMU's (`block/file-posix.c`, `raw_apply_lock_bytes` and `raw_check_lock_bytes`). Each
+//! permission has two bytes. A shared lock on the first byte means that a process uses the permission. A shared lock on
+//! the second byte means that a process does not allow others to use it. A process takes all its locks, then checks
+//! whether another process holds a conflicting lock. If two processes open the image at the same time, both may be
 //! refused.
 
 use std::fs::{self, File, Metadata};
@@ -15,36 +15,36 @@ use rustix::io::Errno;
 use crate::host::sys;
 use crate::host::sys::Lock;
 
-/// The byte for the use of the first permission (`RAW_LOCK_PERM_BASE`).
+/// Byte of permission 0 for "used" (`RAW_LOCK_PERM_BASE`).
 const USED: u64 = 100;
-/// The byte for the refusal to share it (`RAW_LOCK_SHARED_BASE`).
+/// Byte of permission 0 for "not shared" (`RAW_LOCK_SHARED_BASE`).
 const UNSHARED: u64 = 200;
-/// `BLK_PERM_CONSISTENT_READ`, as the number of its bit.
+/// Bit number of `BLK_PERM_CONSISTENT_READ`.
 const READ: u64 = 0;
-/// `BLK_PERM_WRITE`.
+/// Bit number of `BLK_PERM_WRITE`.
 const WRITE: u64 = 1;
-/// `BLK_PERM_RESIZE`.
+/// Bit number of `BLK_PERM_RESIZE`.
 const RESIZE: u64 = 3;
 
-/// Holders that are named at the most.
+/// Maximum number of processes that an error names.
 const NAMED: usize = 3;
 
-/// Why a file could not be locked.
+/// The reason why a file could not be locked.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// Others use it: who, in words.
+    /// Other processes use the file; the text names them.
     Busy(String),
     Os(Errno),
 }
 
-/// Lock a file for this open file description: to read, together with others that read, or to write, alone. File systems
-/// without locks are used without.
+/// Lock the file for this open file description: readers share it, a writer has it alone. On file systems without locks
+/// this succeeds without a lock.
 pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused> {
     let (used, unshared): (&[u64], &[u64]) =
         if writes { (&[READ, WRITE, RESIZE], &[WRITE, RESIZE, READ]) } else { (&[READ], &[WRITE, RESIZE]) };
     let conflict = take(file, used, unshared);
     if !matches!(conflict, Ok(None)) {
-        // Also so that the check below does not find our own lock.
+        // The locks of this open must not appear among the holders that are looked up below.
         unlock(file);
     }
     match conflict {
@@ -54,7 +54,7 @@ pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused> {
     }
 }
 
-/// Take the locks for these permissions; returns the byte that another process has locked against it.
+/// Take the locks for these permissions. Returns the byte of a conflicting lock, if any.
 fn take(file: &File, used: &[u64], unshared: &[u64]) -> Result<Option<u64>, Errno> {
     for byte in used.iter().map(|bit| USED + bit).chain(unshared.iter().map(|bit| UNSHARED + bit)) {
         match sys::ofd_lock(file, Lock::Shared, byte..byte + 1) {
@@ -63,7 +63,7 @@ fn take(file: &File, used: &[u64], unshared: &[u64]) -> Result<Option<u64>, Errn
             Err(errno) => return Err(errno),
         }
     }
-    // Writers come first: the error names them.
+    // Check for writers first, so that the error names them.
     for byte in unshared.iter().map(|bit| USED + bit).chain(used.iter().map(|bit| UNSHARED + bit)) {
         if sys::ofd_is_locked(file, byte..byte + 1)? {
             return Ok(Some(byte));
@@ -72,26 +72,26 @@ fn take(file: &File, used: &[u64], unshared: &[u64]) -> Result<Option<u64>, Errn
     Ok(None)
 }
 
-/// Release the locks of this open file description, also where a copy of the descriptor is still open.
+/// Release the locks of this open file description, even if a copy of the descriptor is still open.
 pub(super) fn unlock(file: &File) {
-    // Where there are no locks, there is none to give back.
+    // An error means that the file system has no locks.
     let _ = sys::ofd_lock(file, Lock::None, 0..0);
 }
 
-/// Who has the byte locked, and so uses the file.
+/// Describe the processes that hold a lock on the byte.
 fn holders(file: &File, byte: u64) -> String {
     let how = if byte == USED + WRITE { "has it open for writing" } else { "has it open" };
     let found = file.metadata().map(|metadata| processes(&metadata, byte)).unwrap_or_default();
     if found.is_empty() { format!("another process {how}") } else { format!("{} {how}", found.join(" and ")) }
 }
 
-/// Who writes to a block device and locks it for that.
+/// Describe the processes that hold a write lock on a block device.
 pub(super) fn writers(device: &Metadata) -> Option<String> {
     let found = processes(device, USED + WRITE);
     (!found.is_empty()).then(|| format!("{} has it open for writing", found.join(" and ")))
 }
 
-/// The processes with a lock on the byte of this file, as far as this user may look into them.
+/// The processes that hold a lock on the byte of this file, as far as this user may read their entries in /proc.
 fn processes(file: &Metadata, byte: u64) -> Vec<String> {
     let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -105,11 +105,11 @@ fn name(process: u32) -> String {
     format!("{this}{process} ({})", name.trim_end())
 }
 
-/// proc_pid_fdinfo(5) has the locks of each open file description.
+/// Whether the process holds the lock. proc_pid_fdinfo(5) lists the locks of each open file description.
 fn holds(process: &Path, file: &Metadata, byte: u64) -> bool {
     let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     open.into_iter().any(|entry| {
-        // First, for it asks no file system: one may hang.
+        // fdinfo first: unlike stat, it does not call the file system, which may hang.
         fs::read_to_string(process.join("fdinfo").join(entry.file_name()))
             .is_ok_and(|text| text.lines().any(|line| covers(line, byte)))
             && fs::metadata(entry.path())
@@ -117,8 +117,8 @@ fn holds(process: &Path, file: &Metadata, byte: u64) -> bool {
     })
 }
 
-/// Whether a line describes a lock on the byte: `lock: 1: OFDLCK  ADVISORY  READ -1 fe:00:1234 100 101`, or `EOF` in
-/// the end.
+/// Whether a line of fdinfo describes a lock on the byte: `lock: 1: OFDLCK  ADVISORY  READ -1 fe:00:1234 100 101`. The
+/// last field may be `EOF`.
 fn covers(line: &str, byte: u64) -> bool {
     let Some(lock) = line.strip_prefix("lock:") else { return false };
     let mut range = lock.split_whitespace().skip(6);
@@ -142,15 +142,15 @@ mod tests {
         }
     }
 
-    /// What QEMU does, by hand: one lock on one byte.
+    /// Single locks on single bytes, as QEMU takes them.
     #[test]
     fn locks_of_others_are_seen_byte_by_byte() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         fs::write(&path, [0; 512]).unwrap();
         let open = || File::options().read(true).write(true).open(&path).unwrap();
-        // A child that another test is about to start has every file open for a moment longer, as these copies do. So locks end
-        // by being given back, and not by closing.
+        // If another test is forking a child, that child has copies of all descriptors for a moment, as `inherited` has
+        // here. So the locks are released explicitly, not by closing.
         let mut inherited = Vec::new();
         let mut allowed = |byte: u64| {
             let [other, reader, writer] = [(); 3].map(|()| open());
@@ -163,7 +163,7 @@ mod tests {
             unlock(&other);
             [reads, writes]
         };
-        // Another that reads, writes, resizes; that does not share reading, writing.
+        // Another process reads, writes, resizes; then refuses to share reading, writing.
         assert_eq!(allowed(USED + READ), [true, false]);
         assert_eq!(allowed(USED + WRITE), [false, false]);
         assert_eq!(allowed(USED + RESIZE), [false, false]);
@@ -174,7 +174,7 @@ mod tests {
         lock(&writer, true).unwrap();
         let Err(Refused::Busy(holder)) = lock(&open(), false) else { panic!("two") };
         let this = format!("this process, {} (", std::process::id());
-        // Such a child is named as well.
+        // A forked child may be named, too.
         assert!(holder.contains(&this) && holder.ends_with(") has it open for writing"), "{holder}");
     }
 }

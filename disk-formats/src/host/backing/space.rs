@@ -13,19 +13,19 @@ use crate::host::memory::HostMemory;
 use crate::host::store::io_error;
 use crate::host::sys;
 
-/// Bytes of zeros written at once where nothing better works.
+/// Size in bytes of one write of zeros, if no faster call is supported.
 const ZERO_CHUNK: usize = 256 << 10;
-/// Bytes of a new file that are allocated between two calls of `progress`; more at a time where that is quick.
+/// Bytes that the first step of an allocation reserves. Steps grow while they are quick.
 const FIRST_STEP: u64 = 32 << 20;
-/// What the file system does in this time for a step, it does by notes in its metadata.
+/// If a step takes less time than this, the file system only changes its metadata.
 const QUICK: Duration = Duration::from_millis(5);
 
 impl BackingFile {
-    /// Whether [`discard`](Self::discard) deallocates; found out without changing any data.
+    /// Whether [`discard`](Self::discard) deallocates. Checked without changing data.
     pub(crate) fn can_discard(&self) -> bool {
         match self.device() {
             Some(device) => self.writable && device.discard.is_some(),
-            // A hole beyond the end of the file, where that is now, is no change.
+            // Punching a hole beyond the current end of the file changes nothing.
             None => {
                 let at = self.size_now().map(|size| size.next_multiple_of(4096));
                 self.writable && at.is_ok_and(|at| punch(self, at, 4096).is_ok())
@@ -33,7 +33,7 @@ impl BackingFile {
         }
     }
 
-    /// Deallocate the range. A file's range reads as zeros afterwards, a device's content is undefined.
+    /// Deallocate the range. Afterwards a file's range reads as zeros; a device's content is undefined.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
         self.check_flushes()?;
         let done = match self.device() {
@@ -43,7 +43,7 @@ impl BackingFile {
         done.map_err(|errno| if unsupported(errno) { IoError::Unsupported } else { errno.into() })
     }
 
-    /// Make the range read as zeros; `may_unmap` allows to deallocate it.
+    /// Make the range read as zeros. `may_unmap` allows deallocating it.
     pub(crate) fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
         self.check_flushes()?;
         if may_unmap {
@@ -65,19 +65,19 @@ impl BackingFile {
         }
     }
 
-    /// Make an empty file `len` bytes of zeros that have their space. In constant time where the file system can; else it
-    /// takes as long as writing them, and what `progress` gets (bytes done, bytes in all) has its space, on the medium if it took
-    /// time.
+    /// Extend an empty file to `len` bytes of allocated zeros. If the file system can reserve space, this takes
+    /// constant time; otherwise it takes as long as writing the zeros. `progress` gets the bytes done and the total,
+    /// and returns whether to continue. Steps that took time are flushed before they are reported.
     ///
     /// # Errors
-    /// The host's error; [`io::ErrorKind::Interrupted`] where `progress` says to stop.
+    /// The host's error; [`io::ErrorKind::Interrupted`] if `progress` returns false.
     pub(crate) fn allocate(&self, len: u64, progress: &mut dyn FnMut(u64, u64) -> bool) -> io::Result<()> {
         self.allocate_by(len, progress, |at, len| {
             host::fallocate(self.file(), FallocateFlags::empty(), at, len)
         })
     }
 
-    /// As [`allocate`](Self::allocate), the file system asked by `reserve`.
+    /// As [`allocate`](Self::allocate), with `reserve` as the call to the file system.
     fn allocate_by(
         &self,
         len: u64,
@@ -93,7 +93,7 @@ impl BackingFile {
                     if begun.elapsed() < QUICK {
                         step = step.saturating_mul(8);
                     } else {
-                        // FAT, for one, writes the zeros in this call, and to the cache.
+                        // Some file systems (FAT, for example) write zeros to the page cache in this call.
                         self.sync()?;
                     }
                     done += part;
@@ -114,7 +114,7 @@ impl BackingFile {
         Ok(())
     }
 
-    /// The last resort: write them.
+    /// Write zeros, if no faster call is supported.
     fn store_zeros(&self, offset: u64, len: u64) -> io::Result<()> {
         let memory = HostMemory::new(ZERO_CHUNK)?;
         let mut done = 0;
@@ -134,7 +134,7 @@ fn punch(file: &BackingFile, offset: u64, len: u64) -> Result<(), Errno> {
     retry_on_intr(|| host::fallocate(file.file(), flags, offset, len))
 }
 
-/// Answers that mean "not this way" rather than "it failed".
+/// Errors that mean that the call is not supported, as opposed to a failure.
 fn unsupported(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NOTTY | Errno::NODEV)
 }
@@ -158,7 +158,8 @@ mod tests {
         assert!(data[512..end].iter().all(|byte| *byte == 0));
     }
 
-    /// A new file of `len` bytes on a file system that answers as `reserve`; the reported steps.
+    /// Allocate `len` bytes of a new file with `reserve` as the file system. Returns the file, the reported progress,
+    /// and the result.
     fn allocated(
         len: u64,
         stop_at: u64,
@@ -181,7 +182,7 @@ mod tests {
         let len = 2 * FIRST_STEP + 512;
         let (file, reported, done) = allocated(len, u64::MAX, |_, _, _| Err(Errno::OPNOTSUPP));
         done.unwrap();
-        // First that nothing is done, then each step.
+        // The first report is that nothing is done; then one for each step.
         assert_eq!(reported, [0, FIRST_STEP, 2 * FIRST_STEP, len].map(|done| (done, len)));
         let stat = std::fs::metadata(file.path()).unwrap();
         assert_eq!(stat.len(), len);
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(full.unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 
-    /// The file has grown since it was opened: what is looked at lies behind its end as it is now.
+    /// The file has grown since it was opened. The probe must lie beyond its current end.
     #[test]
     fn to_find_out_whether_space_can_be_given_back_changes_no_data() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -236,7 +237,7 @@ mod tests {
             ("allocate", |file| file.allocate(1 << 20, &mut |_, _| true).is_ok()),
             ("reserve", |file| file.reserve(64 << 10, 1 << 20).is_ok()),
             ("truncate", |file| file.set_size(4096).is_ok()),
-            ("clone", |file| file.share(file, 0, 32 << 10, 4096).is_ok()),
+            ("clone", |file| file.clone_range(file, 0, 32 << 10, 4096).is_ok()),
             ("punch", |file| file.discard(0, 4096).is_ok()),
             ("punch for zeros", |file| file.write_zeroes(0, 4096, true).is_ok()),
             ("zero range", |file| file.write_zeroes(0, 4096, false).is_ok()),

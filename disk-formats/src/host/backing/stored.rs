@@ -1,4 +1,4 @@
-//! What of a file the host stores: SEEK_HOLE and SEEK_DATA.
+//! Which ranges of a file the host has allocated (SEEK_HOLE and SEEK_DATA).
 
 use std::io;
 
@@ -9,14 +9,14 @@ use super::BackingFile;
 use crate::disk::{Allocation, Status};
 
 impl BackingFile {
-    /// Bytes now; [`size`](Self::size) is what they were when it was opened.
+    /// Current size in bytes; [`size`](Self::size) is the size at open.
     pub(crate) fn end(&self) -> io::Result<u64> {
         Ok(seek(&self.file, SeekFrom::End(0))?)
     }
 
-    /// How much of a run of the file the host stores. All of it where the host cannot report it, and behind the end of
-    /// the file unless that reads as zeros: there a read has to report the error. Sectors are stored whole: one that is
-    /// partly stored counts as stored.
+    /// The allocation status at `offset` of the file, and the length of the run, in whole sectors. A partly allocated
+    /// sector counts as mapped. If the host cannot report the status, the whole run counts as mapped. So does a run
+    /// beyond the end of the file, unless `zeros_past_end`: a read there has to report the error.
     pub(crate) fn stored(&self, offset: u64, len: u64, sector: u64, zeros_past_end: bool) -> Allocation {
         let run = self.run(offset, len, zeros_past_end);
         match (run.status, run.len - run.len % sector) {
@@ -36,7 +36,7 @@ impl BackingFile {
                 Ok(hole) => (Status::Mapped, hole),
                 Err(_) => return whole,
             },
-            // No data up to the end of the file.
+            // No data between the offset and the end of the file.
             Err(Errno::NXIO) if zeros_past_end => (Status::Zeros, u64::MAX),
             Err(Errno::NXIO) => match self.end() {
                 Ok(end) if end > offset => (Status::Zeros, end),

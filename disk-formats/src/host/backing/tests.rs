@@ -14,7 +14,7 @@ fn direct_reads_and_writes_of_metadata() {
     };
     let alignment = backing.direct().unwrap();
     assert!(alignment.memory.is_power_of_two() && alignment.offset.is_power_of_two());
-    // The unaligned end of the file, as a footer of 511 bytes is read.
+    // Includes the unaligned end of the file, where a footer of 511 bytes is read.
     for (at, len) in [(0, 512), (8192, 511), (5, 6), (511, 4097), (8702, 1)] {
         let mut seen = vec![0; len];
         backing.read_at(&mut seen, at as u64).unwrap();

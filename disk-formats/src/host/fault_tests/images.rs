@@ -1,4 +1,4 @@
-//! The images of the scenarios, and fresh copies of them.
+//! The images of the scenarios, and their copies.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -21,18 +21,18 @@ use crate::image::findings::CheckReport;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Values of sectors that parents hold: one of these and the sector's number.
+/// Base of the sector values of parents; the sector's number is added.
 const PARENT: u64 = 1 << 40;
 const GRANDPARENT: u64 = 1 << 41;
-/// Those of the image itself.
+/// Base of the sector values of the image itself.
 const OWN: u64 = 1 << 42;
 
-/// What a check does.
+/// The argument of a check.
 pub(super) const fn mode(repair: bool) -> Repair {
     if repair { Repair::Repair } else { Repair::ReportOnly }
 }
 
-/// What an image is.
+/// Kind of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Raw,
@@ -49,7 +49,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Bytes of the disk, and of a block.
+    /// Virtual size and block size in bytes.
     pub(super) fn sizes(self) -> (u64, u64) {
         match self {
             Self::Raw | Self::VhdFixed => (96 * KIB, 96 * KIB),
@@ -64,7 +64,7 @@ impl Kind {
         Places::new(size, block)
     }
 
-    /// Where the image is that is used.
+    /// Path of the image in use.
     pub(super) fn path(self, folder: &Path) -> PathBuf {
         folder.join(match self {
             Self::Raw => "disk.raw",
@@ -75,7 +75,7 @@ impl Kind {
         })
     }
 
-    /// The findings of a check of it and of its parents.
+    /// The results of checking the image and its parents.
     pub(super) fn check(self, folder: &Path, repair: bool) -> Result<Vec<CheckReport>, OpenError> {
         let path = self.path(folder);
         let beside = |name: &str| folder.join(name);
@@ -92,7 +92,7 @@ impl Kind {
         images.into_iter().map(|(path, format)| Image::of_format(path, format).check(mode(repair))).collect()
     }
 
-    /// Make the images in an empty directory; the values of the sectors that are looked at.
+    /// Create the images in an empty directory. Returns the values of the sectors of `Places`.
     pub(super) fn make(self, folder: &Path) -> Vec<u64> {
         let ((size, block), places, path) = (self.sizes(), self.places(), self.path(folder));
         let options = options(block as u32);
@@ -138,7 +138,7 @@ pub(super) fn options(block: u32) -> CreateOptions {
     CreateOptions { block_size: Some(block), ..CreateOptions::default() }
 }
 
-/// Write some runs of the sectors: those whose number divided by 8 leaves 0 when divided by `every`.
+/// Write some runs of sectors: those with (number / 8) % `every` = 0.
 pub(super) fn fill(path: &Path, places: &Places, value: u64, every: u64) {
     let format = OpenOptions::new(path).open_format().unwrap();
     for (number, at) in (0..).zip(&places.units) {
@@ -149,7 +149,7 @@ pub(super) fn fill(path: &Path, places: &Places, value: u64, every: u64) {
     format.flush().unwrap();
 }
 
-/// Make the file the content of a disk.
+/// Make the file `inner` the content of a disk in `outer`.
 fn put_inside(inner: &Path, outer: &Path) {
     let data = fs::read(inner).unwrap();
     let format = OpenOptions::new(outer).open_format().unwrap();
@@ -163,12 +163,12 @@ fn put_inside(inner: &Path, outer: &Path) {
     fs::remove_file(inner).unwrap();
 }
 
-/// Open an image to look at it.
+/// Open an image for reading.
 pub(super) fn look(path: &Path) -> Result<Arc<dyn Format>, String> {
     OpenOptions { read_only: true, ..OpenOptions::new(path) }.open_format().map_err(|error| error.to_string())
 }
 
-/// The values of the sectors that an image holds.
+/// The values of the sectors of an image.
 pub(super) fn values(path: &Path, places: &Places) -> Result<Vec<u64>, String> {
     let format = look(path)?;
     let content = Content::new(&*format);
@@ -184,7 +184,7 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// As they are now.
+    /// The current files.
     pub(super) fn of(host: &Host) -> Self {
         let entries = fs::read_dir(host.folder()).unwrap().map(|entry| entry.unwrap().path());
         let file = |path: PathBuf| {
@@ -197,7 +197,7 @@ impl Template {
         Self { files: entries.map(file).collect() }
     }
 
-    /// These files and no others, all on stable storage.
+    /// Restore exactly these files, all on stable storage.
     pub(super) fn restore(&self, host: &Host) {
         for entry in fs::read_dir(host.folder()).unwrap() {
             fs::remove_file(entry.unwrap().path()).unwrap();

@@ -1,4 +1,4 @@
-//! An engine without threads: each transfer has ended when it is handed over. Runs are short, and there are many.
+//! An engine without threads: each transfer ends in `start`. Runs are short, so that there can be many.
 #![allow(unsafe_code, reason = "implements `Engine::start`, whose caller keeps buffers in place")]
 
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ impl Engine for Inline {
             Some(file) => transfer(file.file().as_fd(), wanted.bufs, wanted.offset, write, dsync),
             None => Err(Errno::BADF),
         };
-        // At most the memory of a test.
+        // At most the size of the test's memory, so the cast does not truncate.
         self.ended.push_back((wanted.token, result.map(|moved| moved as u32)));
     }
 
@@ -62,7 +62,7 @@ impl Engine for Inline {
     fn wait(&mut self) {
         if self.ended.is_empty() {
             let mut fds = [PollFd::new(&*self.signal, PollFlags::IN)];
-            // An interrupt is as good as a wake-up: the caller checks, and waits again.
+            // EINTR counts as a wake-up: the caller checks, and waits again.
             let _ = poll(&mut fds, None);
         }
     }

@@ -1,8 +1,8 @@
-//! What each sector may hold.
+//! The values that each sector may have.
 
 use std::ops::Range;
 
-/// What is written and torn at the least.
+/// Smallest unit that is written atomically.
 pub(super) const UNIT: u64 = 512;
 
 pub(super) fn stamped(value: u64) -> [u8; UNIT as usize] {
@@ -11,23 +11,23 @@ pub(super) fn stamped(value: u64) -> [u8; UNIT as usize] {
     bytes
 }
 
-/// The value of a sector; `None` where it is torn or mixed.
+/// The value of a sector; `None` if it is torn.
 pub(super) fn value_of(bytes: &[u8]) -> Option<u64> {
     let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     bytes.chunks_exact(8).all(|part| part == value.to_le_bytes()).then_some(value)
 }
 
-/// The runs of sectors of a disk that are written and looked at.
+/// The sectors of a disk that are written and checked, in runs.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     pub(super) size: u64,
     pub(super) runs: Vec<Range<u64>>,
-    /// Byte offsets of all sectors, rising.
+    /// Byte offset of each sector, ascending.
     pub(super) units: Vec<u64>,
 }
 
 impl Places {
-    /// All of a small disk; of others the first sectors of each `block`, those in its middle, and the last.
+    /// All sectors of a small disk. Of others: the first sectors of each `block`, those in its middle, and the last.
     pub(super) fn new(size: u64, block: u64) -> Self {
         let mut runs: Vec<Range<u64>> = Vec::new();
         if size <= 256 << 10 {
@@ -44,7 +44,7 @@ impl Places {
         Self { size, runs, units }
     }
 
-    /// Numbers of the sectors in a range of the disk.
+    /// Indices of the sectors in a range of the disk.
     pub(super) fn of(&self, offset: u64, len: u64) -> Range<usize> {
         let at = |end: u64| self.units.partition_point(|unit| *unit < end);
         at(offset)..at(offset + len)
@@ -67,12 +67,12 @@ impl Places {
     }
 }
 
-/// What was written to each sector since the last flush that succeeded, after what it held then; and whether the write was
+/// For each sector its value at the last successful flush, then the values written since, and whether each write was
 /// acknowledged.
 #[derive(Clone, Debug)]
 pub(super) struct Oracle {
     history: Vec<Vec<(u64, bool)>>,
-    /// No flush has failed since: what was acknowledged is there as long as the power is.
+    /// No flush has failed since: without a power failure, acknowledged values are there.
     certain: bool,
 }
 
@@ -103,7 +103,7 @@ impl Oracle {
         self.certain = false;
     }
 
-    /// The disk was closed, and is opened again. After a flush that failed, what it was to flush may be lost.
+    /// The disk was closed and opened again. If a flush failed, the data of that flush may be lost.
     pub(super) fn reopened(&mut self) {
         if !self.certain {
             self.history
@@ -113,13 +113,13 @@ impl Oracle {
         }
     }
 
-    /// Whether the sectors may hold these values: while the power is there, or `after` what the cache held may be gone.
+    /// Whether the sectors may have these values: without a power failure, or `after` one or after an eviction.
     pub(super) fn check(&self, places: &Places, values: &[u64], after: bool) -> Result<(), String> {
         let mut units = places.units.iter().zip(values).enumerate();
         units.try_for_each(|(unit, (at, value))| self.check_unit(unit, *at, *value, after))
     }
 
-    /// The same of the bytes of a range, while the power is there.
+    /// As `check`, for the bytes of a range, without a power failure.
     pub(super) fn check_range(&self, places: &Places, offset: u64, bytes: &[u8]) -> Result<(), String> {
         for (unit, bytes) in places.of(offset, bytes.len() as u64).zip(bytes.chunks_exact(UNIT as usize)) {
             let at = places.units[unit];

@@ -1,4 +1,4 @@
-//! Disks in use: requests through a queue, by either engine.
+//! Disks in use: requests through a queue, with each engine.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::queue::file_queue::file_queue;
 use crate::queue::file_queue::file_queue_with;
 use crate::queue::{DiskQueue, EngineKind, Op, QueueConfig, Request};
 
-/// Bytes of the guest's memory.
+/// Size of the guest's memory in bytes.
 const MEMORY: usize = 64 << 10;
-/// Requests in flight at the most.
+/// Maximum number of requests in flight.
 const DEPTH: u32 = 2;
 
-/// What is done to the disk.
+/// An operation on the disk.
 #[derive(Clone, Debug)]
 enum Step {
     Write {
@@ -32,7 +32,7 @@ enum Step {
         len: u64,
         fua: bool,
     },
-    /// Writes in flight at the same time, none over another.
+    /// Concurrent writes that do not overlap.
     Writes(Vec<(u64, u64)>),
     Read {
         offset: u64,
@@ -48,13 +48,13 @@ enum Step {
         len: u64,
         may_unmap: bool,
     },
-    /// The disk is closed and opened again.
+    /// Close the disk, and open it again.
     Reopen,
 }
 
 fn program(places: &Places, block: u64, length: u64, random: &mut Random) -> Vec<Step> {
     let mut steps: Vec<Step> = (0..length).map(|_| step(places, block, random)).collect();
-    // A flush after which something may be lost, and another that must not hide it.
+    // The first flush may report a loss. The second must not hide it.
     let (offset, len) = close(places, random);
     steps.extend([Step::Flush, Step::Write { offset, len, fua: false }, Step::Flush]);
     steps
@@ -86,7 +86,7 @@ fn step(places: &Places, block: u64, random: &mut Random) -> Step {
     }
 }
 
-/// Some sectors of a run.
+/// Some sectors of one run.
 fn close(places: &Places, random: &mut Random) -> (u64, u64) {
     let run = &places.runs[random.below(places.runs.len() as u64) as usize];
     let sectors = (run.end - run.start) / UNIT;
@@ -95,7 +95,7 @@ fn close(places: &Places, random: &mut Random) -> (u64, u64) {
     (run.start + first * UNIT, count * UNIT)
 }
 
-/// A block, or two.
+/// One or two blocks.
 fn wide(places: &Places, block: u64, random: &mut Random) -> (u64, u64) {
     let start = random.below(places.size.div_ceil(block)) * block;
     (start, ((1 + random.below(2)) * block).min(places.size - start))
@@ -110,7 +110,7 @@ enum Engine {
 }
 
 impl Engine {
-    /// Few runs with the engines of the crate, which need threads.
+    /// Only few runs use the engines of the crate, which need threads.
     fn of(seed: u64) -> Self {
         match seed % 10 {
             0 => Self::Ring,
@@ -130,7 +130,7 @@ impl Engine {
     }
 }
 
-/// A program for a disk, and what it is run over.
+/// A program for a disk, and its images.
 struct Scenario<'a> {
     kind: Kind,
     engine: Engine,
@@ -140,7 +140,7 @@ struct Scenario<'a> {
     steps: &'a [Step],
 }
 
-/// A disk in use.
+/// An open disk.
 struct Session<'a> {
     scenario: &'a Scenario<'a>,
     host: &'a Host,
@@ -149,7 +149,7 @@ struct Session<'a> {
     memory: Guest,
     oracle: Oracle,
     next: u64,
-    /// A flush has failed since the disk was opened: what is not a read may fail, too.
+    /// A flush has failed since the disk was opened: everything except reads may fail, too.
     flush_failed: bool,
 }
 
@@ -175,7 +175,7 @@ impl Scenario<'_> {
         let calls = host.disarm();
         let missed = fault.is_some() && !host.hit();
         let oracle = session.oracle.clone();
-        // A check takes as long as everything else in a run: one for each run.
+        // A check takes as long as the rest of a run, so each run checks only once.
         let checked = fault.map_or(0, |(index, _)| index % 2);
         self.verify(host, &oracle, false, checked == 0).map_err(|why| format!("in the cache: {why}"))?;
         if host.evict() {
@@ -189,7 +189,7 @@ impl Scenario<'_> {
         Ok(if missed { Outcome::Missed } else { Outcome::Done(calls) })
     }
 
-    /// The disk holds what it may hold, and is good.
+    /// Check that the disk has permitted values and no damage.
     fn verify(&self, host: &Host, oracle: &Oracle, after: bool, check: bool) -> Result<(), String> {
         let path = self.kind.path(host.folder());
         oracle.check(self.places, &values(&path, self.places)?, after)?;
@@ -222,7 +222,7 @@ impl Session<'_> {
     fn close(&mut self) {
         let before = self.host.hit();
         self.driver = None;
-        // A disk gives no guarantee for what it does when it is closed.
+        // The result of closing a disk is not guaranteed.
         if !before && self.host.hit() {
             self.oracle.flush_failed();
         }
@@ -252,7 +252,7 @@ impl Session<'_> {
                 Err(_) => self.flush_failed(),
             },
             Step::Discard { offset, len } => {
-                // Data or zeros: nothing is promised.
+                // The range reads as old data or zeros.
                 let _ = self.request(Op::Discard, *offset, *len)?;
                 self.oracle.wrote(self.scenario.places.of(*offset, *len), |_| 0, false);
             }
@@ -269,7 +269,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Note it where a flush has failed since `before`, be it inside of something else.
+    /// Record a flush failure since `before`, even if it happened inside of another operation.
     fn lost(&mut self, before: bool) {
         if let (false, Some(Fault::Loses(_) | Fault::LosesLater(_))) = (before, self.host.fault()) {
             self.flush_failed();
@@ -281,14 +281,14 @@ impl Session<'_> {
         self.flush_failed = true;
     }
 
-    /// A request; its buffers are the start of the memory.
+    /// Make a request with buffers at the start of the memory.
     fn request(&mut self, op: Op, offset: u64, len: u64) -> Result<Result<(), IoError>, String> {
         let before = self.host.hit();
         let moves = matches!(op, Op::Read | Op::Write { .. });
         if let Op::Write { .. } = op {
             self.prepare(0, offset, len);
         }
-        // Two buffers where there is more than one sector.
+        // Two buffers if the request has more than one sector.
         let first = if len > UNIT { (len / UNIT / 2 * UNIT) as usize } else { len as usize };
         let bufs = [self.memory.buf(0, first), self.memory.buf(first, len as usize - first)];
         let bufs = if moves { &bufs[..if first < len as usize { 2 } else { 1 }] } else { &[] };
@@ -297,7 +297,7 @@ impl Session<'_> {
         self.judge(op, before, done)
     }
 
-    /// A request fails only where the host has, or after a flush that failed.
+    /// A request may fail only if the host has failed, or after a failed flush.
     fn judge(
         &mut self,
         op: Op,
@@ -321,7 +321,7 @@ impl Session<'_> {
         }
     }
 
-    /// Put values that were never written into the memory.
+    /// Write new values to the memory.
     fn prepare(&self, at: usize, offset: u64, len: u64) {
         for (number, unit) in self.scenario.places.of(offset, len).enumerate() {
             self.memory.put(at + number * UNIT as usize, &stamped(self.value(unit)));
@@ -369,14 +369,14 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// What was read is what may be there.
+    /// Check that the values read are permitted.
     fn look(&self, offset: u64, len: u64) -> Result<(), String> {
         let data = self.memory.get(0, len as usize);
         self.oracle.check_range(self.scenario.places, offset, &data)
     }
 }
 
-/// Programs for a kind of image.
+/// Programs for one kind of image.
 fn programs(kind: Kind, seeds: std::ops::Range<u64>, length: u64) {
     let host = Host::new();
     let initial = kind.make(host.folder());

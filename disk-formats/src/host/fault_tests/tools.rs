@@ -1,4 +1,4 @@
-//! Tools: what they work on reads as before, or as they were to leave it, wherever the host fails.
+//! Tools: wherever the host fails, their images read as before, or as after success.
 
 mod change;
 mod join;
@@ -21,30 +21,30 @@ use crate::image::findings::{CheckReport, Severity};
 /// The values of sectors, by their offsets.
 type Known = BTreeMap<u64, u64>;
 
-/// What was before the images are looked at.
+/// The state when the images are checked.
 #[derive(Clone, Copy)]
 struct After {
-    /// The tool has succeeded.
+    /// The tool succeeded.
     done: bool,
-    /// The power has not failed.
+    /// There was no power failure.
     powered: bool,
 }
 
-/// A tool at work on the images of a directory.
+/// A tool that works on the images of a directory.
 struct Tool<'a> {
     name: &'a str,
-    /// Files can share storage.
+    /// The file system can clone.
     clones: bool,
     make: &'a dyn Fn(&Path),
     run: &'a dyn Fn(&Path) -> Result<(), String>,
-    /// Whether the directory is as it may be after the run.
+    /// Whether the directory has a permitted state after the run.
     good: &'a dyn Fn(&Path, After) -> Result<(), String>,
-    /// A run that failed can be repeated.
+    /// A failed run can be repeated.
     again: bool,
 }
 
 impl Tool<'_> {
-    /// With every fault.
+    /// Run with every fault.
     fn test(&self, runs: &mut Runs) {
         let host = Host::new();
         host.allow_clones(self.clones);
@@ -90,14 +90,14 @@ impl Tool<'_> {
     }
 }
 
-/// What an image holds.
+/// The size and the values of an image.
 fn known(path: &Path, block: u64) -> Result<(u64, Known), String> {
     let capacity = look(path)?.info().capacity;
     let places = Places::new(capacity, block);
     Ok((capacity, places.units.iter().copied().zip(values(path, &places)?).collect()))
 }
 
-/// Whether an image has one of these sizes, holds the values that are known, and zeros where it has grown.
+/// Whether an image has one of these sizes, the known values, and zeros where it has grown.
 fn holds(path: &Path, block: u64, (size, wanted): &(u64, Known), sizes: &[u64]) -> Result<(), String> {
     let (capacity, found) = known(path, block)?;
     if !sizes.contains(&capacity) {
@@ -118,12 +118,12 @@ fn holds(path: &Path, block: u64, (size, wanted): &(u64, Known), sizes: &[u64]) 
     }
 }
 
-/// An image by the end of its name.
+/// An image, with its format from its extension.
 fn image(path: &Path) -> Image {
     Image::of_format(path, FormatName::claimed(path).unwrap_or(FormatName::Raw))
 }
 
-/// What is wrong with an image that has blocks.
+/// Check an image that has blocks.
 fn check(path: &Path, repair: bool) -> Result<Option<CheckReport>, OpenError> {
     let image = image(path);
     image.format().has_blocks().then(|| image.check(mode(repair))).transpose()
@@ -137,7 +137,7 @@ fn text<T>(result: Result<T, impl std::fmt::Display>) -> Result<(), String> {
     result.map(drop).map_err(|error| error.to_string())
 }
 
-/// Write zeros to whole blocks.
+/// Zero whole blocks.
 fn clear(path: &Path, block: u64, blocks: &[u64]) {
     let format = crate::formats::open::OpenOptions::new(path).open_format().unwrap();
     for number in blocks {

@@ -1,18 +1,18 @@
-//! Ends the tests where a run does not end.
+//! Aborts the tests if a run does not end.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Runs take milliseconds.
+/// Maximum duration of a run; runs take milliseconds.
 const LONGEST: Duration = Duration::from_secs(120);
 
 #[allow(clippy::disallowed_types, reason = "a test's clock")]
 type Mutex<T> = std::sync::Mutex<T>;
 
-/// The run at hand, and when it began.
+/// The current run, and its start.
 type Current = Mutex<(String, Instant)>;
 
-/// Looks at the runs of one test.
+/// Watches the runs of one test.
 pub(super) struct Watch(Arc<Current>);
 
 impl Watch {
@@ -27,13 +27,13 @@ impl Watch {
         Self(current)
     }
 
-    /// The next run.
+    /// Start the next run.
     pub(super) fn begin(&self, title: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (title, Instant::now());
     }
 }
 
-/// Whether there are further runs.
+/// Abort the process if the current run takes too long; `false` if the test has ended.
 fn in_time(current: &Weak<Current>) -> bool {
     let Some(current) = current.upgrade() else { return false };
     let (title, begun) = &*current.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! A file in the page cache, and what of it is on stable storage.
+//! A file in the page cache, and its content on stable storage.
 //!
-//! The file itself has what reads return. Pages that differ from stable storage, or may, are kept here. Sizes, holes and zeros by
-//! fallocate are metadata of the file system: they come to stable storage with the next flush that succeeds, and a flush that
-//! fails does not undo them. Pages that were written are data: a flush that fails makes them count as clean without having
+//! The file itself has the content that reads return. `Cached` has the pages that may differ from stable storage.
+//! Sizes, holes and zeros by fallocate are file-system metadata: the next successful flush writes them, and a failed
+//! flush does not undo them. Written pages are data: a failed flush marks them clean although they were not written.
 //! written them.
 
 use std::collections::BTreeMap;
@@ -16,28 +16,28 @@ use rustix::fs::{FallocateFlags, fallocate};
 const PAGE: u64 = 4096;
 const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
-/// A page; `None`: zeros.
+/// Content of a page; `None`: zeros.
 type Content = Option<Arc<[u8; PAGE as usize]>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Without content of its own: metadata alone make the difference.
+    /// No dirty data; only metadata may differ.
     Clean,
-    /// Written, and to be written back.
+    /// Written, and not yet written back.
     Dirty,
-    /// Written, and never written back: the cache has it until the page is evicted.
+    /// Writeback failed: the cache has the data until the page is evicted.
     Lost,
 }
 
 struct Page {
     state: State,
-    /// After a power failure.
+    /// Content after a power failure.
     stable: Content,
-    /// When the page was evicted.
+    /// Content after an eviction of the page.
     below: Content,
 }
 
-/// Pages of a write that has not happened so far, as they are before it.
+/// The previous content of the pages of a write that is in flight.
 pub(crate) struct Captured {
     offset: u64,
     through: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Captured {
 
 pub(super) struct Cached {
     file: File,
-    /// Bytes after a power failure.
+    /// Size after a power failure.
     stable_len: u64,
     pages: BTreeMap<u64, Page>,
 }
@@ -56,7 +56,7 @@ fn pages(offset: u64, len: u64) -> std::ops::Range<u64> {
 }
 
 impl Cached {
-    /// All of it is on stable storage.
+    /// A file that is entirely on stable storage.
     pub(super) fn new(file: impl AsFd) -> Self {
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
         let file = File::options().read(true).write(true).open(path).expect("a file of the test");
@@ -68,7 +68,7 @@ impl Cached {
         self.file.metadata().expect("its size").len()
     }
 
-    /// Pages as they are; zeros behind the end.
+    /// Current content of pages; zeros beyond the end.
     fn contents(&self, pages: std::ops::Range<u64>) -> Vec<(u64, Content)> {
         let mut bytes = vec![0; ((pages.end - pages.start) * PAGE) as usize];
         let mut have = 0;
@@ -89,7 +89,7 @@ impl Cached {
         self.file.write_all_at(&bytes[..inside], page * PAGE).expect("a write");
     }
 
-    /// A page is about to be written that holds `before`.
+    /// A page with the content `before` is about to be written.
     fn dirty(&mut self, page: u64, before: Content) {
         let known = self.pages.entry(page).or_insert_with(|| Page {
             state: State::Clean,
@@ -113,12 +113,12 @@ impl Cached {
         self.file.write_all_at(data, offset).expect("a write");
     }
 
-    /// What a write is about to change.
+    /// Capture the pages that a write is about to change.
     pub(super) fn capture(&self, offset: u64, len: u64, through: bool) -> Captured {
         Captured { offset, through, pages: self.contents(pages(offset, len)) }
     }
 
-    /// The write has happened.
+    /// The write has completed.
     pub(super) fn landed(&mut self, captured: Captured, moved: u64) {
         for (page, before) in captured.pages {
             self.dirty(page, before);
@@ -128,7 +128,7 @@ impl Cached {
         }
     }
 
-    /// Zeros by a call that changes metadata; those that fill no page are written.
+    /// Zero a range by a metadata change. Partial pages are written instead.
     pub(super) fn zero(&mut self, offset: u64, len: u64) {
         let end = (offset + len).min(self.len());
         if end <= offset {
@@ -145,7 +145,7 @@ impl Cached {
         fallocate(&self.file, hole, first, last - first).expect("a hole");
     }
 
-    /// Whole pages lose their content by a change of metadata.
+    /// Whole pages become holes by a metadata change.
     fn forget(&mut self, range: std::ops::Range<u64>) {
         for (page, before) in self.contents(range) {
             let known = self.pages.entry(page).or_insert_with(|| Page {
@@ -175,13 +175,13 @@ impl Cached {
         }
     }
 
-    /// All that is in the cache is on stable storage, but for what was lost.
+    /// A successful flush: all pages reach stable storage, except those that were lost.
     pub(super) fn sync(&mut self) {
         self.stable_len = self.len();
         self.settle(|_| true);
     }
 
-    /// The same of a range, and of the size as far as it goes.
+    /// A successful flush of a range, and of the size as far as the range reaches.
     pub(super) fn sync_range(&mut self, offset: u64, len: u64) {
         self.stable_len = self.stable_len.max(offset + len);
         let range = pages(offset, len);
@@ -200,7 +200,7 @@ impl Cached {
         });
     }
 
-    /// A flush of a range has failed.
+    /// A failed flush of a range.
     pub(super) fn lose(&mut self, offset: u64, len: u64, at_once: bool) {
         let range = pages(offset, len);
         for (_, page) in self.pages.range_mut(range).filter(|(_, page)| page.state == State::Dirty) {
@@ -211,7 +211,7 @@ impl Cached {
         }
     }
 
-    /// Whether the content may have changed.
+    /// Evict the clean pages. Returns whether the content may have changed.
     pub(super) fn evict(&mut self) -> bool {
         let mut lost = std::mem::take(&mut self.pages);
         let mut changed = false;
@@ -223,7 +223,7 @@ impl Cached {
         changed
     }
 
-    /// Whether the content may have changed.
+    /// Drop everything that was not flushed. Returns whether the content may have changed.
     pub(super) fn power_loss(&mut self) -> bool {
         let changed = !self.pages.is_empty() || self.len() != self.stable_len;
         if changed {

@@ -1,11 +1,11 @@
-//! The calls to the host that can be made to fail, and the ways in which each can.
+//! The host calls that can fail, and the ways in which each can fail.
 //!
-//! A call fails only in one of the ways of [`Fault::of`]: a test that arms each of them for each call has covered every
+//! A call fails only in one of the ways of [`Fault::of`]. So a test that arms each of them for each call covers every
 //! single failure.
 
 use rustix::io::Errno;
 
-/// What a call does.
+/// Kinds of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Read,
@@ -13,7 +13,7 @@ pub(crate) enum Call {
     /// With RWF_DSYNC.
     WriteThrough,
     Sync,
-    /// Begun, and not waited for.
+    /// Writeback that is started and not waited for.
     Writeback,
     Allocate,
     Punch,
@@ -28,14 +28,14 @@ pub(crate) enum Call {
     SyncFolder,
 }
 
-/// How it fails.
+/// A way of failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// With this error, and without effect: a write that did not arrive, a call that was interrupted.
+    /// With this error and without effect: a write that did not reach the file, a call that was interrupted.
     Fails(Errno),
-    /// A flush fails with this error. The dirty pages count as clean from then on, and have the content of stable storage.
+    /// A flush fails with this error. The dirty pages become clean, with the content of stable storage.
     Loses(Errno),
-    /// The same, but the cache has the content that was written until the pages are evicted.
+    /// As `Loses`, but the cache has the written content until the pages are evicted.
     LosesLater(Errno),
     /// Half of the bytes are moved.
     Short,
@@ -75,14 +75,14 @@ impl Fault {
         }
     }
 
-    /// This way, or the first of those in which `call` can fail: threads may make their calls in another order than when
-    /// they were counted.
+    /// This fault, or the first fault that is possible for `call`: threads may make their calls in another order than
+    /// when they were counted.
     pub(super) fn for_call(self, call: Call) -> Self {
         let ways = Self::of(call);
         if ways.contains(&self) { self } else { ways[0] }
     }
 
-    /// What a call that fails in this way does.
+    /// The effect on a call.
     pub(super) fn verdict(self) -> Verdict {
         match self {
             Self::Fails(errno) => Verdict::Fails(errno),
@@ -93,7 +93,7 @@ impl Fault {
     }
 }
 
-/// What becomes of a call.
+/// Effect on a call.
 pub(super) enum Verdict {
     Works,
     Fails(Errno),

@@ -1,4 +1,4 @@
-//! The names in a directory, and those that it has on stable storage.
+//! The entries of a directory, and those that are on stable storage.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-/// A change that is not on stable storage.
+/// A change that is not on stable storage yet.
 enum Change {
     Created(PathBuf),
     Renamed {
         from: PathBuf,
         to: PathBuf,
     },
-    /// The file has this other name meanwhile.
+    /// The file has the name `kept` until the change is flushed.
     Removed {
         path: PathBuf,
         kept: PathBuf,
@@ -22,7 +22,7 @@ enum Change {
 
 pub(super) struct Names {
     changes: Vec<Change>,
-    /// Where files stay that are removed.
+    /// Directory for removed files.
     removed: PathBuf,
     number: u64,
 }
@@ -58,7 +58,7 @@ impl Names {
         }
     }
 
-    /// Whether a name has changed.
+    /// Undo all unflushed changes. Returns whether there were any.
     pub(super) fn power_loss(&mut self) -> bool {
         let changed = !self.changes.is_empty();
         for change in self.changes.drain(..).rev() {

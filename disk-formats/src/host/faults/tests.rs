@@ -1,4 +1,4 @@
-//! The host of the tests keeps and loses what Linux keeps and loses.
+//! The emulated host keeps and loses what Linux keeps and loses.
 
 use rustix::io::Errno;
 
@@ -61,7 +61,7 @@ fn a_power_failure_undoes_what_was_not_flushed() {
     host.power_loss();
     assert_eq!([0, 4096, 6000, 12288].map(|at| byte(&file, at)), [1; 4]);
     assert_eq!(file.size_now().unwrap(), 16384);
-    // What metadata say is not undone by a flush that fails.
+    // A failed flush does not undo metadata changes.
     host.arm(Some((2, Fault::Loses(Errno::IO))));
     file.write_at(&[2; 512], 0).unwrap();
     file.discard(4096, 8192).unwrap();

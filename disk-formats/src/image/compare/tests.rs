@@ -48,7 +48,7 @@ fn a_difference_anywhere_is_found() {
     {
         let mut other = data.clone();
         other[at] ^= 0x10;
-        // Later differences change nothing.
+        // Later differences do not change the result.
         other[len - 1] ^= u8::from(at != len - 1);
         sparse(&b, &other);
         assert_eq!(compared(&raw(&a), &raw(&b)).first_difference, Some(at as u64), "{at}");
@@ -98,7 +98,7 @@ fn formats_of_every_kind() {
     }
 }
 
-/// A disk of 64 TiB with little in it takes no time, and the progress reaches its end.
+/// A disk of 64 TiB with few data is fast, and the progress reaches its end.
 #[test]
 fn large_holes_are_passed_over() {
     let folder = tempfile::tempdir().unwrap();

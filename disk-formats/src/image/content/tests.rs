@@ -11,9 +11,9 @@ const SECTORS: u64 = 96;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sectors.
+    /// In sectors.
     Write { first: u64, count: u64, fill: u8 },
-    /// Bytes.
+    /// In bytes.
     Read { offset: u64, len: u64 },
 }
 
@@ -33,7 +33,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever mappings a format returns, the content is that of plain memory.
+    /// Whatever mappings a format returns, the content is the same as that of plain memory.
     #[test]
     fn content_is_that_of_memory(steps in prop::collection::vec(step(), 1..60)) {
         let folder = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ fn direct_input_and_output() {
         disk.read_at(&mut seen, at).unwrap();
         assert!(seen == data[at as usize..at as usize + seen.len()], "{at}");
     }
-    // From memory that direct I/O cannot use and from memory that it can.
+    // From memory that is unaligned, and from aligned memory.
     let mut buffer = crate::image::buffer::Buffer::new(8192);
     let aligned = buffer.first(8192);
     aligned.fill(7);

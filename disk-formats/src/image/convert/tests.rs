@@ -31,7 +31,7 @@ fn converted(source: &dyn Format, destination: &dyn Format) -> Result<Converted,
 fn every_format_into_every_other() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    // Sizes that are whole sectors and nothing else.
+    // Sizes that are whole sectors and no other unit.
     for (number, len) in
         [512, 4096, 7 * 512, 3 * CHUNK as usize + 1536, WINDOW as usize + 5 * 512].into_iter().enumerate()
     {
@@ -81,7 +81,7 @@ fn zeros_are_left_out() {
     std::fs::write(&path, &data).unwrap();
     let raw = Raw::open(&path, READ).unwrap();
     let scattered = Scattered::create(folder.path(), (1 << 20) / 512);
-    // Above the size that is cloned or not at all: either way the zeros around stay away where nothing is cloned.
+    // The data are longer than the shortest clone, but are not cloned: the zeros around them are skipped.
     let done = converted(&raw, &scattered).unwrap();
     let blocks = 1 + (600_000usize.div_ceil(4096) - 500_000 / 4096) as u64;
     assert_eq!((done.written, done.cloned), (blocks * 4096, 0));
@@ -114,7 +114,7 @@ fn a_cancelled_or_impossible_copy_says_so() {
     Raw::create(&b, 4 * CHUNK).unwrap();
     let source = Raw::open(&a, READ).unwrap();
     let destination = Raw::open(&b, WRITE).unwrap();
-    // Cancelled in the middle, from the progress callback.
+    // Cancel in the middle, from the progress callback.
     let cancel = AtomicBool::new(false);
     let told = AtomicU64::new(0);
     let progress = |_: u64, _: u64| {

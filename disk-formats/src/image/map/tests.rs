@@ -12,7 +12,7 @@ fn runs(format: &dyn Format) -> Vec<Run> {
     Runs::new(Content::new(format)).map(Result::unwrap).collect()
 }
 
-/// Runs cover the disk in order, and no two neighbours could be one.
+/// Runs cover the disk in order, and no two neighbors could be merged.
 #[track_caller]
 fn covers(runs: &[Run], capacity: u64) {
     let mut at = 0;
@@ -32,7 +32,7 @@ fn holes_and_data_of_a_sparse_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.img");
     let file = std::fs::File::create(&path).unwrap();
-    // More than one window, and data across the border of two.
+    // More than one window, with data across a window's end.
     file.set_len(2 * WINDOW + 1536).unwrap();
     file.write_all_at(&[1; 8192], WINDOW - 4096).unwrap();
     let format = Raw::open(&path, READ).unwrap();
@@ -55,7 +55,7 @@ fn holes_and_data_of_a_sparse_file() {
     assert_eq!(zeros_until(disk, u64::MAX - 511).unwrap(), u64::MAX);
 }
 
-/// Behind the end of a file are zeros for a format that says so, and for others a read reports the error.
+/// Beyond the end of a file, a format with `zeros_past_end` reads zeros. For other formats a read reports the error.
 #[test]
 fn a_file_that_became_shorter() {
     let folder = tempfile::tempdir().unwrap();
@@ -79,7 +79,7 @@ fn scattered_places() {
     assert_eq!(runs[0], Run { offset: 0, len: 512, status: Status::Zeros, place: Place::Zeros });
     let stored: u64 = runs.iter().filter(|run| run.status == Status::Mapped).map(|run| run.len).sum();
     assert_eq!(stored, 5 * 512);
-    // Sector 10 is behind the end of the second file.
+    // Sector 10 is beyond the end of the second file.
     let tenth = runs.iter().find(|run| run.offset == 10 * 512).unwrap();
     assert_eq!((tenth.status, tenth.place), (Status::Zeros, Place::File { file: 1, offset: 80 * 512 }));
 }

@@ -14,7 +14,7 @@ fn whole(len: u64) -> Run {
     Run { offset: 0, len, status: Status::Mapped, place: Place::File { file: 0, offset: 0 } }
 }
 
-/// What copy_file_range does on a file server, done by the kernel here.
+/// copy_file_range on a file server, here executed by the kernel.
 #[test]
 fn copy_file_range_moves_the_range_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
@@ -35,13 +35,13 @@ fn copy_file_range_moves_the_range_and_nothing_else() {
     assert_eq!(Way::Server.copy(&source, 2 << 20, &destination, 0, 2 << 20), Err(Errno::OPNOTSUPP));
 }
 
-/// The first failure is remembered, for each file, and the run is left to others.
+/// The first failure is remembered for each file, and the run is left to reads and writes.
 #[test]
 fn a_way_that_fails_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let a = folder.path().join("a");
     std::fs::write(&a, vec![1; 1 << 20]).unwrap();
-    // Another file system: neither clones nor anything else.
+    // On another file system: neither clones nor copies.
     let Ok(other) = tempfile::tempdir_in("/dev/shm") else { return println!("skipped: no /dev/shm") };
     let b = other.path().join("b");
     Raw::create(&b, 1 << 20).unwrap();
@@ -53,7 +53,7 @@ fn a_way_that_fails_is_not_tried_again() {
     }
 }
 
-/// On XFS, of which this makes one where it may mount: ranges are shared, whatever is not aligned is left.
+/// On an XFS that the test creates, if it may mount: ranges are cloned, unaligned parts are not.
 #[test]
 fn storage_is_shared_where_the_file_system_can() {
     let folder = tempfile::tempdir().unwrap();

@@ -44,7 +44,7 @@ fn nothing_is_replaced() {
     let path = folder.path().join("a.img");
     let output = Output::new(&path).unwrap();
     fs::write(output.part(), "ours").unwrap();
-    // Two at a time have different temporary names; a dangling link exists too.
+    // Two outputs at a time have different temporary names. A dangling link counts as an existing file.
     let second = Output::new(&path).unwrap();
     assert_ne!(output.part(), second.part());
     std::os::unix::fs::symlink("nowhere", &path).unwrap();

@@ -1,6 +1,6 @@
-//! The memory that a block map may use: how many units it has, and how many late writes it keeps.
+//! The memory budget of a block map: the number of units, and the number of late writes that it lists.
 //!
-//! A step always fits, whatever the budget: a map that has been flushed can resolve any range, a step at a time.
+//! With any budget, a map has units for one step: after a flush, any range can be resolved step by step.
 
 use super::entry::MAX_UNITS;
 use super::mixed::most_units;
@@ -9,28 +9,28 @@ use super::pool::{PAGE_SHIFT, UNIT};
 /// Default limit of a map's memory in bytes.
 pub(crate) const DEFAULT_MEMORY: u64 = 64 << 20;
 
-/// Largest request, in bytes, that a map of any budget can hold if each of its granules takes one unit.
+/// Size in bytes of the largest request that fits a map of any budget if each of its granules takes one unit.
 const REQUEST: u64 = 32 << 20;
-/// A step (the part of a range that is resolved at once) has this many granules, and at least `LEAST_STEP` bytes.
+/// A step is the part of a range that is resolved at once: this many granules, and at least `LEAST_STEP` bytes.
 const STEP: u64 = 4;
 const LEAST_STEP: u64 = 64 << 10;
-/// A late write is kept for each so many units, and so many in any case: 1.8% of the memory.
+/// The map lists one late write for each so many units (1.8% of the memory), and at least `LEAST_LATE`.
 const UNITS_PER_LATE: u64 = 4;
 const LEAST_LATE: u64 = 64;
 
-/// Granules of a disk of `size` bytes in granules of `1 << shift` bytes, and pages of them.
+/// Number of granules, and of pages of granules, of a disk of `size` bytes with granules of `1 << shift` bytes.
 pub(super) fn counts(size: u64, shift: u32) -> [u64; 2] {
     let granules = size.div_ceil(1 << shift);
     [granules, granules.div_ceil(1 << PAGE_SHIFT)]
 }
 
-/// Units of a map of about `memory` bytes at the most.
+/// Number of units for a budget of about `memory` bytes.
 pub(super) fn units(size: u64, shift: u32, memory: u64) -> u32 {
     let [granules, pages] = counts(size, shift);
     let each = most_units(shift);
     let most = pages + granules.saturating_mul(each);
-    // Granules of the largest request mostly take one unit each. A step always fits, also if two threads resolve
-    // one each at the same time.
+    // Most granules of the largest request take one unit each. Two steps always fit, because two threads may each
+    // resolve one at the same time.
     let request = (REQUEST >> shift) + (REQUEST >> shift >> PAGE_SHIFT) + 4;
     let part = step_of(shift) >> shift;
     let steps = 2 * (part * each + (part >> PAGE_SHIFT) + 2);
@@ -38,18 +38,18 @@ pub(super) fn units(size: u64, shift: u32, memory: u64) -> u32 {
     u32::try_from(units).unwrap_or(MAX_UNITS)
 }
 
-/// Units of a map that never evicts: every granule takes one at the most.
+/// Number of units for a map that never evicts; each granule takes at most one.
 pub(super) fn units_without_eviction(size: u64, shift: u32) -> u32 {
     let [granules, pages] = counts(size, shift);
     u32::try_from(granules + pages).unwrap_or(MAX_UNITS)
 }
 
-/// Late writes that a map of `units` units keeps before a flush is required.
+/// Number of late writes that a map of `units` units lists before a flush is required.
 pub(super) fn late(units: u64) -> u64 {
     (units / UNITS_PER_LATE).max(LEAST_LATE)
 }
 
-/// Bytes of a step: the part of a range that is resolved at once, which a map of any budget has units for.
+/// Size of a step in bytes: the part of a range that is resolved at once. A map of any budget has units for it.
 pub(crate) fn step_of(shift: u32) -> u64 {
     (STEP << shift).max(LEAST_STEP)
 }
@@ -60,7 +60,7 @@ mod tests {
     use super::super::{Base, BlockMap, Claim};
     use super::*;
 
-    /// Whatever the sizes of granules and the number of places, a step of any disk fits the smallest map.
+    /// For each granule size and each number of places, a step fits the smallest map.
     #[test]
     fn the_smallest_map_has_units_for_a_step() {
         for shift in 9..=21 {

@@ -1,12 +1,12 @@
-//! Resolving one granule: the images of a chain claim its sectors, from the top down.
+//! Resolving one granule: the images of a chain claim sectors, from the top image down.
 
 use super::entry::{Base, place_word};
 use super::word::{NO_BASE, ZEROS};
 use crate::error::IoError;
 
-/// Entries of a claim's sectors. An image further down may still claim a sector that is `NOWHERE`.
+/// Values of a claim's entries. A sector that is `NOWHERE` may still be claimed by a lower image.
 const NOWHERE: u16 = 0;
-/// Zeros, whatever is below.
+/// The sector reads as zeros, whatever the lower images have.
 const ZERO: u16 = 1;
 const FIRST_BASE: u16 = 2;
 
@@ -15,31 +15,32 @@ const FIRST_BASE: u16 = 2;
 pub(crate) struct Claim {
     /// Sectors of the granule inside the disk.
     sectors: usize,
-    /// Where the top file has the granule; `None` while it has no block for it.
+    /// Offset of the granule's block in the top file; `None` if the top file has no block for the granule.
     top: Option<u64>,
     bases: Vec<Base>,
-    /// Entry of each sector; `NOWHERE` while unclaimed. Empty where all are the same: of `bases[0]`, or nowhere without one.
+    /// Entry of each sector; `NOWHERE` if unclaimed. Empty if all sectors are the same: in `bases[0]`, or `NOWHERE` if
+    /// `bases` is empty.
     entries: Vec<u16>,
     unclaimed: usize,
 }
 
-/// A granule as the map enters it.
+/// The map's representation of a granule.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// One word says all: zeros, or all of it in one file.
+    /// The same for all sectors: zeros, or one file.
     Word(u64),
-    /// Each sector has a place of its own.
+    /// Different places.
     Mixed(Sectors),
 }
 
 /// The places of a granule's sectors.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Sectors {
-    /// Byte offset in the top file; 0 while it has no block.
+    /// Byte offset of the block in the top file; 0 if there is none.
     pub(super) top: u64,
-    /// The places that are not the top file's, as words.
+    /// Places outside of the top file, as words.
     pub(super) places: Vec<u64>,
-    /// For each sector 0 for the top file, else the number of its place, from 1.
+    /// For each sector 0 if it is in the top file, else the number of its place, from 1.
     pub(super) values: Vec<u16>,
 }
 
@@ -48,7 +49,7 @@ impl Claim {
         Self { sectors, top: None, bases: Vec::new(), entries: Vec::new(), unclaimed: sectors }
     }
 
-    /// The top file has a block for it, here.
+    /// The top file has a block for the granule at `offset`.
     pub(crate) fn set_top(&mut self, offset: u64) {
         self.top = Some(offset);
     }
@@ -58,20 +59,20 @@ impl Claim {
         self.unclaimed == 0
     }
 
-    /// Give the sectors of `[start, end)` for which `has` is true, and which are not claimed yet, to `base`.
+    /// Assign those unclaimed sectors of `[start, end)` to `base` for which `has` is true.
     pub(crate) fn claim(&mut self, base: Base, start: usize, end: usize, has: impl Fn(usize) -> bool) {
         let end = end.min(self.sectors);
-        // Each base has a sector at the least, and a granule 4,096 sectors at the most.
+        // The cast does not truncate: each base has at least one sector, and a granule at most 4,096.
         let entry = FIRST_BASE + self.bases.len() as u16;
         if self.take(entry, start, end, has) > 0 {
             self.bases.push(base);
         }
     }
 
-    /// Give all unclaimed sectors of `[start, end)` to `base`.
+    /// Assign all unclaimed sectors of `[start, end)` to `base`.
     pub(crate) fn claim_run(&mut self, base: Base, start: usize, end: usize) {
         if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
-            // An image above may have looked for sectors of its own, and found none.
+            // An image above may have created the entries without claiming a sector.
             self.entries.clear();
             self.bases.push(base);
             self.unclaimed = 0;
@@ -80,7 +81,7 @@ impl Claim {
         self.claim(base, start, end, |_| true);
     }
 
-    /// Claim the unclaimed sectors of `[start, end)` as zeros, whatever the images further down hold.
+    /// Claim the unclaimed sectors of `[start, end)` as zeros, whatever the lower images have.
     pub(crate) fn claim_zeros(&mut self, start: usize, end: usize) {
         if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
             self.entries.clear();
@@ -108,7 +109,7 @@ impl Claim {
         taken
     }
 
-    /// All of it in one file, if so.
+    /// The base of all sectors, if there is only one.
     fn single(&self) -> Option<Base> {
         match self.bases.as_slice() {
             [base] if self.unclaimed == 0 && !self.entries.contains(&ZERO) => Some(*base),
@@ -116,10 +117,10 @@ impl Claim {
         }
     }
 
-    /// How the map enters it.
+    /// Convert the claim to the map's representation.
     ///
     /// # Errors
-    /// [`IoError::Damaged`] where a sector names a base that does not exist.
+    /// [`IoError::Damaged`] if a sector refers to a base that does not exist.
     pub(super) fn found(&self) -> Result<Found, IoError> {
         match (self.single(), self.top, self.bases.is_empty()) {
             (Some(base), None, _) => Ok(Found::Word(place_word(base))),
@@ -131,7 +132,7 @@ impl Claim {
 
     fn sectors(&self) -> Result<Sectors, IoError> {
         let mut found = Sectors { top: self.top.unwrap_or(0), places: Vec::new(), values: Vec::new() };
-        // For each entry its value, once it was met: what the top has is not among the places.
+        // For each entry the value assigned to it. Entries in the top file have the value 0 and no place.
         let mut met: Vec<Option<u16>> = vec![None; self.bases.len() + usize::from(FIRST_BASE)];
         let mut zeros = None;
         let mut value = |entry: u16| -> Result<u16, IoError> {
@@ -166,7 +167,7 @@ impl Claim {
 mod tests {
     use super::*;
 
-    /// Only a bug of ours could make such a claim. It must be an error and not read as zeros.
+    /// Only a bug can produce such a claim. It must be an error, and not read as zeros.
     #[test]
     fn an_entry_without_a_base_is_an_error() {
         let mut claim = Claim::new(4);

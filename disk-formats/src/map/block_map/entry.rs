@@ -1,30 +1,31 @@
-//! How places, links to units, and the lanes of sectors are written in words.
+//! Encoding of places, links to units, and lanes in 64-bit words.
 
 use super::word::{SECTOR_SHIFT, WHOLE};
 
-/// Where the start of a granule would be in a file, if all of it were there (so it may lie before the file's start).
+/// A file, and the offset that the start of the granule has there. If only a part of the granule is in the file, the
+/// offset may be negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Base {
     /// Index of the file.
     pub(crate) file: u32,
-    /// Byte offset, modulo 2^64; whole sectors.
+    /// Byte offset modulo 2^64; a multiple of the sector.
     pub(crate) offset: u64,
 }
 
 pub(super) const TAG_BITS: u32 = 2;
 const FILE_BITS: u32 = 12;
-/// Bits of a link below its stamp: tag and number of the unit.
+/// Number of bits of a link below its stamp: the tag and the number of the unit.
 pub(super) const STAMP_SHIFT: u32 = 28;
-/// Units that a link can name.
+/// Number of units that a link can address.
 pub(super) const MAX_UNITS: u32 = 1 << (STAMP_SHIFT - TAG_BITS);
 
-/// A place as a word: tagged `WHOLE`, the file, and the sector, which may be negative.
+/// Encode a place: the tag `WHOLE`, the file, and the sector, which may be negative.
 pub(super) fn place_word(base: Base) -> u64 {
     let sector = (base.offset as i64 >> SECTOR_SHIFT) as u64;
     WHOLE | u64::from(base.file) << TAG_BITS | sector << (TAG_BITS + FILE_BITS)
 }
 
-/// The base of a word tagged `WHOLE`.
+/// Decode a word tagged `WHOLE`.
 #[inline]
 pub(super) fn base_of(word: u64) -> Base {
     let file = (word >> TAG_BITS) & ((1 << FILE_BITS) - 1);
@@ -32,31 +33,31 @@ pub(super) fn base_of(word: u64) -> Base {
     Base { file: file as u32, offset: (sector as u64) << SECTOR_SHIFT }
 }
 
-/// Whether all of a granule with this word is in the top file.
+/// Whether the word says that all of the granule is in the top file.
 #[inline]
 pub(super) fn is_top(word: u64) -> bool {
     word & ((1 << TAG_BITS) - 1) == WHOLE && base_of(word).file == 0
 }
 
-/// The link to a unit, in its use with this stamp.
+/// The link to a unit with this stamp. A unit gets a new stamp each time it is reused.
 pub(super) fn link(tag: u64, unit: u32, stamp: u64) -> u64 {
     stamp << STAMP_SHIFT | u64::from(unit) << TAG_BITS | tag
 }
 
-/// The unit of a link.
+/// The number of the unit that a link points to.
 #[inline]
 pub(super) fn unit_of(link: u64) -> u32 {
     (link >> TAG_BITS) as u32 & (MAX_UNITS - 1)
 }
 
-/// Whether two words, each a link or the state of a unit, are of the same use of a unit.
+/// Whether two words (links or states of a unit) have the same stamp.
 #[inline]
 pub(super) fn same_use(one: u64, other: u64) -> bool {
     (one ^ other) >> STAMP_SHIFT == 0
 }
 
-/// Power of two of the bits that a sector's lane has, for this many places beside the top. Lanes of 64 bits hold the places
-/// themselves.
+/// Base-2 logarithm of the lane width in bits for this number of places outside of the top file. 64-bit lanes hold the
+/// places themselves.
 pub(super) fn lane_shift(places: usize) -> u32 {
     match places {
         0..=1 => 0,
@@ -67,16 +68,16 @@ pub(super) fn lane_shift(places: usize) -> u32 {
     }
 }
 
-/// Lanes that hold places.
+/// Lane shift of lanes that hold places.
 pub(super) const DIRECT: u32 = 6;
 
-/// The bits of one lane.
+/// Mask of one lane.
 #[inline]
 pub(super) fn lane_mask(shift: u32) -> u64 {
     u64::MAX >> (64 - (1 << shift))
 }
 
-/// A word with the same value in each lane is the value times this.
+/// Multiplying a value by this word copies the value to every lane.
 #[inline]
 pub(super) fn splat(shift: u32) -> u64 {
     match shift {
@@ -88,9 +89,9 @@ pub(super) fn splat(shift: u32) -> u64 {
     }
 }
 
-/// Lanes with bits, of a word of them.
+/// Number of lanes of a word that are not zero.
 pub(super) fn nonzero_lanes(mut word: u64, shift: u32) -> u32 {
-    // Each lane's bits come together in its lowest.
+    // Combine each lane's bits into its lowest bit.
     let mut width = 1 << shift;
     while width > 1 {
         width /= 2;

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Bytes that the set takes for a range at the most: an entry has 16, and the nodes of a B-tree are half full at the least.
+/// Maximum number of bytes that the set needs for a range: an entry has 16, and the nodes of a B-tree are at least half
+/// full.
 pub(super) const ENTRY: u64 = 40;
 
-/// Ranges of sectors that are in the top file although the images do not say so.
+/// Ranges of sectors that are in the top file although the images do not record it yet.
 #[derive(Default)]
 pub(super) struct Late {
-    /// Granule, first sector, the sector behind the last.
+    /// Granule, first sector, end (exclusive).
     ranges: BTreeSet<(u64, u32, u32)>,
     peak: usize,
 }
@@ -20,7 +21,7 @@ impl Late {
         self.peak = self.peak.max(self.ranges.len());
     }
 
-    /// Those of a granule.
+    /// The ranges of a granule.
     pub(super) fn of(&self, granule: u64) -> impl Iterator<Item = Range<usize>> + '_ {
         let ranges = self.ranges.range((granule, 0, 0)..=(granule, u32::MAX, u32::MAX));
         ranges.map(|(_, start, end)| *start as usize..*end as usize)
@@ -40,7 +41,7 @@ impl Late {
         granules
     }
 
-    /// Ranges now, and at the most.
+    /// Number of ranges now, and its maximum so far.
     pub(super) fn counts(&self) -> [u64; 2] {
         [self.ranges.len(), self.peak].map(|count| count as u64)
     }

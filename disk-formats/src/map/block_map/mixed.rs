@@ -1,4 +1,4 @@
-//! A mixed granule: sectors in the top file and in other places, by lanes of bits.
+//! Mixed granules: some sectors are in the top file, others in other places. Each sector has a lane of bits.
 //!
 //! ```text
 //! one place beside the top:  first unit: 64 words of 64 lanes of one bit; the place is in the unit itself
@@ -6,7 +6,7 @@
 //! more:                      first unit: links to units of lanes of 64 bits, each of which holds a place
 //! ```
 //!
-//! Readers check the unit's stamp after they have read ([`Unit::still`]); writers have pinned it ([`Unit::pin`]).
+//! Readers check the unit's stamp after reading ([`Unit::still`]). Writers pin the unit ([`Unit::pin`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,10 +17,10 @@ use super::word::{NO_BASE, SECTOR_SHIFT, TAG, WHOLE, ZEROS};
 use crate::error::IoError;
 use crate::map::extent::{Extents, Place};
 
-/// Index in the first unit of the links to units of places; links to units of lanes come before.
+/// In the first unit, index of the first link to a unit of places. The links to units of lanes are before it.
 pub(super) const PLACES: usize = 8;
 
-/// A mixed granule by its first unit.
+/// A mixed granule, given by its first unit.
 #[derive(Clone, Copy)]
 pub(super) struct Mixed<'a> {
     pub(super) pool: &'a Pool,
@@ -28,7 +28,7 @@ pub(super) struct Mixed<'a> {
 }
 
 impl<'a> Mixed<'a> {
-    /// The word of a granule's lanes, by its number.
+    /// The granule's word of lanes with this index.
     #[inline]
     fn lanes(&self, shift: u32, number: usize) -> Option<&'a AtomicU64> {
         if shift == 0 {
@@ -38,7 +38,7 @@ impl<'a> Mixed<'a> {
         part.words.get(number % WORDS)
     }
 
-    /// The place that a lane's value names.
+    /// The place that a lane's value refers to.
     #[inline]
     fn place(&self, shift: u32, value: u64) -> Option<u64> {
         match shift {
@@ -54,12 +54,12 @@ impl<'a> Mixed<'a> {
         }
     }
 
-    /// The pieces of `part` bytes from byte `within` on; `None` where a sector has no place.
+    /// Append the extents of the granule's bytes `[within, within + part)`; `None` if a sector has no place.
     #[inline]
     pub(super) fn read(&self, within: u64, part: u64, extents: &mut Extents) -> Option<()> {
         let shift = self.unit.lanes.load(Ordering::Acquire);
         let (mut run, end) = ((within >> SECTOR_SHIFT) as usize, ((within + part) >> SECTOR_SHIFT) as usize);
-        // If the unit was reused, this may be anything.
+        // If the unit was reused, this value is arbitrary.
         if shift > DIRECT {
             return None;
         }
@@ -70,7 +70,7 @@ impl<'a> Mixed<'a> {
             let first = run & (lanes - 1);
             let rest = word >> (first << shift);
             let value = rest & mask;
-            // Lanes from here on with the same value: the first bit that differs ends them.
+            // Count the following lanes with the same value: the first bit that differs ends the run.
             let same = (rest ^ value.wrapping_mul(splat(shift))).trailing_zeros() as usize >> shift;
             let count = same.min(lanes - first).min(end - run);
             let sectors = run as u64;
@@ -92,14 +92,14 @@ impl<'a> Mixed<'a> {
         Some(())
     }
 
-    /// Write lanes and places into the units, `others` beside the first; `None` where they are not as many as that takes.
+    /// Write lanes and places into the first unit and `others`; `None` if `others` has the wrong length.
     pub(super) fn fill(&self, others: &[u32], lanes: usize, shift: u32, sectors: &Sectors) -> Option<()> {
         let unit = self.unit;
         unit.lanes.store(shift, Ordering::Relaxed);
         unit.top.store(sectors.top, Ordering::Relaxed);
         unit.place.store(sectors.places.first().copied().unwrap_or(0), Ordering::Relaxed);
-        let elsewhere = sectors.values.iter().filter(|value| **value != 0).count();
-        unit.elsewhere.store(elsewhere as u32, Ordering::Relaxed);
+        let not_in_top = sectors.values.iter().filter(|value| **value != 0).count();
+        unit.not_in_top.store(not_in_top as u32, Ordering::Relaxed);
         unit.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         for (number, other) in others.iter().enumerate() {
             let slot = if number < lanes { number } else { PLACES + number - lanes };
@@ -125,7 +125,7 @@ impl<'a> Mixed<'a> {
         Some(())
     }
 
-    /// Move sectors to the top file. The unit is pinned.
+    /// Move sectors to the top file. The caller has pinned the unit.
     pub(super) fn move_to_top(&self, sectors: &std::ops::Range<usize>) {
         let shift = self.unit.lanes.load(Ordering::Acquire);
         let per_word = DIRECT - shift;
@@ -140,13 +140,13 @@ impl<'a> Mixed<'a> {
             }
             at += count;
         }
-        self.unit.elsewhere.fetch_sub(came, Ordering::AcqRel);
+        self.unit.not_in_top.fetch_sub(came, Ordering::AcqRel);
     }
 
     /// Set the bits of the sectors that are in the top file.
     ///
     /// # Errors
-    /// [`IoError::Damaged`] where a unit of lanes is missing.
+    /// [`IoError::Damaged`] if a unit of lanes is missing.
     pub(super) fn presence(&self, sectors: usize, bits: &mut Presence) -> Result<(), IoError> {
         let shift = self.unit.lanes.load(Ordering::Acquire);
         let per_word = DIRECT - shift;
@@ -167,7 +167,7 @@ impl<'a> Mixed<'a> {
     }
 }
 
-/// Units for lanes and for places of a mixed granule, beside its first one.
+/// Number of units of lanes and of places that a mixed granule needs in addition to its first unit.
 pub(super) fn parts_of(sectors: usize, places: usize) -> [usize; 2] {
     match lane_shift(places) {
         0 => [0; 2],
@@ -176,10 +176,10 @@ pub(super) fn parts_of(sectors: usize, places: usize) -> [usize; 2] {
     }
 }
 
-/// Units that a granule takes at the most: one has 4,096 sectors at the most where sectors have places of their own.
+/// Maximum number of units of a granule. A granule that can be mixed has at most 4,096 sectors.
 pub(super) fn most_units(shift: u32) -> u64 {
     let sectors = 1 << (shift - SECTOR_SHIFT).min(12);
-    // Lanes get wider at these counts of places.
+    // The lane width changes at these numbers of places.
     let counts = [1, 3, 15, 255, sectors].map(|places| parts_of(sectors, places.min(sectors)));
     1 + counts.map(|[lanes, places]| lanes + places).into_iter().max().unwrap_or(0) as u64
 }

@@ -1,12 +1,12 @@
-//! The memory of a block map: units of one size that are reused, and read without a lock.
+//! The memory of a block map: units of one size, which are reused and are read without a lock.
 //!
-//! A unit holds the words of a page, or the sectors of a mixed granule, or a part of these. A reader follows a link to
-//! a unit, reads, and then compares the link's stamp with that of the unit (as a sequence lock): a unit that was reused
-//! meanwhile has another stamp, and the reader discards what it read. The memory of a unit is never freed, so that a
-//! slow reader finds valid memory.
+//! A unit has the words of a page, or a mixed granule, or a part of a mixed granule. A reader follows a link to a unit,
+//! reads, and then compares the stamps of link and unit, as with a sequence lock. If the unit was reused in the
+//! meantime, the stamps differ, and the reader discards what it read. The memory of units is never freed, so a slow
+//! reader always reads valid memory.
 //!
-//! A unit of a mixed granule counts the threads that change it, and has a dirty flag while the images do not record its
-//! content. Neither a unit in use by a writer nor a dirty one is evicted.
+//! The unit of a mixed granule counts the threads that modify it. It is dirty while the images do not record its
+//! content. A unit that is dirty or that a writer has pinned is not evicted.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -20,78 +20,80 @@ use super::late::Late;
 )]
 type Mutex<T> = std::sync::Mutex<T>;
 
-/// Words of a unit.
+/// Number of words of a unit.
 pub(super) const WORDS: usize = 64;
-/// Granules of a page.
+/// Base-2 logarithm of the number of granules of a page.
 pub(super) const PAGE_SHIFT: u32 = WORDS.trailing_zeros();
 
-/// Which sectors of a granule are in the top file: the first is bit 0 of the first word. A granule has 4,096 at the most.
+/// The sectors of a granule that are in the top file, as a bitmap. The first sector is bit 0 of the first word. A
+/// granule has at most 4,096 sectors.
 pub(crate) type Presence = [u64; WORDS];
-/// Units that are allocated together: as many as a word has bits.
+/// Number of units that are allocated together: the number of bits of `Chunk::dirty`.
 const CHUNK: usize = 64;
-/// Bytes of a unit.
+/// Size of a unit in bytes.
 pub(super) const UNIT: u64 = std::mem::size_of::<Unit>() as u64;
 
-/// Below the stamp, in the state of a unit: how many writers change its sectors now.
+/// Mask in the state of a unit: number of writers that have pinned it.
 const WRITERS: u64 = 0xFFFF;
-/// It has changes that the images do not record: the next flush does.
+/// The unit has changes that the images do not record. The next flush records them.
 const DIRTY: u64 = 1 << 20;
-/// A flush is about to record it.
+/// A flush is recording the unit.
 const RECORDING: u64 = 1 << 21;
 
-/// What a unit is used for, with the number of the page or granule above the tag.
+/// Owner of a unit: the tag, and above it the number of the page or granule.
 pub(super) const NO_OWNER: u64 = 0;
 pub(super) const PAGE: u64 = 1;
 pub(super) const GRANULE: u64 = 2;
 
 pub(super) struct Unit {
-    /// The stamp of its use (0 for none or a part of another), [`DIRTY`], [`RECORDING`], the count of writers.
+    /// The stamp (0 if the unit is free or part of a mixed granule), [`DIRTY`], [`RECORDING`], and the number of
+    /// writers.
     state: AtomicU64,
-    /// Read since the clock's hand passed.
+    /// The unit was read after the clock hand passed it.
     used: AtomicBool,
-    /// Of a mixed granule: power of two of a lane's bits.
+    /// For a mixed granule: base-2 logarithm of the lane width in bits.
     pub(super) lanes: AtomicU32,
-    /// Of a mixed granule: sectors that are not in the top file.
-    pub(super) elsewhere: AtomicU32,
-    /// Its owner: a page or a granule. Slow path.
+    /// For a mixed granule: number of sectors that are not in the top file.
+    pub(super) not_in_top: AtomicU32,
+    /// The page or granule that the unit belongs to. Slow path.
     owner: AtomicU64,
-    /// Of a mixed granule: byte offset in the top file, 0 while it has no block here.
+    /// For a mixed granule: byte offset of its block in the top file; 0 if there is none.
     pub(super) top: AtomicU64,
-    /// Of a mixed granule with one place beside the top: that place.
+    /// For a mixed granule with one place outside of the top file: that place.
     pub(super) place: AtomicU64,
     pub(super) words: [AtomicU64; WORDS],
 }
 
 struct Chunk {
-    /// A bit for each unit that may be dirty: what a flush examines.
+    /// One bit for each unit that may be dirty. A flush examines these units.
     dirty: AtomicU64,
     units: [Unit; CHUNK],
 }
 
-/// What changes under the lock.
+/// State that is protected by the lock.
 #[derive(Default)]
 pub(super) struct Slow {
     free: Vec<u32>,
-    /// Behind the last unit so far.
+    /// Number of the next unit that has never been used.
     made: u32,
     hand: u32,
     stamp: u64,
-    /// Writes that arrived after their granule was evicted.
+    /// Writes that completed after their granule was evicted.
     pub(super) late: Late,
 }
 
 pub(super) struct Pool {
     chunks: Box<[OnceLock<Box<Chunk>>]>,
-    /// Behind the last unit that may be made.
+    /// Limit of the unit numbers (exclusive).
     end: u32,
     slow: Mutex<Slow>,
-    /// Units in use, now and at the most; units taken from one use for another.
+    /// Units in use, the maximum so far, and the number of evictions.
     in_use: AtomicU64,
     peak: AtomicU64,
     evictions: AtomicU64,
 }
 
-/// A mixed granule that a flush records.
+/// A dirty granule that a flush records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dirty {
     /// The granule.
@@ -99,7 +101,8 @@ pub(crate) struct Dirty {
     pub(super) link: u64,
 }
 
-/// Where a flush is in its search for dirty granules: what becomes dirty behind it is left to the next flush.
+/// The position of a flush in its search for dirty granules. Units that become dirty behind the position are left to
+/// the next flush.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     chunk: usize,
@@ -119,7 +122,7 @@ impl Unit {
             state: AtomicU64::new(0),
             used: AtomicBool::new(false),
             lanes: AtomicU32::new(0),
-            elsewhere: AtomicU32::new(0),
+            not_in_top: AtomicU32::new(0),
             owner: AtomicU64::new(NO_OWNER),
             top: AtomicU64::new(0),
             place: AtomicU64::new(0),
@@ -127,10 +130,10 @@ impl Unit {
         }
     }
 
-    /// Whether the unit is still in the use that this link names, so that what was read before is valid.
+    /// Whether the unit still has the stamp of `link`. If so, what the caller read from the unit is valid.
     #[inline]
-    pub(super) fn still(&self, link: u64) -> bool {
-        // Words of another use are seen only after the change of the state.
+    pub(super) fn has_stamp(&self, link: u64) -> bool {
+        // If the caller read words of a later use, it also sees the changed state.
         fence(Ordering::Acquire);
         let same = same_use(self.state.load(Ordering::Relaxed), link);
         if same && !self.used.load(Ordering::Relaxed) {
@@ -139,24 +142,24 @@ impl Unit {
         same
     }
 
-    /// Change the state, if it is still of this link's use and `change` allows it.
+    /// Change the state, if it has the stamp of `link` and `change` returns a new state.
     fn change(&self, link: u64, change: impl Fn(u64) -> Option<u64>) -> bool {
         let change = |state| if same_use(state, link) { change(state) } else { None };
         self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
     }
 
-    /// Keep it from being evicted while sectors come to the top file: `false` where it was evicted.
+    /// Protect the unit from eviction while its sectors move to the top file; `false` if it was evicted already.
     #[inline]
     pub(super) fn pin(&self, link: u64) -> bool {
         self.change(link, |state| Some((state + 1) | DIRTY))
     }
 
     fn unpin(&self, link: u64) {
-        // A flush may have cleared the flag since.
+        // A flush may have cleared `DIRTY` since `pin`.
         self.change(link, |state| Some((state - 1) | DIRTY));
     }
 
-    /// End its use, unless a writer or one of the flags `kept_by` holds it.
+    /// End the unit's use, unless the state has one of the bits of `kept_by`.
     fn retire(&self, link: u64, kept_by: u64) -> bool {
         self.change(link, |state| if state & kept_by == 0 { Some(0) } else { None })
     }
@@ -167,9 +170,9 @@ impl Unit {
 }
 
 impl Pool {
-    /// Units up to `limit`.
+    /// A pool of at most `limit` units.
     pub(super) fn new(limit: u32) -> Self {
-        // Number 0 is none.
+        // Number 0 means no unit.
         let end = limit.min(MAX_UNITS - 1) + 1;
         let chunks = (end as usize).div_ceil(CHUNK);
         Self {
@@ -184,7 +187,7 @@ impl Pool {
 
     #[allow(clippy::disallowed_types, reason = "as above")]
     pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, Slow> {
-        // Nothing that panics leaves it half changed.
+        // The state is consistent even if a holder of the lock panicked.
         self.slow.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -193,19 +196,20 @@ impl Pool {
         self.chunks.get(number as usize / CHUNK)?.get()?.units.get(number as usize % CHUNK)
     }
 
-    /// Units in use now and at the most, the limit, and evictions.
+    /// Units in use, the maximum so far, the limit, and the number of evictions.
     pub(super) fn counts(&self) -> [u64; 4] {
         let [in_use, peak, evictions] =
             [&self.in_use, &self.peak, &self.evictions].map(|count| count.load(Ordering::Relaxed));
         [in_use, peak, u64::from(self.end - 1), evictions]
     }
 
-    /// Whether a unit can be taken without an eviction.
+    /// Whether a unit is available without an eviction.
     pub(super) fn has_free(&self) -> bool {
         self.in_use.load(Ordering::Relaxed) < u64::from(self.end - 1)
     }
 
-    /// Take `count` units, without owner so far; `evict` allows to evict others. `None` where there are not as many.
+    /// Take `count` units, which have no owner yet. `evict` frees a unit in use, or returns `false`. `None` if there
+    /// are not enough.
     pub(super) fn take(
         &self,
         slow: &mut Slow,
@@ -236,7 +240,7 @@ impl Pool {
         Some(number)
     }
 
-    pub(super) fn give_back(&self, slow: &mut Slow, number: u32) {
+    pub(super) fn free(&self, slow: &mut Slow, number: u32) {
         if let Some(unit) = self.unit(number) {
             unit.owner.store(NO_OWNER, Ordering::Relaxed);
         }
@@ -244,13 +248,14 @@ impl Pool {
         slow.free.push(number);
     }
 
-    /// Before a unit that was taken is filled: invalidate it for readers that still follow an old link.
+    /// The memory of a taken unit, to be filled. The fence makes readers with an old link see the changed state before
+    /// the new words.
     pub(super) fn fill(&self, number: u32) -> Option<&Unit> {
         fence(Ordering::Release);
         self.unit(number)
     }
 
-    /// Begin the use of a unit that was filled: the link to it.
+    /// Publish a filled unit with a new stamp. Returns the link to it.
     pub(super) fn begin(&self, slow: &mut Slow, number: u32, tag: u64, owner: u64, dirty: bool) -> u64 {
         slow.stamp = (slow.stamp + 1) & (u64::MAX >> STAMP_SHIFT);
         slow.stamp = slow.stamp.max(1);
@@ -266,7 +271,7 @@ impl Pool {
         link(tag, number, slow.stamp)
     }
 
-    /// Have the next flush examine a unit.
+    /// Mark a unit for examination by the next flush.
     #[inline]
     fn note_dirty(&self, number: u32) {
         if let Some(chunk) = self.chunks.get(number as usize / CHUNK).and_then(OnceLock::get) {
@@ -274,15 +279,15 @@ impl Pool {
         }
     }
 
-    /// The sectors of a pinned unit have come to the top file.
+    /// A writer has moved its sectors to the top file: unpin the unit and mark it dirty.
     #[inline]
     pub(super) fn unpin(&self, unit: &Unit, link: u64) {
         unit.unpin(link);
         self.note_dirty(unit_of(link));
     }
 
-    /// Evict the next unit: its number, its owner, and the link to its use, which has ended. Units that were read since
-    /// the hand passed are skipped once.
+    /// Evict a unit by the clock algorithm. Returns its number, its owner, and the link to its ended use. Units that
+    /// were read after the hand passed them get a second chance.
     pub(super) fn evict(
         &self,
         slow: &mut Slow,
@@ -307,7 +312,7 @@ impl Pool {
         None
     }
 
-    /// End the use of a mixed granule's unit, dirty or not, when no writer changes it any more. `false` where it has
+    /// End the use of a mixed granule's unit, dirty or not, after its writers have unpinned it. `false` if the use had
     /// ended already.
     pub(super) fn drop_use(&self, link: u64) -> bool {
         let Some(unit) = self.unit(unit_of(link)) else { return false };
@@ -320,8 +325,8 @@ impl Pool {
         false
     }
 
-    /// Dirty granules that the scan has not met so far, about `count` at the most. They are being recorded from now on, until
-    /// [`recorded`](Self::recorded) is called for them. `tag` is that of links to mixed granules.
+    /// About `count` dirty granules from the position of the scan on. They are marked as being recorded until
+    /// [`recorded`](Self::recorded) is called for them. `tag` is the tag of links to mixed granules.
     pub(super) fn take_dirty(&self, scan: &mut Scan, count: usize, tag: u64) -> Vec<Dirty> {
         let mut taken = Vec::new();
         while taken.len() < count {
@@ -346,7 +351,8 @@ impl Pool {
         taken
     }
 
-    /// A dirty granule is recorded, or is not (then it is dirty as before). `true` where nothing has changed in it since.
+    /// The recording of a dirty granule has ended. Without `done` the granule is dirty again. Returns whether it is
+    /// unchanged since [`take_dirty`](Self::take_dirty).
     pub(super) fn recorded(&self, dirty: Dirty, done: bool) -> bool {
         let Some(unit) = self.unit(unit_of(dirty.link)) else { return false };
         unit.change(dirty.link, |state| Some(state & !RECORDING | if done { 0 } else { DIRTY }));
@@ -357,7 +363,7 @@ impl Pool {
         same_use(state, dirty.link) && state & (DIRTY | WRITERS) == 0
     }
 
-    /// End the use of a unit, if it is clean and has no writers.
+    /// End the use of a unit if it is clean and not pinned.
     pub(super) fn retire(&self, link: u64) -> bool {
         self.unit(unit_of(link)).is_some_and(|unit| unit.retire(link, DIRTY | RECORDING | WRITERS))
     }

@@ -1,17 +1,17 @@
-//! Why the map does not enter a granule.
+//! Reasons why the map cannot store a granule.
 //!
-//! A full map is no error: the caller flushes and tries again. A broken link is one ([`IoError::Damaged`]), and a panic
-//! in builds with debug assertions.
+//! A full map is not an error: the caller flushes and tries again. A broken link is an error ([`IoError::Damaged`]),
+//! and panics in builds with debug assertions.
 
 use crate::error::IoError;
 
-pub(super) const BROKEN: IoError = IoError::Damaged("the map has no memory where a link leads");
+pub(super) const BROKEN: IoError = IoError::Damaged("the block map has a link to a unit that does not exist");
 
-/// A granule cannot be entered before a flush: all units of the map are dirty.
+/// The granule cannot be stored before a flush: all units of the map are dirty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// Why a granule is not entered.
+/// The reason why a granule is not stored.
 pub(super) enum Refused {
     Full,
     /// An invariant of the map is broken.
@@ -25,13 +25,13 @@ impl From<Full> for Refused {
 }
 
 impl Refused {
-    /// As the map's public functions report it.
+    /// The result for the callers of the map.
     #[track_caller]
     pub(super) fn for_caller(self) -> Result<Full, IoError> {
         match self {
             Self::Full => Ok(Full),
             Self::Broken => {
-                debug_assert!(false, "the map has no memory where a link leads");
+                debug_assert!(false, "the block map has a link to a unit that does not exist");
                 Err(BROKEN)
             }
         }

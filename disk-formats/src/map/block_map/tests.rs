@@ -17,7 +17,7 @@ fn map_of(size: u64, shift: u32) -> BlockMap {
     BlockMap::new(size, shift, DEFAULT_MEMORY)
 }
 
-/// Where a range is; `None` where it is not known.
+/// Map a range for reading; `None` if it is unknown.
 fn read(map: &BlockMap, offset: u64, len: u64) -> Option<Vec<Extent>> {
     let mut extents = Extents::new();
     match map.map_read(offset, len, &mut extents) {
@@ -109,7 +109,7 @@ fn a_mixed_granule_is_read_from_where_each_sector_is() {
     );
 }
 
-/// The top has a block, and no sector of the granule: what is below shows, or zeros.
+/// The top has a block for the granule, but none of its sectors: they are read from the images below, or as zeros.
 #[test]
 fn an_image_without_any_of_the_sectors_leaves_them_to_those_below() {
     let map = map_of(2 << SHIFT, SHIFT);
@@ -131,14 +131,14 @@ fn an_image_without_any_of_the_sectors_leaves_them_to_those_below() {
     assert_eq!(extents.as_slice(), expected);
 }
 
-/// Images, as a flush has left them, and a map over them.
+/// The state of the images after the last flush, and a map over them.
 struct Model {
     map: BlockMap,
     shift: u32,
-    /// For each sector the number of its place, 0 for the top file: in the images, and now.
+    /// For each sector the number of its place (0: the top file): in the images, and now.
     images: Vec<u16>,
     now: Vec<u16>,
-    /// By granule.
+    /// Number of places of a granule.
     places: u16,
     changes: AtomicU64,
 }
@@ -151,7 +151,7 @@ impl Model {
         Self { map, shift, now: images.clone(), images, places, changes: AtomicU64::new(0) }
     }
 
-    /// Where a place has a granule: the last one is zeros.
+    /// Location of a granule in a place. The last place is zeros.
     fn base(&self, granule: u64, place: u16) -> Option<Base> {
         let offset = (u64::from(place) << 32) + (granule << self.shift);
         let file = u32::from(place != 0) * (1 + u32::from(place) % 3);
@@ -185,7 +185,7 @@ impl Model {
         }
     }
 
-    /// In batches of `count`, as the formats do.
+    /// Flush in batches of `count`, as the formats do.
     fn flush(&mut self, count: usize) {
         let mut late = self.map.late();
         loop {
@@ -230,7 +230,7 @@ impl Model {
             if let Some(extents) = read(&self.map, offset, len) {
                 break extents;
             }
-            // One was evicted for another, as the others are dirty.
+            // The others are dirty, so this one is evicted.
             self.flush(3);
         };
         let mut at = first;
@@ -247,8 +247,8 @@ impl Model {
     }
 }
 
-/// Random reads, writes and flushes over maps of few units, with sectors in few and in many places, and writes that arrive after
-/// their granule was evicted.
+/// Random reads, writes and flushes over maps of few units, with sectors in few and in many places, and with late
+/// writes.
 #[test]
 fn small_maps_forget_and_lose_nothing() {
     let mut random = Random(5);
@@ -304,7 +304,7 @@ fn small_maps_forget_and_lose_nothing() {
     assert!(evictions > 1000, "{evictions}");
 }
 
-/// A granule with writes that are not recorded is not evicted, and the caller that needs its unit gets `Full`.
+/// A granule with writes that are not recorded is not evicted. The caller that needs its unit gets `Full`.
 #[test]
 fn what_is_dirty_stays_until_it_is_recorded() {
     let mut random = Random(3);
@@ -324,7 +324,7 @@ fn what_is_dirty_stays_until_it_is_recorded() {
     let granules = |dirty: &[Dirty]| dirty.iter().map(|dirty| dirty.granule).collect::<BTreeSet<_>>();
     let again = model.map.take_dirty(&mut Scan::default(), 64);
     assert_eq!(granules(&again), (0..4).collect());
-    // Written while it is being recorded: it is dirty again.
+    // Written while it is being recorded, so it is dirty again.
     model.map.written(512, 512, &model.changes);
     model.map.recorded(&again, true);
     assert_eq!(model.resolve(4), Ok(()));
@@ -333,7 +333,7 @@ fn what_is_dirty_stays_until_it_is_recorded() {
     assert_eq!(model.map.memory().evictions, 1);
 }
 
-/// A granule that the top file has in full takes no unit once that is recorded.
+/// A granule that is completely in the top file takes no unit after that is recorded.
 #[test]
 fn a_granule_that_is_complete_gives_its_unit_back() {
     let map = map_of(4 << 16, 16);
@@ -369,7 +369,7 @@ fn two_places_take_one_unit() {
     const { assert!(UNIT <= 576) };
 }
 
-/// The mapping does not fit the request: a bug of ours is an error, not zeros.
+/// An inconsistent mapping, which only a bug can produce, is an error and does not read as zeros.
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "a sector without a place"))]
 fn a_lane_without_a_place_is_an_error() {
@@ -382,8 +382,8 @@ fn a_lane_without_a_place_is_an_error() {
     assert_eq!(map.map_read(0, 1 << SHIFT, &mut Extents::new()), Err(NO_BASE));
 }
 
-/// Many threads read and write while one resolves, evicts and flushes: no thread sees another granule's place, and what was
-/// written before a read is seen by it and by the images.
+/// Many threads read and write while one resolves, evicts and flushes. No thread gets the place of another granule.
+/// What was written before a read is visible to the read and to the images.
 #[test]
 fn concurrent_readers_and_writers_see_no_other_granule() {
     const GRANULES: u64 = 96;
@@ -391,7 +391,7 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
     const SECTORS: u64 = 1 << (SHIFT - 9);
     let map = BlockMap::with_units(GRANULES << SHIFT, SHIFT, 20);
     let changes = AtomicU64::new(0);
-    // Places in the files say which granule and sector they are of. Odd granules have three images, even ones two.
+    // The offset in the file identifies granule and sector. Odd granules have three images, even ones two.
     let base =
         |file: u32, granule: u64| Base { file, offset: ((u64::from(file) + 1) << 40) + (granule << SHIFT) };
     let all = (GRANULES * SECTORS) as usize;
@@ -446,7 +446,7 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
                         ((granule << SHIFT) + first * 512, (granule * SECTORS + first) as usize);
                     extents.clear();
                     if random.below(3) == 0 {
-                        // One sector, so that the test takes its time to write all.
+                        // A single sector, so that the test does not write all sectors too soon.
                         if map.map_write(offset, 512, &mut extents) == Mapping::Ready {
                             let place =
                                 Place::File { file: 0, offset: base(0, granule).offset + first * 512 };
@@ -485,7 +485,7 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
         }
         let mut random = Random(77);
         let mut round = 0;
-        // The readers may get no processor for a while.
+        // The readers may not be scheduled for a while.
         while round < 60_000 || reads.load(Ordering::Relaxed) < 20_000 {
             let granule = questions.try_recv().unwrap_or_else(|_| random.below(GRANULES));
             if resolve(granule).is_err() || round % 500 == 0 {
@@ -503,14 +503,14 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
     }
 }
 
-/// A link leads to memory that the map does not have: an error, and nothing is entered.
+/// A link to a unit that does not exist is an error, and nothing is stored.
 #[test]
 fn a_granule_that_cannot_be_filled_is_refused() {
     let map = map_of(1 << SHIFT, SHIFT);
     let free = map.pool.counts();
     for (places, value) in [(300, 301), (20, 1)] {
         let places = vec![place_word(Base { file: 1, offset: 1 << 20 }); places];
-        // A place that is not there; a sector behind the units that the others take.
+        // A place that does not exist; a sector beyond the units of the granule.
         let sectors = if value == 1 { SECTORS + 1 } else { SECTORS };
         let sectors = Sectors { top: 0, places, values: vec![value; sectors] };
         let [lanes, others] = parts_of(sectors.values.len(), sectors.places.len());
@@ -519,27 +519,29 @@ fn a_granule_that_cannot_be_filled_is_refused() {
         let others = if value == 1 { &units[2..] } else { &units[1..] };
         let unit = map.pool.fill(units[0]).expect("a unit");
         assert_eq!(map.mixed(unit).fill(others, lanes, lane_shift(sectors.places.len()), &sectors), None);
-        units.iter().for_each(|unit| map.pool.give_back(&mut slow, *unit));
+        units.iter().for_each(|unit| map.pool.free(&mut slow, *unit));
         if value != 1 {
             let entered = map.enter_mixed(&mut slow, 0, &sectors, false, true);
             assert!(matches!(entered, Err(Refused::Broken)));
         }
         assert!(!map.known(0));
     }
-    // The page alone.
+    // Only the page was allocated.
     assert_eq!(map.pool.counts()[0], free[0] + 1);
 }
 
-/// Whether an invariant of the map is found to be broken: with assertions a panic, else the error. (The message of an
-/// assertion of the test's own would have the text of the error as well.)
+/// Whether a broken invariant is detected: with assertions as a panic, else as an error. (A failed assertion of the
+/// test itself would contain the text of the error, too.)
 fn is_broken<T>(work: impl FnOnce() -> Result<T, IoError>) -> bool {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(done) => !cfg!(debug_assertions) && done.err() == Some(BROKEN),
-        Err(panic) => panic.downcast_ref::<&str>() == Some(&"the map has no memory where a link leads"),
+        Err(panic) => {
+            panic.downcast_ref::<&str>() == Some(&"the block map has a link to a unit that does not exist")
+        }
     }
 }
 
-/// So is one that the directory has no entry for.
+/// A granule outside of the directory is an error, too.
 #[test]
 fn a_granule_outside_of_the_directory_is_an_error() {
     let mut map = map_of(1 << SHIFT, SHIFT);
@@ -547,7 +549,7 @@ fn a_granule_outside_of_the_directory_is_an_error() {
     assert!(is_broken(|| map.set(0, &alternating(None), true)));
 }
 
-/// So is one that gets a block, and has more sectors than a unit has lanes for.
+/// So is an allocation for a granule with more sectors than a unit has lanes.
 #[test]
 fn a_granule_that_is_too_large_for_a_unit_gets_no_block() {
     let map = map_of(1 << (SHIFT + 1), SHIFT + 1);
@@ -558,7 +560,7 @@ fn a_granule_that_is_too_large_for_a_unit_gets_no_block() {
     assert!(!map.known(0));
 }
 
-/// Nothing is recorded of a granule whose lanes are not there.
+/// Nothing is recorded of a granule whose lanes are missing.
 #[test]
 fn sectors_of_a_granule_without_lanes_are_not_made_up() {
     let map = map_of(1 << SHIFT, SHIFT);
@@ -569,7 +571,7 @@ fn sectors_of_a_granule_without_lanes_are_not_made_up() {
     assert_eq!(map.presence(0), Err(NO_BASE));
 }
 
-/// A write that arrived late, and behind the end of its granule.
+/// A late write beyond the end of its granule.
 #[test]
 fn a_late_write_outside_of_its_granule_is_an_error() {
     let map = map_of(1 << SHIFT, SHIFT);

@@ -1,4 +1,4 @@
-//! How many granules one read makes known.
+//! How many granules one read resolves.
 
 use crate::disk::Disk;
 use crate::formats::open::OpenOptions;
@@ -10,7 +10,7 @@ const CAPACITY: u64 = 64 << 20;
 /// Bytes of a granule.
 const GRANULE: u64 = 2 << 20;
 
-/// Memory that the map takes more after a read of one sector, with a parent of such blocks that has one sector in each granule.
+/// Map memory that a read of one sector takes. The parent has blocks of this size, and one sector in each granule.
 fn taken_by_a_read(block_size: u32) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let [parent, child] = ["parent.vhd", "child.vhd"].map(|name| folder.path().join(name));
@@ -28,7 +28,7 @@ fn taken_by_a_read(block_size: u32) -> u64 {
     bytes(&*disk) - before
 }
 
-/// Each granule takes reads of many bitmaps: the granules beside the one that is read are resolved when they are needed.
+/// Each granule takes reads of many bitmaps, so the neighboring granules are resolved only when needed.
 #[test]
 fn images_of_small_blocks_are_not_read_ahead() {
     let (large, small) = (taken_by_a_read(128 << 10), taken_by_a_read(64 << 10));

@@ -1,4 +1,4 @@
-//! A disk with a small map, used by several threads at once, beside what each sector holds.
+//! A disk with a small map, used by several threads at once, and the expected value of each sector.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use crate::host::store::Store;
 use crate::image::Content;
 use crate::queue::conformance::Random;
 
-/// Threads that read and write: each has the sectors whose number leaves its own as the remainder.
+/// Number of threads that read and write. Thread n uses the sectors with the remainder n.
 const THREADS: u64 = 3;
 
 fn stamped(value: u64, sector: usize) -> Vec<u8> {
     value.to_le_bytes().repeat(sector / 8)
 }
 
-/// What each sector of a disk holds, as the first eight bytes say.
+/// The value of each sector of a disk: its first eight bytes.
 pub(crate) fn contents(disk: &dyn Format, stores: &[Arc<dyn Store>]) -> Vec<u64> {
     let content = Content::over(disk, stores);
     let sector = disk.info().logical_sector.bytes() as usize;
@@ -31,7 +31,7 @@ pub(crate) fn contents(disk: &dyn Format, stores: &[Arc<dyn Store>]) -> Vec<u64>
     values
 }
 
-/// Some threads read and write, each its own sectors, and one flushes. What is read is checked, and changed in `values`.
+/// Some threads read and write their own sectors, and one thread flushes. Checks what is read, and updates `values`.
 pub(crate) fn hammer(
     disk: &dyn Format,
     stores: &[Arc<dyn Store>],

@@ -1,4 +1,4 @@
-//! Checks of the contract that need no content.
+//! Checks that need no content.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(super) fn info(suite: &Suite<'_>, _engine: EngineKind) {
     assert_eq!(fresh.disk.status(info.capacity, sector), Err(IoError::OutOfRange));
 }
 
-/// One sector this side of each edge is good, one beyond is refused, and so are ranges that overflow.
+/// The last valid sector at each edge is accepted. The next one is refused, as are ranges that overflow.
 pub(super) fn bounds(suite: &Suite<'_>, engine: EngineKind) {
     let fresh = (suite.make)();
     let mut driver = Driver::new(&*fresh.disk, engine, 4);
@@ -106,7 +106,7 @@ pub(super) fn full_queue(suite: &Suite<'_>, engine: EngineKind) {
         let bufs = [guest.buf(0, sector as usize)];
         for round in 0..2 {
             for tag in 0..u64::from(depth) {
-                // Every third is invalid: it occupies the queue as well.
+                // Every third request is invalid. It occupies the queue as well.
                 let offset = if tag % 3 == 2 { u64::MAX } else { 0 };
                 let request = Request { tag, op: Op::Read, offset, len: sector, bufs: &bufs };
                 assert_eq!(driver.queue.push(&request), Ok(()), "round {round}, request {tag} of {depth}");
@@ -122,7 +122,7 @@ pub(super) fn full_queue(suite: &Suite<'_>, engine: EngineKind) {
     }
 }
 
-/// Sleep on the descriptor alone, as a device does; then on an eventfd that is read, where the queue has one.
+/// Sleep on the descriptor only, as a device does; then on an eventfd that is read, if the queue has one.
 pub(super) fn event(suite: &Suite<'_>, engine: EngineKind) {
     let fresh = (suite.make)();
     sleep_on(&fresh, Driver::new(&*fresh.disk, engine, 16), None);
@@ -173,7 +173,7 @@ pub(super) fn drop_in_flight(suite: &Suite<'_>, engine: EngineKind) {
     for submitted in [true, false] {
         let mut driver = Driver::new(&*fresh.disk, engine, 32);
         for tag in 0..32 {
-            // Odd addresses in every second: those bounce where the disk must.
+            // Every second buffer has an odd address, so it is bounced if the disk requires it.
             let bufs =
                 [guest.buf(tag * block + tag % 2, block - 512), guest.buf(tag * block + block - 511, 512)];
             let bufs = if tag % 2 == 0 { vec![guest.buf(tag * block, block)] } else { bufs.to_vec() };
@@ -210,7 +210,7 @@ pub(super) fn moved_before_use(suite: &Suite<'_>, engine: EngineKind) {
         assert!(done.len() == 1 && done[0].result.is_ok(), "{done:?}");
         queue
     });
-    // And dropped where it came from, after its thread has ended.
+    // Dropped on the thread that created it, after the other thread has ended.
     drop(back.join().expect("the other thread"));
 }
 

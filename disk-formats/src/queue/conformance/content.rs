@@ -1,4 +1,4 @@
-//! Checks that what is written is what is read.
+//! Checks that data are read back as written.
 
 use std::sync::Barrier;
 
@@ -10,7 +10,7 @@ use crate::queue::{EngineKind, Op, Request};
 
 const WRITE: Op = Op::Write { fua: false };
 
-/// Any addresses and any lengths that add up.
+/// Any buffer addresses, and any lengths with the right sum.
 pub(super) fn buffers(suite: &Suite<'_>, engine: EngineKind) {
     let fresh = (suite.make)();
     let mut driver = Driver::new(&*fresh.disk, engine, 4);
@@ -28,7 +28,7 @@ pub(super) fn buffers(suite: &Suite<'_>, engine: EngineKind) {
         vec![(3, 3 << 20)],
         vec![(0, 1 << 20), (4096, 1 << 20)],
     ];
-    // More buffers than one transfer takes, aligned and not.
+    // More buffers than one transfer may have, aligned and unaligned.
     shapes.push(vec![(0, 512); 2048]);
     shapes.push(vec![(1, 512); 2048]);
     let mut many: Vec<(usize, usize)> = (0..3000).map(|_| (0, 1 + random.below(300) as usize)).collect();
@@ -74,13 +74,13 @@ fn gather(bufs: &[IoBuf]) -> Vec<u8> {
     data
 }
 
-/// A thousand requests through a queue of seven.
+/// A thousand requests through a queue of depth 7.
 pub(super) fn more_than_the_queue_holds(suite: &Suite<'_>, engine: EngineKind) {
     let fresh = (suite.make)();
     let mut driver = Driver::new(&*fresh.disk, engine, 7);
     let guest = Guest::new(1000 * 4096 + 1);
     for op in [WRITE, Op::Read] {
-        // Written from aligned memory, read back into odd addresses.
+        // Written from aligned memory, read to odd addresses.
         let skew = usize::from(op == Op::Read);
         if op == WRITE {
             (0..1000).for_each(|block| guest.put(block * 4096, &vec![block as u8 ^ 0x35; 4096]));
@@ -112,7 +112,7 @@ pub(super) fn more_than_the_queue_holds(suite: &Suite<'_>, engine: EngineKind) {
     }
 }
 
-/// Overlapping writes have no order, but each sector is one of them whole.
+/// Overlapping writes are not ordered, but each sector has the data of one of them.
 pub(super) fn overlap(suite: &Suite<'_>, engine: EngineKind) {
     let fresh = (suite.make)();
     let mut driver = Driver::new(&*fresh.disk, engine, 32);
@@ -142,7 +142,7 @@ pub(super) fn overlap(suite: &Suite<'_>, engine: EngineKind) {
     }
 }
 
-/// What was flushed, or written with force unit access, is seen by others.
+/// Data that were flushed, or written with force unit access, are visible on the medium.
 pub(super) fn durability(suite: &Suite<'_>, engine: EngineKind) {
     let fresh = (suite.make)();
     let Some(peek) = &fresh.peek else { return };
@@ -191,7 +191,7 @@ pub(super) fn discard_and_zeroes(suite: &Suite<'_>, engine: EngineKind) {
     }
 }
 
-/// Two threads, each with a queue of its own on the same disk.
+/// Two threads, each with its own queue of the same disk.
 pub(super) fn two_queues(suite: &Suite<'_>, engine: EngineKind) {
     let fresh = (suite.make)();
     let disk = &fresh.disk;
@@ -215,7 +215,7 @@ pub(super) fn two_queues(suite: &Suite<'_>, engine: EngineKind) {
     });
 }
 
-/// Random batches of requests that do not overlap, against an array of bytes.
+/// Random batches of requests that do not overlap, compared with a byte array.
 pub(super) fn model(suite: &Suite<'_>, engine: EngineKind) {
     const LEN: u64 = 2 << 20;
     const LANES: u64 = 16;
@@ -227,7 +227,7 @@ pub(super) fn model(suite: &Suite<'_>, engine: EngineKind) {
     let mut random = Random(0xD15C ^ sector);
     let mut model = vec![0u8; LEN as usize];
     let guest = Guest::new(2 * LEN as usize);
-    // A region of its own: the beginning of the disk in every second run of the suite would hide errors of offset.
+    // Not at the start of the disk, where offset errors might go unnoticed.
     let base = (info.capacity - LEN) / sector * sector;
     for step in 0..60 {
         let mut reads = Vec::new();

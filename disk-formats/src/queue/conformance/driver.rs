@@ -1,4 +1,4 @@
-//! The caller's side: memory like a guest's, and a queue driven one request or one batch at a time.
+//! The caller's side: guest-like memory, and a queue that executes one request or one batch at a time.
 
 use crate::disk::Disk;
 use crate::error::IoError;
@@ -6,7 +6,7 @@ use crate::host::iobuf::IoBuf;
 use crate::host::memory::HostMemory;
 use crate::queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, Request};
 
-/// Memory like a guest's: buffers are cut from it at any address.
+/// Guest-like memory, with buffers at any address.
 #[derive(Debug)]
 pub struct Guest(HostMemory);
 
@@ -14,7 +14,7 @@ impl Guest {
     /// At least `len` bytes of zeros, page-aligned.
     ///
     /// # Panics
-    /// Where the host has no memory.
+    /// If the host has no memory.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self(HostMemory::new(len).expect("memory"))
@@ -40,32 +40,32 @@ impl Guest {
     }
 }
 
-/// A queue and what has come out of it.
+/// A queue, and its completions.
 pub struct Driver {
     /// The queue.
     pub queue: Box<dyn DiskQueue>,
-    /// Requests that have ended.
+    /// Completed requests.
     pub done: Vec<Completion>,
 }
 
 impl Driver {
-    /// A queue of `depth` requests.
+    /// A queue of the given depth.
     ///
     /// # Panics
-    /// Where it cannot be made.
+    /// If the queue cannot be created.
     #[must_use]
     pub fn new(disk: &dyn Disk, engine: EngineKind, depth: u32) -> Self {
         let queue = disk.queue(&QueueConfig { depth, engine }).expect("a queue");
         Self { queue, done: Vec::new() }
     }
 
-    /// Do one request; its result.
+    /// Execute one request. Returns its result.
     ///
     /// # Errors
     /// The request's error.
     ///
     /// # Panics
-    /// Where the queue loses it.
+    /// If the queue loses the request.
     pub fn run(&mut self, op: Op, offset: u64, len: u64, bufs: &[IoBuf]) -> Result<(), IoError> {
         self.drain();
         self.done.clear();
@@ -81,7 +81,7 @@ impl Driver {
     /// Read through one aligned buffer.
     ///
     /// # Panics
-    /// Where the read fails.
+    /// If the read fails.
     pub fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
         let guest = Guest::new(len);
         self.run(Op::Read, offset, len as u64, &[guest.buf(0, len)]).expect("a good read");
@@ -91,7 +91,7 @@ impl Driver {
     /// Write through one aligned buffer.
     ///
     /// # Panics
-    /// Where the write fails.
+    /// If the write fails.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let guest = Guest::new(data.len());
         guest.put(0, data);
@@ -99,10 +99,10 @@ impl Driver {
         self.run(write, offset, data.len() as u64, &[guest.buf(0, data.len())]).expect("a good write");
     }
 
-    /// Wait for everything in flight.
+    /// Wait for all requests in flight.
     ///
     /// # Panics
-    /// Where `wait` returns with requests in flight and none ended.
+    /// If `wait` returns although requests are in flight and none has completed.
     pub fn drain(&mut self) {
         while self.queue.in_flight() > 0 {
             self.queue.wait();
@@ -113,7 +113,7 @@ impl Driver {
     }
 }
 
-/// A seeded generator of numbers (xorshift64*): the same run each time.
+/// A random number generator with a seed (xorshift64*), so that each run is the same.
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 

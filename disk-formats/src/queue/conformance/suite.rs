@@ -1,4 +1,4 @@
-//! What is tested, and how disks for it are made.
+//! The disk under test, and how to create it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -6,29 +6,29 @@ use std::sync::Arc;
 use crate::disk::Disk;
 use crate::queue::EngineKind;
 
-/// Reads bytes of the disk from the medium by another way than the disk: a second open of the file.
+/// Reads bytes of the disk from the medium, bypassing the disk: by a second open of the file, for example.
 pub type Peek = Box<dyn Fn(u64, &mut [u8])>;
 
-/// A disk made for one check.
+/// A disk created for one check.
 pub struct Fresh {
     /// The disk: at least 8 MiB, reading as zeros, writable.
     pub disk: Arc<dyn Disk>,
-    /// A look at the medium, where there is one that sees what has been flushed.
+    /// Access to the medium, which sees what was flushed, if there is such access.
     pub peek: Option<Peek>,
-    /// What must live as long as the disk: a temporary file, a loop device. Dropped after it.
+    /// Resources that must live as long as the disk (a temporary file, a loop device). Dropped after it.
     pub hold: Box<dyn Any>,
 }
 
-/// What is tested and what to expect.
+/// The disk under test, and the expectations.
 pub struct Suite<'a> {
-    /// For messages.
+    /// Name for messages.
     pub name: &'a str,
-    /// Makes a fresh disk.
+    /// Creates a fresh disk.
     pub make: &'a dyn Fn() -> Fresh,
-    /// Makes a read-only disk of any content.
+    /// Creates a read-only disk with any content.
     pub make_read_only: Option<&'a dyn Fn() -> Fresh>,
-    /// The engines to go through, and what a queue must call each.
+    /// The engines to test, and the name that a queue must report for each.
     pub engines: &'a [(EngineKind, &'a str)],
-    /// What is written can be read back (all but the null disk).
+    /// Written data can be read back (true except for the null disk).
     pub keeps_data: bool,
 }

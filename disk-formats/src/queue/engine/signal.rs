@@ -1,4 +1,5 @@
-//! A wake-up for the queue's thread: an eventfd that many raise and one lowers, with as few system calls as possible.
+//! A wake-up for the queue's thread: an eventfd with a flag that avoids redundant system calls. Many threads raise it,
+//! one lowers it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Raised until it is lowered; raising it twice is raising it once.
+/// A level: it stays raised until it is lowered. Raising it again has no effect.
 #[derive(Debug)]
 pub(crate) struct Signal {
     fd: OwnedFd,
@@ -19,16 +20,17 @@ impl Signal {
         Ok(Self { fd, raised: AtomicBool::new(false) })
     }
 
-    /// What was published before this call is seen by the thread that lowers the signal afterwards.
+    /// The thread that lowers the signal afterwards sees everything that was published before this call.
     pub(crate) fn raise(&self) {
         if !self.raised.swap(true, Ordering::AcqRel) {
-            // The counter cannot overflow: it grows by one from one lowering to the next.
+            // The counter cannot overflow: it grows by at most one between two calls of `lower`.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
 
-    /// Look for what was published after this call, not before. The flag is cleared after the descriptor: a raise in
-    /// between leaves the descriptor readable for nothing, never the other way round.
+    /// Call this before looking for published results, not after. The descriptor is read before the flag is cleared: if
+    /// another thread raises the signal in between, the descriptor may stay readable without need, but no wake-up is
+    /// lost.
     pub(crate) fn lower(&self) {
         if self.raised.load(Ordering::Acquire) {
             let _ = rustix::io::read(&self.fd, &mut [0; 8]);

@@ -1,4 +1,4 @@
-//! The fallback engine: a small pool of threads that call preadv2 and pwritev2.
+//! The fallback engine: a pool of threads that call preadv, pwritev and pwritev2.
 #![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,10 +14,10 @@ use crate::host::backing::BackingFile;
 use crate::host::iobuf::IoBuf;
 use crate::host::tsc;
 
-/// Threads of a pool at the most.
+/// Maximum number of threads of a pool.
 const WORKERS: u32 = 8;
 
-/// Read or write once; the bytes moved.
+/// One preadv, pwritev or pwritev2. Returns the number of bytes moved.
 pub(crate) fn transfer(
     fd: BorrowedFd<'_>,
     bufs: &[IoBuf],
@@ -33,8 +33,8 @@ pub(crate) fn transfer(
     let count = i32::try_from(iovecs.len()).map_err(|_| Errno::INVAL)?;
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     let flags = if dsync { libc::RWF_DSYNC } else { 0 };
-    // SAFETY: the iovecs are a slice of `count`, and the memory that they point to is valid by the promise of `IoBuf::new`
-    // while the request that carries them has not been reaped, which it cannot be before this call returns.
+    // SAFETY: the iovecs are a slice of `count`. The memory that they point to is valid until the request that carries
+    // them has been reaped (the promise of `IoBuf::new`); the request is not reaped before this call returns.
     let moved = unsafe {
         match (write, dsync) {
             (false, _) => libc::preadv(fd.as_raw_fd(), iovecs.as_ptr(), count, offset),
@@ -46,12 +46,12 @@ pub(crate) fn transfer(
         .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
-/// What a worker does.
+/// A transfer's buffers and direction.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// One buffer: no need to look at the caller's slice.
+    /// One buffer, copied from the caller's slice.
     One(IoBuf, Direction),
-    /// The caller's slice.
+    /// Several buffers: pointer and length of the caller's slice.
     Many(*const IoBuf, usize, Direction),
 }
 
@@ -63,25 +63,25 @@ struct Job {
     work: Work,
 }
 
-// SAFETY: the pointer of `Work::Many` is a slice that the caller of `Engine::start` keeps in place until the job's end has
-// been handed out; workers only read it.
+// SAFETY: the pointer of `Work::Many` is a slice that the caller of `Engine::start` keeps in place until `next` has
+// returned the job's token. Workers only read it.
 unsafe impl Send for Job {}
 
-/// What the queue's thread and the workers share.
+/// State shared by the queue's thread and the workers.
 #[derive(Debug)]
 struct Shared {
     files: Vec<Arc<BackingFile>>,
     jobs: ArrayQueue<Job>,
     ended: ArrayQueue<Ended>,
-    /// A semaphore: one count a job, [`STOP`] more at the end.
+    /// A semaphore: its count is the number of submitted jobs; [`STOP`] more when the pool ends.
     work: OwnedFd,
     signal: Arc<Signal>,
 }
 
-/// Added to the semaphore when the pool ends: enough for any number of workers.
+/// Added to the semaphore when the pool is dropped: more than the number of workers.
 const STOP: u64 = 1 << 32;
 
-/// The pool.
+/// The thread pool.
 #[derive(Debug)]
 pub(crate) struct Threads {
     shared: Arc<Shared>,
@@ -134,7 +134,7 @@ impl Shared {
                 Err(Errno::INTR) => continue,
                 Err(_) => return,
             }
-            // Jobs are published before they are counted, so a count without a job is the end.
+            // Jobs are published before they are counted, so a count without a job means the pool ends.
             let Some(job) = self.jobs.pop() else { return };
             let result = self.perform(&job);
             let kept = self.ended.push((job.token, result));
@@ -190,7 +190,7 @@ impl Engine for Threads {
     fn submit(&mut self) {
         if self.unsubmitted > 0 {
             let before = tsc::ticks();
-            // A blocking write of a few counts to a counter of 64 bits does not block.
+            // The write cannot block: the 64-bit counter stays far below its maximum.
             let _ = rustix::io::write(&self.shared.work, &self.unsubmitted.to_ne_bytes());
             self.stats.submits += 1;
             self.stats.ticks += tsc::ticks().wrapping_sub(before);
@@ -216,7 +216,7 @@ impl Engine for Threads {
         if self.shared.ended.is_empty() {
             let before = tsc::ticks();
             let mut fds = [PollFd::new(&*self.shared.signal, PollFlags::IN)];
-            // EINTR counts as a wake-up: the caller checks, and waits again.
+            // A poll that fails with EINTR counts as a wake-up: the caller checks, and waits again.
             let _ = poll(&mut fds, None);
             self.stats.submits += 1;
             self.stats.ticks += tsc::ticks().wrapping_sub(before);
@@ -231,7 +231,7 @@ impl Engine for Threads {
         self.shared.signal.as_fd()
     }
 
-    /// The signal's own: the thread that lowers it does not need what the descriptor held.
+    /// A duplicate of the signal's descriptor. `lower` works even if the caller has read the counter.
     fn eventfd(&mut self) -> Result<OwnedFd, Errno> {
         rustix::io::fcntl_dupfd_cloexec(&*self.shared.signal, 0)
     }
@@ -248,9 +248,9 @@ impl Engine for Threads {
 }
 
 impl Drop for Threads {
-    /// Workers finish the jobs that were submitted, so no buffer is touched afterwards.
+    /// Waits for the submitted jobs. No buffer is accessed afterwards.
     fn drop(&mut self) {
-        // Jobs that were never submitted must not be done now.
+        // Jobs that were never submitted must not run.
         while self.unsubmitted > 0 && self.shared.jobs.pop().is_some() {}
         let _ = rustix::io::write(&self.shared.work, &STOP.to_ne_bytes());
         for worker in self.workers.drain(..) {

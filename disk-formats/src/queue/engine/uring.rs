@@ -1,10 +1,11 @@
-//! The io_uring engine: registered files, one io_uring_enter a batch, and the ring's own descriptor to sleep on.
+//! The io_uring engine: registered files, one io_uring_enter for each batch. The queue's thread sleeps on the ring's
+//! descriptor.
 //!
-//! Set-up is COOP_TASKRUN (Linux 5.19), or plain on older kernels. SINGLE_ISSUER with DEFER_TASKRUN is not used: it
-//! saves nothing measurable here, ties the ring to one thread, and on Linux 6.18 a poll of the ring's descriptor is not
-//! woken when work is deferred, so that a sleeper misses completions. A host that refuses to let the ring be entered
-//! later (a sandbox, say) makes the engine fail ([`Engine::lost`]): the ring is torn down, and the requests in flight
-//! fail once that has completed.
+//! The ring is set up with COOP_TASKRUN (Linux 5.19), or without flags on older kernels. SINGLE_ISSUER with
+//! DEFER_TASKRUN is not used: it saves nothing measurable here, ties the ring to one thread, and on Linux 6.18 deferred
+//! work does not wake a poll of the ring's descriptor, so that a sleeping thread misses completions. If io_uring_enter
+//! fails for good (in a sandbox, for example), the engine fails ([`Engine::lost`]): it tears the ring down, and the
+//! requests in flight fail after the tear-down has completed.
 #![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
 
 #[cfg(test)]
@@ -23,27 +24,29 @@ use crate::host::backing::BackingFile;
 use crate::host::iobuf::IoBuf;
 use crate::host::tsc;
 
-/// Submission entries at the most: an entry waits in the queue when more is in flight.
+/// Maximum size of the submission ring. If it is full, the engine submits it before it adds an entry.
 const MAX_ENTRIES: u32 = 4096;
-/// The signal's poll.
+/// The token of the poll of the signal.
 const WATCH: u64 = RESERVED;
 
-/// The engine.
+/// The io_uring engine.
 pub(crate) struct Uring {
-    /// `None` once it is lost.
+    /// `None` after the engine has failed.
     ring: Option<IoUring>,
-    /// Completions may wait for this thread to enter the kernel; the ring says when.
+    /// The ring has COOP_TASKRUN: completions may wait until this thread enters the kernel. The ring's TASKRUN flag
+    /// says so.
     cooperative: bool,
-    /// Operations in flight at the most, so that the completion ring cannot overflow.
+    /// Maximum number of operations in flight, so that the completion ring cannot overflow.
     capacity: usize,
     in_flight: usize,
-    /// Tokens in the submission ring that the kernel has not taken.
+    /// Tokens of the entries in the submission ring.
     staged: Vec<u64>,
-    /// Tokens taken after the ring was lost.
+    /// Tokens of operations added after the engine failed.
     failed: Vec<u64>,
     watching: bool,
     signal: Arc<Signal>,
-    /// Its other end is registered with the ring: it reads end-of-file when the kernel has torn the ring down.
+    /// The ring has the other end of this pipe as a registered file: this end reads end-of-file when the kernel has
+    /// torn the ring down.
     alive: PipeReader,
     lost: Option<Errno>,
     stats: EngineStats,
@@ -56,7 +59,7 @@ fn errno(error: &std::io::Error) -> Errno {
 }
 
 impl Uring {
-    /// A ring for `files`; operations name them by index.
+    /// A ring for `files`. Transfers name the files by index.
     pub(crate) fn new(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, Errno> {
         let entries = depth.next_power_of_two().clamp(8, MAX_ENTRIES);
         match Self::with_setup(files, entries, true) {
@@ -100,16 +103,17 @@ impl Uring {
         })
     }
 
-    /// Stage an operation.
+    /// Add an entry to the submission ring.
     ///
     /// # Safety
-    /// What the entry points to stays valid until its token has been handed out, but for the ring's own signal.
+    /// What the entry points to must stay valid until `next` has returned its token. (`WATCH` entries point to
+    /// nothing.)
     unsafe fn stage(&mut self, entry: &squeue::Entry, token: u64) {
         if self.staged.len() == self.staged.capacity() {
             self.enter(0, EnterFlags::empty());
         }
         self.in_flight += usize::from(token != WATCH);
-        // SAFETY: the promise of this function.
+        // SAFETY: the promise of the caller.
         let pushed = self.ring.as_mut().is_some_and(|ring| unsafe { ring.submission().push(entry) }.is_ok());
         if pushed {
             self.staged.push(token);
@@ -118,7 +122,7 @@ impl Uring {
         }
     }
 
-    /// One io_uring_enter: submit what is staged, wait for `wanted` completions where the flags have GETEVENTS.
+    /// Submit the staged entries by one io_uring_enter. If the flags have GETEVENTS, wait for `wanted` completions.
     fn enter(&mut self, wanted: u32, flags: EnterFlags) {
         let before = tsc::ticks();
         loop {
@@ -136,7 +140,7 @@ impl Uring {
                 Ok(taken) => drop(self.staged.drain(..taken)),
                 Err(error) => match errno(&error) {
                     Errno::INTR => {}
-                    // The host is short of memory for requests: it has more when some have ended.
+                    // The host is short of memory for operations. It frees some as operations end.
                     Errno::AGAIN | Errno::BUSY | Errno::NOMEM => std::thread::yield_now(),
                     fatal => {
                         self.abandon(fatal);
@@ -155,7 +159,7 @@ impl Uring {
         Some((token, Err(Errno::CANCELED)))
     }
 
-    /// The ring has failed: tear it down, and wait until the kernel has released every buffer.
+    /// The ring has failed: tear it down, and wait until the kernel has released all buffers.
     fn abandon(&mut self, cause: Errno) {
         if let Some(ring) = self.ring.take() {
             drop(ring);
@@ -214,7 +218,7 @@ impl Engine for Uring {
                     .build()
             }
         };
-        // SAFETY: the caller keeps the slice in place, and the buffers are valid by the promise of `IoBuf::new`.
+        // SAFETY: the caller keeps the slice in place. The buffers are valid by the promise of `IoBuf::new`.
         unsafe { self.stage(&entry.user_data(transfer.token), transfer.token) };
     }
 
@@ -280,7 +284,7 @@ impl Engine for Uring {
         self.ring.as_ref().map_or_else(|| self.signal.as_fd(), |ring| ring.as_fd())
     }
 
-    /// The kernel writes to it with each completion that it posts; it keeps the file open by itself.
+    /// The kernel signals it with each completion that it posts. The ring keeps its own reference to the eventfd.
     fn eventfd(&mut self) -> Result<OwnedFd, Errno> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         if let Some(ring) = &self.ring {
@@ -309,14 +313,14 @@ impl Engine for Uring {
 }
 
 impl Drop for Uring {
-    /// Waits for operations in the kernel, so that no buffer is accessed afterwards. Unregisters the files, which the
-    /// kernel would otherwise do some time later, with their locks still held.
+    /// Waits for the operations in the kernel, so that no buffer is accessed afterwards. Unregisters the files:
+    /// otherwise the kernel would release them, and their locks, some time later.
     fn drop(&mut self) {
         if self.in_flight > 0 {
             self.abandon(Errno::CANCELED);
         }
         if let Some(ring) = &self.ring {
-            // Where this fails, the files go when the ring does.
+            // If this fails, the kernel releases the files with the ring.
             let _ = ring.submitter().unregister_files();
         }
     }

@@ -1,6 +1,6 @@
-//! Bounce buffers: aligned memory for requests whose own buffers direct I/O cannot use.
+//! Bounce buffers: aligned memory for requests whose buffers direct I/O cannot use.
 //!
-//! A piece of such a request has a buffer from its start to its end. The memory is bounded: while the pool is empty,
+//! A piece of such a request has a bounce buffer from its start to its end. The pool is bounded: while it is empty,
 //! pieces wait in the queue.
 
 use rustix::io::Errno;
@@ -10,19 +10,19 @@ use crate::disk::info::DiskInfo;
 use crate::host::iobuf::IoBuf;
 use crate::host::memory::HostMemory;
 
-/// Bytes of a bounce buffer.
+/// Size of a bounce buffer in bytes.
 pub(super) const UNIT: u64 = 128 << 10;
-/// Buffers of a queue: 2 MiB, given by the host as they are first used.
+/// Bounce buffers of a queue: 2 MiB, which the host allocates at first use.
 const BUFFERS: u32 = 16;
 
-/// What direct I/O requires of buffers, and the pool for requests whose buffers do not have it.
+/// The alignment that direct I/O requires of buffers, and the pool for requests whose buffers do not have it.
 #[derive(Debug)]
 pub(super) struct Bounce {
-    /// `None` where nothing is bounced.
+    /// `None` if the disk needs no bounce buffers.
     pool: Option<Pool>,
     /// Bits of buffer addresses that must be zero.
     address_mask: usize,
-    /// Bits of buffer lengths that must be zero; 0 where nothing is bounced.
+    /// Bits of buffer lengths that must be zero; 0 if the disk needs no bounce buffers.
     length_mask: usize,
 }
 
@@ -34,7 +34,7 @@ struct Pool {
 
 impl Bounce {
     /// # Errors
-    /// Where the host refuses the memory.
+    /// The host's, if it refuses the memory.
     pub(super) fn new(info: &DiskInfo) -> Result<Self, Errno> {
         let bounces = info.buffer_alignment > 1;
         Ok(Self {
@@ -44,23 +44,23 @@ impl Bounce {
         })
     }
 
-    /// Whether the engine can use memory at this address.
+    /// Whether the buffer's address is aligned.
     #[inline]
     pub(super) fn address_fits(&self, buf: &IoBuf) -> bool {
         buf.addr().addr() & self.address_mask == 0
     }
 
-    /// Whether the engine can use the buffer as one of several.
+    /// Whether the buffer's address and length are aligned, as one of several buffers needs.
     #[inline]
     pub(super) fn fits(&self, buf: &IoBuf) -> bool {
         self.address_fits(buf) && buf.len() & self.length_mask == 0
     }
 
-    /// Give the piece a buffer, filled from `bufs` where it is to be written; `false` where the pool is empty.
+    /// Assign a bounce buffer to the piece, and fill it from `bufs` for a write; `false` if the pool is empty.
     ///
     /// # Errors
-    /// A broken invariant of the queue: this disk bounces nothing.
-    pub(super) fn lend(
+    /// A broken invariant of the queue: this disk has no pool.
+    pub(super) fn assign(
         &mut self,
         piece: &mut Piece,
         bufs: &[IoBuf],
@@ -76,11 +76,11 @@ impl Bounce {
         Ok(true)
     }
 
-    /// Take the piece's buffer back, its content copied to `bufs` where it was read.
+    /// Return the piece's bounce buffer to the pool. After a read its content is first copied to `bufs`.
     ///
     /// # Errors
-    /// A broken invariant of the queue: the piece has none.
-    pub(super) fn take_back(
+    /// A broken invariant of the queue: the piece has no bounce buffer.
+    pub(super) fn release(
         &mut self,
         piece: &mut Piece,
         bufs: &[IoBuf],
@@ -95,7 +95,7 @@ impl Bounce {
         Ok(())
     }
 
-    /// Take the piece's buffer back, if it has one, whatever its content.
+    /// Return the piece's bounce buffer, if any, to the pool. Its content is dropped.
     pub(super) fn reclaim(&mut self, piece: &mut Piece) {
         if let Some(pool) = &mut self.pool {
             pool.free.extend(piece.bounce.take());

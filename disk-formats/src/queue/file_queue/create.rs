@@ -1,6 +1,6 @@
-//! Creating a queue: the choice of the engine, and the limit of the depth.
+//! Creation of a queue: the choice of the engine, and the limit of the depth.
 //!
-//! Where the kernel refuses io_uring, the queue has the thread engine: a refusal is no error of the caller's.
+//! If the kernel refuses io_uring, the queue uses the thread engine: for the caller that is no error.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::queue::engine::Uring;
 use crate::queue::engine::{Engine, Threads};
 use crate::queue::{DiskQueue, EngineKind, QueueConfig};
 
-/// Requests in flight at the most.
+/// Maximum number of requests in flight.
 pub(crate) const MAX_DEPTH: u32 = 4096;
 
-/// A queue for `format` with the requested engine, or threads where the kernel refuses io_uring.
+/// A queue for `format` with the requested engine, or with threads if the kernel refuses io_uring.
 ///
 /// # Errors
-/// [`OpenError::Os`] where the host refuses memory, descriptors or threads; [`OpenError::Unsupported`] for a depth of 0 or
+/// [`OpenError::Os`] if the host refuses memory, descriptors or threads; [`OpenError::Unsupported`] for a depth of 0 or
 /// above 4,096.
 pub fn file_queue(format: &Arc<dyn Format>, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
     #[cfg(feature = "io-uring")]
@@ -30,7 +30,7 @@ pub fn file_queue(format: &Arc<dyn Format>, config: &QueueConfig) -> Result<Box<
     file_queue_with(format, config, ring)
 }
 
-/// As [`file_queue`], with the ring made by `ring`: tests inject a refusal.
+/// As [`file_queue`], with `ring` to create the io_uring engine: tests inject a failure.
 pub(crate) fn file_queue_with<E: Engine + 'static>(
     format: &Arc<dyn Format>,
     config: &QueueConfig,
@@ -45,7 +45,7 @@ pub(crate) fn file_queue_with<E: Engine + 'static>(
                 return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
             }
             Err(errno) => {
-                tracing::warn!(path = %path().display(), %errno, "no io_uring: the queue has threads");
+                tracing::warn!(path = %path().display(), %errno, "io_uring is not available: the queue uses the thread engine");
             }
         }
     }
@@ -53,7 +53,7 @@ pub(crate) fn file_queue_with<E: Engine + 'static>(
     Ok(Box::new(FileQueue::new(format, threads, depth).map_err(|errno| os(errno.into()))?))
 }
 
-/// The depth, or why it is refused.
+/// The depth, or why it is invalid.
 pub(crate) fn check_depth(config: &QueueConfig) -> Result<u32, String> {
     match config.depth {
         depth @ 1..=MAX_DEPTH => Ok(depth),

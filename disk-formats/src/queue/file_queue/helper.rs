@@ -1,8 +1,8 @@
-//! The helper threads: work that may block (allocation, discard, zeroing, flushes) runs there.
+//! The helper threads: they do the work that may block (allocation, discard, zeroing, flushes).
 //!
-//! Every job that was taken ends. One whose format panics ends with an error. If the thread itself unwinds (as where
-//! the panic's payload panics when it is dropped), it wakes the queue, and the jobs that it leaves end with an error,
-//! too; it takes no more of them.
+//! Every accepted job ends. If the format panics, the job ends with an error. If the thread itself unwinds (for example
+//! because the panic's payload panics when it is dropped), it wakes the queue: the accepted jobs then end with an
+//! error, and the helper accepts no more.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,15 +19,16 @@ use crate::map::extent::Extents;
 use crate::map::map_now::map_in_parts;
 use crate::queue::engine::Signal;
 
-/// What a transfer waits after EAGAIN.
+/// Delay before a transfer is repeated after EAGAIN.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a helper does.
+/// What a helper does for a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Task {
     PrepareRead,
     PrepareWrite,
-    /// Map the range, for reading or for writing: the map evicted what was prepared.
+    /// Map the range, for reading or for writing, because the map repeatedly evicted the prepared entries before they
+    /// were used.
     Map {
         writes: bool,
     },
@@ -36,7 +37,7 @@ pub(super) enum Task {
     WriteZeroes {
         may_unmap: bool,
     },
-    /// Wait: this piece of the request is handed to the engine again afterwards.
+    /// Sleep for [`PAUSE`]. Then the queue starts this piece of the request again.
     Pause {
         piece: u32,
     },
@@ -50,32 +51,32 @@ pub(super) struct Job {
     pub(super) len: u64,
 }
 
-/// A job that has ended; of [`Task::Map`] with the places.
+/// A job that has ended. The result of [`Task::Map`] has the extents.
 pub(super) type Done = (Job, Result<Option<Extents>, IoError>);
 
-/// One thread, ended when this is dropped.
+/// One helper thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Helper {
     jobs: Option<Sender<Job>>,
     results: Receiver<Done>,
     thread: Option<JoinHandle<()>>,
-    /// Jobs whose end has not been handed out. They end in this order.
+    /// Jobs whose end `next` has not returned, in order: the thread processes them in this order.
     outstanding: VecDeque<Job>,
 }
 
-/// The helper threads of a queue, each started for its first job.
+/// The helper threads of a queue. Each is started by its first job.
 #[derive(Debug, Default)]
 pub(super) struct Helpers {
     helper: Option<Helper>,
-    /// Makes flushes, so that other jobs of the helper do not wait for them.
+    /// Does the flushes, so that other jobs do not wait behind them.
     flusher: Option<Helper>,
 }
 
 impl Helpers {
-    /// Send a job to the helper or the flusher. Its end raises `signal`.
+    /// Send a job to the helper or the flusher. The end of the job raises `signal`.
     ///
     /// # Errors
-    /// Where the host refuses a thread; ECANCELED where the thread has died.
+    /// The host's, if it refuses a thread; ECANCELED if the thread has died.
     pub(super) fn send(
         &mut self,
         job: Job,
@@ -97,7 +98,7 @@ impl Helpers {
         if helper.send(job) { Ok(()) } else { Err(Errno::CANCELED) }
     }
 
-    /// Whether there are jobs whose end has not been handed out.
+    /// Whether there are jobs whose end `next` has not returned.
     #[inline]
     pub(super) fn busy(&self) -> bool {
         [&self.helper, &self.flusher].into_iter().flatten().any(|helper| helper.outstanding() > 0)
@@ -109,7 +110,7 @@ impl Helpers {
     }
 }
 
-/// Wakes the queue when the thread ends, however it does.
+/// Raises the signal when the thread ends, even by a panic.
 struct WakeAtEnd(Arc<Signal>);
 
 impl Drop for WakeAtEnd {
@@ -124,18 +125,19 @@ impl Helper {
         let (outgoing, results) = channel();
         let run = move || {
             let signal = WakeAtEnd(signal);
-            // Dropped before, the last one first: a queue that is woken finds all jobs ended that were taken, and no
-            // other is taken.
+            // Dropped in reverse order, before the signal is raised: when the queue wakes, no more jobs are accepted,
+            // and all accepted jobs have ended.
             let outgoing = outgoing;
             let incoming = incoming;
             let mut batch = Vec::new();
             while let Ok(job) = incoming.recv() {
                 batch.push(job);
                 if let Task::Flush = job.task {
-                    // It covers every flush that was requested before it begins. The thread that flushes gets no other jobs.
+                    // One flush covers every flush request that was sent before it begins. The flusher has only flush
+                    // jobs.
                     batch.extend(incoming.try_iter());
                 }
-                // A format that panics must not leave its request, and all that wait for it, without an end.
+                // If the format panics, its request, and all requests that depend on it, must still end.
                 let mut extents = None;
                 let result = catch_unwind(AssertUnwindSafe(|| perform(&*format, job, &mut extents)))
                     .unwrap_or(Err(IoError::Damaged("the format panicked")));
@@ -150,7 +152,7 @@ impl Helper {
         Ok(Self { jobs: Some(jobs), results, thread: Some(thread), outstanding: VecDeque::new() })
     }
 
-    /// Whether the job was taken (the thread has not died).
+    /// Send a job. Returns false if the thread has died.
     pub(super) fn send(&mut self, job: Job) -> bool {
         let taken = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         if taken {
@@ -173,7 +175,7 @@ impl Helper {
         }
     }
 
-    /// Jobs whose end has not been handed out.
+    /// Jobs whose end `next` has not returned.
     pub(super) fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
@@ -222,7 +224,7 @@ mod tests {
     use crate::host::backing::BackingFile;
     use crate::map::extent::Extents;
 
-    /// A format that panics with a payload that panics when it is dropped: outside of what is caught.
+    /// A format whose panic's payload panics when it is dropped: outside of `catch_unwind`.
     struct Fatal(DiskInfo);
 
     struct Payload;
@@ -265,11 +267,11 @@ mod tests {
         let job = |slot, task| Job { slot, task, offset: 0, len: 512 };
         assert!(helper.send(job(0, Task::Discard)));
         assert!(helper.send(job(1, Task::PrepareWrite)));
-        // These may come too late to be taken.
+        // The thread may have died before these are sent.
         let taken = (2..5).filter(|slot| helper.send(job(*slot, Task::Discard))).count();
         let mut ended = Vec::new();
         while helper.outstanding() > 0 {
-            // As the queue's thread sleeps.
+            // Sleep as the queue's thread does.
             let mut fds = [rustix::event::PollFd::new(&signal, rustix::event::PollFlags::IN)];
             let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
             assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "nothing wakes the queue");

@@ -1,6 +1,6 @@
-//! Inline (blocking) I/O: transfers that the queue's own thread makes where the owner allows it to block. These are
-//! transfers that io_uring would hand to its worker threads although they hardly ever wait: waking a worker costs
-//! several times as much as the copy.
+//! Inline (blocking) I/O: transfers that the queue's own thread makes, if the owner allows the thread to block. Inline
+//! are transfers that io_uring would pass to worker threads although they rarely wait. Waking a worker costs several
+//! times as much as the copy.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -15,29 +15,29 @@ use crate::host::iobuf::IoBuf;
 use crate::host::memory::page_size;
 use crate::queue::engine::{Direction, Ended, Transfer, transfer};
 
-/// Bytes at the most: workers do larger ones side by side.
+/// Maximum length in bytes. Larger transfers are left to worker threads, which run in parallel.
 const MOST: usize = 256 << 10;
 
-/// File systems that keep what is written in the page cache and write it back later. Others may have it go to a server at once.
+/// File systems that write to the page cache and write back later. Others may send a write to a server at once.
 const WRITE_BACK: [libc::__fsword_t; 4] =
     [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC, libc::TMPFS_MAGIC];
 
-/// The inline transfers of a queue. None is made before [`allow`](Self::allow).
+/// The inline transfers of a queue. There are none before [`allow`](Self::allow).
 #[derive(Debug, Default)]
 pub(super) struct Inline {
-    /// For each file, the transfers that are made inline.
+    /// For each file, which transfers are made inline.
     files: Vec<InlineIo>,
     ended: VecDeque<Ended>,
 }
 
 impl Inline {
-    /// From now on make transfers of these files inline, `depth` requests at a time.
+    /// Allow inline transfers of these files from now on. `depth` is the number of requests in flight.
     pub(super) fn allow(&mut self, files: &[Arc<BackingFile>], depth: usize) {
         self.files = files.iter().map(|file| InlineIo::of(file)).collect();
         self.ended.reserve(depth);
     }
 
-    /// Make the transfer; `false` leaves it to the engine.
+    /// Make the transfer inline; `false` leaves it to the engine.
     #[inline]
     pub(super) fn transfer(&mut self, format: &dyn Format, wanted: &Transfer<'_>) -> bool {
         if let Some(inline) = self.files.get(wanted.file as usize)
@@ -50,19 +50,19 @@ impl Inline {
         false
     }
 
-    /// A transfer that has ended and was not handed out. It does not wake the queue.
+    /// The next transfer that has ended. Inline transfers do not wake the queue.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Ended> {
         self.ended.pop_front()
     }
 
-    /// Whether every transfer that has ended was handed out.
+    /// Whether [`next`](Self::next) has returned all transfers.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.ended.is_empty()
     }
 
-    /// Forget the transfers that have ended.
+    /// Drop the results of transfers that have ended.
     pub(super) fn clear(&mut self) {
         self.ended.clear();
     }
@@ -71,14 +71,14 @@ impl Inline {
 /// Which transfers of a file are made inline.
 #[derive(Clone, Copy, Debug, Default)]
 struct InlineIo {
-    /// Of whole pages: parts of pages may have to be read before.
+    /// Writes of whole pages: a partial write may have to read its page first.
     writes: bool,
     reads: bool,
 }
 
 impl InlineIo {
-    /// Writes to the page cache; and reads of files that are in memory. Other file systems read for io_uring without its workers
-    /// what they have in the page cache; the remainder has to wait for the disk.
+    /// Inline are writes to the page cache, and reads of tmpfs. On other file systems io_uring itself reads what the
+    /// page cache has, without its workers; a read of anything else waits for the disk.
     fn of(file: &BackingFile) -> Self {
         if file.direct().is_some() || file.device().is_some() {
             return Self::default();
@@ -104,7 +104,7 @@ impl InlineIo {
         loop {
             match transfer(file.file().as_fd(), wanted.bufs, wanted.offset, writes, false) {
                 Err(Errno::INTR) => {}
-                // At most `MOST`.
+                // At most `MOST`, so the cast does not truncate.
                 result => return Some(result.map(|moved| moved as u32)),
             }
         }

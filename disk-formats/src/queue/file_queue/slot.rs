@@ -1,4 +1,4 @@
-//! A request in flight, and the transfers it is made of.
+//! A request in flight, and its transfers.
 
 use rustix::io::Errno;
 
@@ -12,25 +12,25 @@ use crate::queue::{Op, Request};
 
 pub(super) const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range");
 
-/// Why a queue is faulted.
+/// Broken invariants of the queue.
 pub(super) const NO_SLOT: &str = "the queue has no such slot";
 pub(super) const NO_PIECE: &str = "a request has no such piece";
 
-/// What a request waits for.
+/// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The helper thread: to map it, or to do all of it.
+    /// At the helper thread, which maps the request or does all of it.
     Helper,
-    /// Its transfers.
+    /// Its pieces are in transfer or wait for it.
     Move,
 }
 
-/// A transfer between one run of a file and memory: what remains of it.
+/// The remainder of a transfer between one run of a file and memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
-    /// The memory where it is one buffer (`count` is 0).
+    /// The memory, if it is one buffer (`count` is 0).
     pub(super) buf: IoBuf,
-    /// The memory where it is several: `iovs[first..first + count]` of the slot.
+    /// The memory, if it is several buffers: `iovs[first..first + count]` of the slot.
     pub(super) first: u32,
     pub(super) count: u32,
     /// Index of the file.
@@ -39,15 +39,15 @@ pub(super) struct Piece {
     pub(super) offset: u64,
     /// Bytes.
     pub(super) len: u64,
-    /// The bounce buffer in use.
+    /// Number of its bounce buffer.
     pub(super) bounce: Option<u32>,
-    /// Where it began in the request, and with how many bytes: for bounced pieces.
+    /// Its offset in the request and its length before any transfer, for bounced pieces.
     pub(super) start: u64,
     pub(super) total: u64,
 }
 
 impl Piece {
-    /// One buffer, one run of a file.
+    /// A piece of one buffer and one run of a file.
     #[inline]
     pub(super) fn single(buf: IoBuf, file: u32, offset: u64) -> Self {
         let len = buf.len() as u64;
@@ -55,7 +55,7 @@ impl Piece {
     }
 }
 
-/// A request in flight. Its vectors keep their memory from request to request.
+/// A request in flight. The slot reuses the vectors' memory for later requests.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) tag: u64,
@@ -63,29 +63,29 @@ pub(super) struct Slot {
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) stage: Stage,
-    /// Operations in the engine.
+    /// Pieces whose transfer has started and not ended.
     pub(super) outstanding: u32,
-    /// The next piece to hand to the engine.
+    /// The next piece to start.
     pub(super) next: u32,
-    /// Times that it went to the helper to be mapped.
-    pub(super) tries: u32,
-    /// Payload goes through bounce buffers.
+    /// Number of preparations of the mapping by the helper.
+    pub(super) preparations: u32,
+    /// The payload goes through bounce buffers.
     pub(super) bounced: bool,
-    /// A write of zeros, done by the helper.
+    /// The helper executes it as a write of zeros.
     pub(super) zeroes: bool,
-    /// A flush follows when the payload has arrived.
+    /// A flush follows the transfer of the payload.
     pub(super) sync_after: bool,
-    /// Transfers that were repeated after EAGAIN.
+    /// Number of retries after EAGAIN.
     pub(super) retries: u32,
-    /// What a write with RWF_DSYNC failed with, before it was repeated without.
+    /// Error of the write with RWF_DSYNC, before it was repeated without RWF_DSYNC.
     pub(super) dsync_failed: Option<Errno>,
     pub(super) error: Option<IoError>,
-    /// Its epoch's parity ([`Participant::begin`](crate::map::epochs::Participant::begin)).
-    pub(super) generation: u8,
+    /// Parity of its epoch ([`Participant::begin`](crate::map::epochs::Participant::begin)).
+    pub(super) epoch_parity: u8,
     pub(super) pieces: Vec<Piece>,
-    /// The pieces' buffers; for a bounced request, the request's own.
+    /// Buffers of the pieces; of a bounced request, the request's buffers.
     pub(super) iovs: Vec<IoBuf>,
-    /// The request's buffers while the helper maps it.
+    /// The request's buffers while the helper prepares the mapping.
     pub(super) bufs: Vec<IoBuf>,
 }
 
@@ -99,21 +99,21 @@ impl Slot {
             stage: Stage::Move,
             outstanding: 0,
             next: 0,
-            tries: 0,
+            preparations: 0,
             bounced: false,
             zeroes: false,
             sync_after: false,
             retries: 0,
             dsync_failed: None,
             error: None,
-            generation: 0,
+            epoch_parity: 0,
             pieces: Vec::with_capacity(1),
             iovs: Vec::new(),
             bufs: Vec::new(),
         }
     }
 
-    /// Hold this request from now on. The queue sets `sync_after` and `generation`.
+    /// Initialize the slot for a request, except for `sync_after` and `epoch_parity`, which the queue sets.
     #[inline]
     pub(super) fn begin(&mut self, request: &Request<'_>) {
         self.tag = request.tag;
@@ -121,7 +121,7 @@ impl Slot {
         self.offset = request.offset;
         self.len = request.len;
         self.outstanding = 0;
-        self.tries = 0;
+        self.preparations = 0;
         self.bounced = false;
         self.zeroes = false;
         self.retries = 0;
@@ -130,28 +130,29 @@ impl Slot {
         self.bufs.clear();
     }
 
-    /// What the helper has to do before the request can be mapped, and the buffers that it needs afterwards.
+    /// The helper's task for a request that cannot be mapped yet. Saves the buffers that the request needs afterwards.
     pub(super) fn preparation(&mut self, bufs: &[IoBuf], writes: bool) -> Task {
-        self.tries += 1;
+        self.preparations += 1;
         self.bufs.clear();
         if writes && bufs.iter().all(IoBuf::is_zero) {
-            // Perhaps nothing has to be allocated for it.
+            // If the parent reads as zeros, too, nothing has to be allocated.
             self.zeroes = true;
             return Task::WriteZeroes { may_unmap: false };
         }
         self.bufs.extend_from_slice(bufs);
-        match (self.tries > WHOLE, writes) {
-            // The map evicted it each time before it was used.
+        match (self.preparations > WHOLE, writes) {
+            // The map evicted the prepared entries each time before they were used.
             (true, writes) => Task::Map { writes },
             (false, true) => Task::PrepareWrite,
             (false, false) => Task::PrepareRead,
         }
     }
 
-    /// Cut the request into transfers straight to and from its buffers. Pieces that are nowhere read as zeros.
+    /// Split the request into transfers straight to and from its buffers. Zero-fills the buffers of extents without
+    /// storage.
     ///
     /// # Errors
-    /// Where buffers and extents do not add up, which the queue has checked.
+    /// If buffers and extents do not cover the same length; the queue has checked that they do.
     pub(super) fn plan_direct(&mut self, bufs: &[IoBuf], extents: &[Extent]) -> Result<(), IoError> {
         self.pieces.clear();
         self.iovs.clear();
@@ -163,7 +164,7 @@ impl Slot {
             while left > 0 {
                 let first = self.iovs.len();
                 let mut len = 0;
-                // One piece: as many buffers as one transfer takes.
+                // One piece: as many buffers as one transfer can have.
                 while left > 0 && len < MAX_LEN && self.iovs.len() - first < MAX_BUFS {
                     let Some(from) = buf else { break };
                     let take = (from.len() as u64).min(left).min(MAX_LEN - len);
@@ -200,7 +201,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Cut the request into transfers of at most one bounce buffer of `unit` bytes each.
+    /// Split the request into transfers of at most one bounce buffer (`unit` bytes) each.
     pub(super) fn plan_bounced(&mut self, bufs: &[IoBuf], extents: &[Extent], unit: u64) {
         self.pieces.clear();
         self.iovs.clear();
@@ -232,7 +233,7 @@ impl Slot {
         }
     }
 
-    /// `done` bytes of a piece have moved: what remains begins behind them.
+    /// `done` bytes of a piece were transferred: drop them from the piece.
     pub(super) fn advance(&mut self, index: usize, done: u64) {
         let Some(piece) = self.pieces.get_mut(index) else { return };
         piece.offset += done;
@@ -253,7 +254,7 @@ impl Slot {
         }
     }
 
-    /// The buffers of a piece as the engine takes them.
+    /// The buffers of a piece.
     #[inline]
     pub(super) fn piece_bufs<'a>(&'a self, piece: &'a Piece) -> Option<&'a [IoBuf]> {
         if piece.count == 0 {
@@ -263,7 +264,7 @@ impl Slot {
     }
 }
 
-/// The parts of `bufs` that make up `[start, start + len)` of them, in order.
+/// Call `visit` for the parts of `bufs` that make up their range `[start, start + len)`, in order.
 pub(super) fn for_each_part(bufs: &[IoBuf], start: u64, len: u64, mut visit: impl FnMut(IoBuf)) {
     let (mut skip, mut left) = (start, len);
     for buf in bufs {

@@ -19,8 +19,8 @@ const BLOCK: u64 = 64 << 10;
 const BLOCKS: u64 = 256;
 const ABSENT: u64 = u64::MAX;
 
-/// A format that makes everything difficult: blocks lie scattered over two files, do not exist before they are written,
-/// and must be looked up again now and then.
+/// A difficult format: blocks are scattered over two files, exist only after they were written, and sometimes must be
+/// looked up again.
 struct Scattered {
     info: DiskInfo,
     files: [Arc<BackingFile>; 2],
@@ -121,7 +121,7 @@ impl Format for Scattered {
         for (block, _, _) in self.parts(offset, len) {
             if self.table[block].load(Ordering::Acquire) == ABSENT {
                 let entry = self.next.fetch_add(1, Ordering::Relaxed);
-                // Two queues may race: the first entry stays, the other block is lost.
+                // Two queues may race: the first entry stays, and the other block is leaked.
                 let _ =
                     self.table[block].compare_exchange(ABSENT, entry, Ordering::AcqRel, Ordering::Acquire);
             }
@@ -162,7 +162,7 @@ impl Format for Scattered {
 
 const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (EngineKind::Threads, "threads")];
 
-/// Fragments, holes, allocation, look-ups, both kinds of flush; and everything bounced although no file demands it.
+/// Fragments, holes, allocation, look-ups, both kinds of flush; and bounce buffers although no file requires them.
 #[test]
 fn a_difficult_format_conforms() {
     for (ordered_flush, fua, buffer_alignment) in [(false, true, 1), (true, false, 512)] {
@@ -224,7 +224,7 @@ fn whole_pages_are_written_inline_where_that_is_allowed() {
             at_once
         };
         let mut driver = driver(&raw(file.path()), engine);
-        // Submissions are counted by one engine alone, and the other may be quick.
+        // Without inline I/O, io_uring does not complete at once. The thread engine might, so it is not checked.
         assert!(engine == EngineKind::Threads || !ends_at_once(&mut driver, false, 0, 4096));
         driver.queue.allow_blocking();
         assert!(ends_at_once(&mut driver, false, 4096, 8192));
@@ -254,13 +254,13 @@ fn a_format_learns_of_writes_and_flushes() {
     let guest = Guest::new(512);
     driver.run(Op::Write { fua: true }, 0, 512, &[guest.buf(0, 512)]).unwrap();
     assert_eq!(format.flushes.load(Ordering::Relaxed), 2, "force unit access flushes what the format keeps");
-    // Zeros to where there is nothing need nothing, and are flushed all the same.
+    // Zeros to a hole need no allocation, but are flushed.
     format.refuse.store(true, Ordering::Relaxed);
     let far = 8 << 20;
     driver.run(Op::Write { fua: true }, far, 512, &[guest.buf(0, 512)]).unwrap();
     assert_eq!(format.flushes.load(Ordering::Relaxed), 3);
     assert!(format.next.load(Ordering::Relaxed) <= (1 << 20) / BLOCK, "zeros were allocated");
-    // An allocation that fails is an error of the request, and of nothing else.
+    // A failed allocation is an error of its request, and of no other.
     guest.put(0, &[7; 512]);
     assert_eq!(driver.run(Op::Write { fua: false }, far, 512, &[guest.buf(0, 512)]), Err(IoError::NoSpace));
     assert_eq!(format.written.load(Ordering::Relaxed), (1 << 20) + 512);
@@ -268,7 +268,7 @@ fn a_format_learns_of_writes_and_flushes() {
     assert!(driver.queue.stats().slow >= 3);
 }
 
-/// Dropping the disk closes its files at once: the next open does not find them busy.
+/// Dropping the disk closes its files at once: the next open is not refused as busy.
 #[test]
 fn dropped_disks_can_be_opened_again() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -327,7 +327,8 @@ fn a_file_that_shrank_is_damage_and_nothing_is_made_up() {
     }
 }
 
-/// The host's errors come through with their cause: a file system without space, and a file not open for writing.
+/// Errors of the host are passed on with their cause: a file system without space, and a file that is not open for
+/// writing.
 #[test]
 fn host_errors_are_passed_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -364,7 +365,7 @@ fn host_errors_are_passed_on() {
     }
 }
 
-/// A format that says that it can be written, over a file that cannot.
+/// A format that claims to be writable, over a file that is not.
 struct Claims {
     info: DiskInfo,
     files: [Arc<BackingFile>; 1],

@@ -8,7 +8,7 @@ use crate::host::backing::Access;
 
 const SECTORS: u64 = 8192;
 
-/// A disk of zeros with these sectors.
+/// A disk of zeros, except for these sectors.
 fn disk(sectors: &[(u64, Vec<u8>)]) -> (NamedTempFile, impl Format) {
     let file = NamedTempFile::new().unwrap();
     let mut bytes = vec![0; (SECTORS * 512) as usize];
@@ -33,7 +33,8 @@ fn mbr(entries: &[(u8, u8, u32, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// A GPT with one partition, number 2, from 2048 to 4095; its header in `own`, its entries in `at`.
+/// A GPT with one partition, number 2, from 2048 to 4095. The header is in sector `own`, the entries start in sector
+/// `at`.
 fn gpt(own: u64, at: u64, change: impl Fn(&mut Vec<u8>, &mut Vec<u8>)) -> Vec<(u64, Vec<u8>)> {
     let (mut header, mut entries) = (vec![0; 512], vec![0; 128 * 128]);
     entries[128..144].fill(7);
@@ -118,7 +119,7 @@ fn hostile_mbrs() {
         let error = found(&disk, number).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
-    // A chain that turns back, and one that leaves.
+    // A chain that goes back, and one that leaves the partition.
     for next in [0, 1, 3000, u32::MAX] {
         let chain = [
             (0, mbr(&[(0, 0x05, 1000, 3000)])),
@@ -128,7 +129,7 @@ fn hostile_mbrs() {
         let error = found(&chain, 128).unwrap_err();
         assert!(error.contains("next logical partition is sector"), "{next}: {error}");
     }
-    // One that goes on and on.
+    // A chain that is too long.
     let head = (0, mbr(&[(0, 0x05, 1000, 3000)]));
     let chain: Vec<_> = std::iter::once(head)
         .chain((0..200).map(|at| (1000 + at, mbr(&[(0, 0x83, 1, 1), (0, 0x05, at as u32 + 1, 10)]))))
@@ -142,7 +143,7 @@ fn partitions_of_a_gpt() {
     assert_eq!(found(&good, 2), sectors(2048, 2048));
     assert!(found(&good, 1).unwrap_err().contains("partition is 1"));
     assert!(found(&good, 128).unwrap_err().contains("partition is 128"));
-    // The copy at the end serves where the first is damaged.
+    // If the primary GPT is damaged, the backup is used.
     let mut both = [with_gpt(|_, _| ()), gpt(SECTORS - 1, SECTORS - 33, |_, _| ())].concat();
     both[1].1[0] = 0;
     assert_eq!(found(&both, 2), sectors(2048, 2048));
@@ -180,7 +181,7 @@ fn hostile_gpts() {
     let mut torn = with_gpt(|_, _| ());
     torn[1].1[17] ^= 1;
     assert!(found(&torn, 2).unwrap_err().contains("GPT header checksum"));
-    // Entries that say where no partition can be.
+    // Entries outside of the usable sectors.
     for (first, last) in [(0, 100), (33, 100), (2048, SECTORS - 33), (100, 99), (0, u64::MAX), (u64::MAX, 0)]
     {
         let table = with_gpt(|header, entries| {
@@ -196,7 +197,7 @@ fn hostile_gpts() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a table says, a partition lies inside the disk.
+    /// Whatever the table contains, a partition is inside the disk.
     #[test]
     fn partitions_lie_inside_the_disk(
         gpt in any::<bool>(),

@@ -14,7 +14,7 @@ use crate::map::extent::{Extents, Place};
 use crate::queue::conformance::Random;
 
 enum Event {
-    /// A failed one leaves old or new.
+    /// A failed write leaves old or new values.
     Write {
         sector: u64,
         value: u64,
@@ -23,12 +23,12 @@ enum Event {
     Flushed,
 }
 
-/// A disk at work, and what is known of it after each change of its file.
+/// A disk with random requests, and the values that it may have after each change of its file.
 struct Workload {
     file: CrashFile,
     base: Vec<u8>,
     initial: Vec<u64>,
-    /// With the length of the log when it began (writes) or ended (flushes).
+    /// Each event with the number of recorded changes at its start (writes) or end (flushes).
     events: Vec<(usize, Event)>,
     random: Random,
     next: u64,
@@ -68,7 +68,7 @@ impl Workload {
         self.events.extend(writes.map(event));
     }
 
-    /// The last `count` sectors noted were those of a write that failed.
+    /// The last `count` recorded writes have failed.
     fn note_failure(&mut self, count: u64) {
         for (_, event) in self.events.iter_mut().rev().take(count as usize) {
             if let Event::Write { failed, .. } = event {
@@ -122,7 +122,7 @@ impl Workload {
         }
     }
 
-    /// What each sector may hold when the power fails after `cut` changes.
+    /// The values that each sector may have after a power failure that follows the first `cut` changes.
     fn allowed(&self, cut: usize) -> Vec<Vec<u64>> {
         let mut allowed: Vec<Vec<(u64, bool)>> =
             self.initial.iter().map(|value| vec![(*value, false)]).collect();
@@ -131,7 +131,7 @@ impl Workload {
                 Event::Write { sector, value, failed } if *at <= cut => {
                     allowed[*sector as usize].push((*value, *failed));
                 }
-                // What was done last is there; what failed after that may be.
+                // The last completed write is there. Later writes that failed may be there.
                 Event::Flushed if *at <= cut => allowed.iter_mut().for_each(|values| {
                     let last = values.iter().rposition(|(_, failed)| !failed).unwrap_or(0);
                     values.drain(..last);
@@ -142,14 +142,14 @@ impl Workload {
         allowed.into_iter().map(|values| values.into_iter().map(|(value, _)| value).collect()).collect()
     }
 
-    /// Cut everywhere; the number of states looked at, and one of them.
+    /// Cut the file after every change. Returns the number of states, and one of them.
     fn crash(&mut self, parent: Option<&CrashFile>, exhaustive: usize, samples: u64) -> (usize, Vec<u8>) {
         let (mut states, mut last) = (0, self.base.clone());
         let (base, initial) = (&self.base, &self.initial);
         for cut in 0..=self.file.len_of_log() {
             let allowed = self.allowed(cut);
             let unchanged = |image: &[u8]| match time_stamp(image) == time_stamp(base) {
-                // Children would not notice.
+                // The children would not notice a change.
                 true => initial.iter().map(|value| vec![*value]).collect(),
                 false => allowed.clone(),
             };
@@ -160,7 +160,7 @@ impl Workload {
                 number += 1;
                 let survives = |at: usize| match (changes <= exhaustive, number) {
                     (true, _) => (number - 1) >> at & 1 == 1,
-                    // All, none, then any.
+                    // All survive, none survives, then random subsets.
                     (false, 1) => true,
                     (false, 2) => false,
                     (false, _) => random.below(2) == 1,
@@ -183,7 +183,7 @@ fn time_stamp(image: &[u8]) -> u32 {
     found.expect("a footer").footer.time_stamp.get()
 }
 
-/// Reopen what a crash has left.
+/// Open the state that a crash has left.
 fn verify(image: &[u8], parent: Option<&CrashFile>, allowed: &[Vec<u64>]) -> Result<(), String> {
     let file = CrashFile::new(image.to_vec());
     let report = check_in(&file, false).map_err(|error| error.to_string())?;
@@ -200,8 +200,8 @@ fn verify(image: &[u8], parent: Option<&CrashFile>, allowed: &[Vec<u64>]) -> Res
     Ok(())
 }
 
-/// Disks of several shapes, each through some lives, each begun from a state that the crash before has left; with `small`
-/// maps of no more units than one request needs.
+/// Disks of several shapes go through several lives, each of which starts from a state after the previous crash. With
+/// `small`, maps have only as many units as one request needs.
 fn lives(failures: bool, small: bool) -> usize {
     let (mut states, mut evictions) = (0, 0);
     let base = parent();
@@ -214,7 +214,7 @@ fn lives(failures: bool, small: bool) -> usize {
     ] {
         let parent = (subformat == Subformat::Differencing).then_some(&base);
         let mut image = new_image(subformat, block_size);
-        // The copy of the footer is bad, and will soon be the only one.
+        // Damage the copy of the footer, which will soon be the only one.
         image[if seed % 2 == 0 { 40 } else { 511 }] ^= 1;
         for life in 0..4 {
             let disk = open(&CrashFile::new(image.clone()), parent, true).expect("a disk");
@@ -242,14 +242,15 @@ fn whatever_a_crash_leaves_holds_what_was_flushed() {
     assert!(states > 20_000, "{states}");
 }
 
-/// The same with a file that has no space, or fails, at any moment: the disk serves later requests, and nothing flushed is lost.
+/// As above, but the file has no space or fails at random moments: the disk serves later requests, and nothing flushed
+/// is lost.
 #[test]
 fn failed_writes_leave_the_disk_as_it_was() {
     println!("{} states after a crash", lives(true, false));
 }
 
-/// Sectors that look like a footer of another kind of disk, all over the blocks: an end of the program at any moment must
-/// not leave one of them where readers look for the footer.
+/// A guest writes forged footers of another kind of disk all over the blocks. The end of the process at any moment must
+/// not leave one where readers look for the footer.
 #[test]
 fn a_guest_cannot_leave_a_footer_of_its_own() {
     let now = std::time::SystemTime::now();
@@ -276,7 +277,7 @@ fn a_guest_cannot_leave_a_footer_of_its_own() {
             disk.write_now(number * 4096, &block).expect("a write");
         }
     };
-    // What a killed program has left, killed again; then one that has flushed.
+    // First a killed process over the state of a killed process; then a process that has flushed.
     let left = killed(&image, &fill);
     let left = killed(&left, &fill);
     let mut left = killed(&left, &|disk| {
@@ -286,12 +287,12 @@ fn a_guest_cannot_leave_a_footer_of_its_own() {
         disk.flush().expect("a flush");
         disk.write_now(20 * 4096, &stamped(1).repeat(8)).expect("a write");
     });
-    // One that lost its trailing footer, and ends with a block.
+    // Then a file that lost its trailing footer and ends with a block.
     left.truncate(left.len() - SECTOR as usize);
     killed(&left, &|disk| disk.write_now(20 * 4096, &block).expect("a write"));
 }
 
-/// All changes survive: an end of the program, not of the power.
+/// All changes survive: the end of the process, without a power failure.
 fn all_once() -> impl FnMut(usize) -> Option<Vec<bool>> {
     let mut left = 1;
     move |changes| {
@@ -300,8 +301,8 @@ fn all_once() -> impl FnMut(usize) -> Option<Vec<bool>> {
     }
 }
 
-/// A process that was killed may have left writes that are not on stable storage: a flush covers them, also before the
-/// first change of this session.
+/// A killed process may have left writes that are not on stable storage. A flush covers them, even before the first
+/// change.
 #[test]
 fn a_flush_before_the_first_change_covers_an_earlier_process() {
     let file = CrashFile::new(new_image(Subformat::Dynamic, 4096));
@@ -312,7 +313,7 @@ fn a_flush_before_the_first_change_covers_an_earlier_process() {
     assert_eq!(file.open_changes(file.len_of_log()), 0);
 }
 
-/// Entries of a parent that lead nowhere make their own blocks unreadable, and no others.
+/// An invalid entry of a parent makes its own block unreadable, and no other.
 #[test]
 fn a_bad_entry_of_a_parent_harms_its_block_only() {
     use super::super::testing::{layer, layout_of, open_over};
@@ -331,14 +332,14 @@ fn a_bad_entry_of_a_parent_harms_its_block_only() {
     assert!(disk.prepare_read(7 * 4096, 512).is_err());
 }
 
-/// The same with maps that evict all the time.
+/// As above, with maps that constantly evict.
 #[test]
 fn whatever_a_crash_leaves_of_a_disk_with_a_small_map_holds_what_was_flushed() {
     let states = lives(false, true) + lives(true, true);
     assert!(states > 2_000, "{states}");
 }
 
-/// The chain of `files`, from the top down, with a map of so many units.
+/// The chain of `files`, from the top down, with a map of `units` units.
 fn chain(files: &[CrashFile], units: u32) -> SparseVhd {
     let (_, _, layout) = super::super::testing::layout_of(&files[0]).expect("a layout");
     let (found, header, _) = super::super::testing::layout_of(&files[0]).expect("a layout");
@@ -352,7 +353,7 @@ fn chain(files: &[CrashFile], units: u32) -> SparseVhd {
         .with_map_units(units)
 }
 
-/// Chains of two to five images, each written by some threads at once through a map that evicts all the time.
+/// Chains of two to five images, each written by several threads through a map that constantly evicts.
 #[test]
 fn chains_with_small_maps_hold_what_was_written() {
     let mut evictions = 0;
@@ -364,7 +365,7 @@ fn chains_with_small_maps_hold_what_was_written() {
             files.insert(0, CrashFile::new(new_image(subformat, block_size)));
             let stores: Vec<Arc<dyn Store>> =
                 files.iter().map(|file| Arc::new(file.clone()) as Arc<dyn Store>).collect();
-            // A page and two granules of three units, while two threads may ask for one each.
+            // Units for a page, and for two granules of three units, because two threads may each resolve one.
             let disk = chain(&files, 8);
             let seed = round as u64 * 10 + depth;
             evictions += crate::map::chain_map::testing::hammer(&disk, &stores, &mut values, seed).evictions;
@@ -376,7 +377,7 @@ fn chains_with_small_maps_hold_what_was_written() {
     assert!(evictions > 1000, "{evictions}");
 }
 
-/// A guest touches many granules: the map stays within its budget, also in flushes of everything at once.
+/// A guest touches many granules: the map stays within its budget, even during a flush of all of them.
 #[test]
 fn a_map_stays_within_its_budget() {
     let file = CrashFile::new(new_image(Subformat::Differencing, 512));
@@ -397,8 +398,7 @@ fn a_map_stays_within_its_budget() {
     assert!(values.iter().zip(0..).all(|(value, sector)| *value == Some(2000 + sector)));
 }
 
-/// Writes that arrive after their granules were evicted are counted, and recorded before they take more than their part of the
-/// budget.
+/// Late writes are counted, and are recorded before they exceed their part of the budget.
 #[test]
 fn late_writes_are_part_of_the_budget() {
     let file = CrashFile::new(new_image(Subformat::Differencing, 512));
@@ -412,7 +412,7 @@ fn late_writes_are_part_of_the_budget() {
         (mapped == Ok(Mapping::Ready)).then(|| extents.as_slice().to_vec())
     };
     let mut late = 0;
-    // Each is written once; what is read is in other pages of the map.
+    // Each sector is written once. Reads are of other pages of the map.
     const WRITTEN: u64 = SECTORS / 2;
     for sector in 0..WRITTEN {
         let extents = loop {
@@ -423,7 +423,7 @@ fn late_writes_are_part_of_the_budget() {
         };
         let Place::File { file: 0, offset } = extents[0].place else { panic!("{extents:?}") };
         file.write_at(&stamped(5000 + sector), offset).expect("a write");
-        // Others are read until this one is evicted.
+        // Read others until this one is evicted.
         for other in (0..12).map(|by| WRITTEN + 64 * by % WRITTEN) {
             disk.prepare_read(other * SECTOR, SECTOR).expect("a read");
         }

@@ -49,7 +49,7 @@ fn the_footer_has_the_layout_of_the_specification() {
     assert_eq!(bytes[24..28], [0, 0, 0, 1]);
     assert_eq!(bytes[48..56], SIZE.to_be_bytes());
     assert_eq!(bytes[60..64], [0, 0, 0, 2]);
-    // The checksum by hand: not of the sum of all bytes but the checksum's own.
+    // The checksum by its definition: the complement of the sum of all bytes except those of the checksum.
     let sum: u32 =
         bytes.iter().enumerate().filter(|(at, _)| !(64..68).contains(at)).map(|(_, b)| u32::from(*b)).sum();
     assert_eq!(bytes[64..68], (!sum).to_be_bytes());
@@ -155,11 +155,11 @@ fn damaged_images_are_refused_by_name() {
         let error = error_of(&path);
         assert!(error.contains("bad.vhd: VHD footer is missing"), "{error}");
     }
-    // A footer and nothing before it.
+    // A footer without data before it.
     std::fs::write(&path, good().as_bytes()).unwrap();
     let error = error_of(&path);
     assert!(error.contains("current size is 8388608 bytes, expected at most the 0 bytes"), "{error}");
-    // A dynamic disk that ends before its header.
+    // A dynamic disk whose file ends before the dynamic header.
     let dynamic = with(|footer| (footer.disk_type, footer.data_offset) = (3.into(), 512.into()));
     std::fs::write(&path, dynamic.as_bytes()).unwrap();
     let error = error_of(&path);
@@ -181,7 +181,7 @@ proptest! {
     fn random_footers_never_panic(bytes in prop::collection::vec(any::<u8>(), FOOTER_SIZE), data in any::<u64>(), seal in any::<bool>(), head in any::<bool>()) {
         let mut footer = Footer::read_from_bytes(&bytes).unwrap();
         if head {
-            // Past the first checks, into the later ones.
+            // Valid values for the first checks, so that the later ones are reached.
             (footer.cookie, footer.file_format_version, footer.features) = (COOKIE, FILE_FORMAT_VERSION.into(), 2.into());
             (footer.disk_type, footer.data_offset) = (2.into(), NO_DATA_OFFSET.into());
         }

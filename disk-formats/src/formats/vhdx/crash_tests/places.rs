@@ -1,7 +1,6 @@
-//! The units of a disk that a crash test compares, and the values that each of them may hold.
+//! The units of a disk that a crash test compares, and the values that each may have.
 //!
-//! A unit that holds a value which was neither surely written last nor possibly written since fails the test, and so
-//! does one that is torn.
+//! A unit fails the test if it is torn, or if its value is neither the last certain one nor a later possible one.
 
 use std::ops::Range;
 
@@ -9,26 +8,26 @@ use super::super::blocks::VhdxDisk;
 use super::super::testing::{Shape, UNIT, read, value_of};
 use crate::host::crash::CrashFile;
 
-/// The places of a disk that are looked at: runs of units round the starts of blocks and in their middles.
+/// The places of a disk that are checked: runs of units around the starts of blocks and in their middles.
 pub(super) struct Places {
     pub(super) size: u64,
     pub(super) block: u64,
     pub(super) sector: u64,
     pub(super) runs: Vec<Range<u64>>,
-    /// Byte offset of each unit, rising.
+    /// Byte offset of each unit, ascending.
     pub(super) units: Vec<u64>,
 }
 
 impl Places {
     pub(super) fn new(shape: Shape) -> Self {
         let (block, sector) = (u64::from(shape.block_size), u64::from(shape.sector.bytes()));
-        // Of sectors: before and behind the start of a block, and in its middle.
+        // Number of sectors before and after the start of a block, and in its middle.
         let (before, behind, middle) = if sector == UNIT { (8, 12, 6) } else { (2, 3, 1) };
         let mut runs: Vec<Range<u64>> = Vec::new();
         for start in (0..=shape.size.div_ceil(block)).map(|number| number * block) {
             runs.push(start.saturating_sub(before * sector)..start + behind * sector);
             runs.push(start + block / 2..start + block / 2 + middle * sector);
-            // One that only changes with others.
+            // A place that only larger requests change.
             runs.push(start + block / 4..start + block / 4 + sector);
         }
         runs.push(shape.size - before * sector..shape.size);
@@ -44,7 +43,7 @@ impl Places {
         Self { size: shape.size, block, sector, runs, units }
     }
 
-    /// The units of a range of the disk, by their number.
+    /// Indices of the units in a range of the disk.
     pub(super) fn of(&self, offset: u64, len: u64) -> Range<usize> {
         let at = |end: u64| self.units.partition_point(|unit| *unit < end);
         at(offset)..at(offset + len)
@@ -63,7 +62,7 @@ impl Places {
     }
 }
 
-/// What a unit may hold: what was surely written last, and what may have been written since.
+/// For each unit the possible values: the last certain one, and later ones that may have been written.
 pub(super) type Allowed = Vec<Vec<(u64, bool)>>;
 
 pub(super) fn settle(allowed: &mut Allowed) {

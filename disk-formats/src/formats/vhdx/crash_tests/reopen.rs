@@ -1,7 +1,7 @@
-//! What a crash has left is opened again.
+//! Opens the states that a crash may leave.
 //!
-//! It holds the same with the log in memory and with the log replayed, also where the replay is cut; it can be written;
-//! and once it is closed it has no log.
+//! The disk has the same values with the log in memory and with the log replayed, even if the replay is cut. It is
+//! writable. After it is closed, it has no log.
 
 use super::super::blocks::VhdxDisk;
 use super::super::testing::{UNIT, open, opened, stamped};
@@ -11,7 +11,7 @@ use crate::formats::format::Format;
 use crate::host::crash::{CrashFile, Image};
 use crate::queue::conformance::Random;
 
-/// Which of `open` changes survive: every combination of up to `exhaustive`; of more all, none, and some, few to most.
+/// Subsets of `open` changes: all, if there are up to `exhaustive`; else all changes, none, and samples of few to most.
 pub(super) fn picks(open: usize, exhaustive: usize, samples: usize, random: &mut Random) -> Vec<Vec<bool>> {
     if open <= exhaustive {
         return (0..1 << open).map(|bits: u64| (0..open).map(|at| bits >> at & 1 == 1).collect()).collect();
@@ -27,8 +27,8 @@ pub(super) fn with(image: &Image, below: &[CrashFile]) -> Vec<CrashFile> {
     files
 }
 
-/// Open what a crash has left: with the log in memory, then with the log replayed. Now and then (by `deep`) cut the replay, or
-/// use the disk. How many more states were looked at.
+/// Open a state after a crash: with the log in memory, then with the log replayed. Sometimes (by `deep`) cut the
+/// replay, or use the disk. Returns the number of additional states.
 pub(super) fn verify(
     places: &Places,
     image: &Image,
@@ -52,7 +52,7 @@ pub(super) fn verify(
     }
 }
 
-/// Cut the replay that was made in `files` everywhere, and open the disk again.
+/// Cut the replay in `files` after every change, and open the disk again.
 fn cut_replay(
     places: &Places,
     image: &Image,
@@ -83,7 +83,7 @@ fn cut_replay(
     result.map(|()| states)
 }
 
-/// Write everywhere, close the disk, and open it without a log.
+/// Write to all places, close the disk, and open it without a log.
 fn go_on(
     places: &Places,
     disk: VhdxDisk,

@@ -1,8 +1,8 @@
-//! A disk at work: random requests, some with failures of the host, and the values that each unit may hold after each
-//! change of the file.
+//! Random requests on a disk, some with failures of the host, and the values that each unit may have after each change
+//! of the file.
 //!
-//! [`Workload::run`] compares the disk after every request; [`Workload::crash`] cuts the file after every change. What is
-//! done depends on the seed alone.
+//! [`Workload::run`] checks the disk after every request. [`Workload::crash`] cuts the file after every change. The
+//! requests depend only on the seed.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::map::extent::{Extents, Place};
 use crate::queue::conformance::Random;
 
 enum Event {
-    /// `sure`: done; else it leaves old or new.
+    /// `sure`: completed; else old or new values may be there.
     Write {
         unit: usize,
         value: u64,
@@ -28,32 +28,32 @@ enum Event {
     Flushed,
 }
 
-/// A write that is mapped, and whose payload is in flight.
+/// A mapped write whose payload is in flight.
 struct Held {
     offset: u64,
     values: Vec<u64>,
     extents: Extents,
     generation: u8,
-    /// Something else was done to its place meanwhile: which comes last is open.
+    /// Its range was changed in the meantime: the order is undefined.
     raced: bool,
 }
 
-/// A disk at work, and what is known of it after each change of its file.
+/// A disk with random requests, and its possible values after each change of its file.
 pub(super) struct Workload<'a> {
     places: &'a Places,
     pub(super) files: Vec<CrashFile>,
     base: Image,
     initial: Vec<u64>,
-    /// With the length of the log when it began (writes) or ended (flushes).
+    /// Each event with the number of recorded changes at its start (writes) or end (flushes).
     events: Vec<(usize, Event)>,
-    /// As the disk is to be read now.
+    /// The values that the disk must have now.
     now: Allowed,
     held: Vec<Held>,
     random: Random,
     next: u64,
     differencing: bool,
     fixed: bool,
-    /// A map of so many units.
+    /// Number of units of the map, if not the default.
     pub(super) units: Option<u32>,
 }
 
@@ -93,7 +93,7 @@ impl<'a> Workload<'a> {
         let mut participant = disk.epochs().expect("a disk that is written").enter();
         for number in 0..operations {
             if failures {
-                // Mostly soon, but also late in the many changes with which a session begins.
+                // Mostly soon, but sometimes late in the many changes at the start of a log.
                 let within = 1 << self.random.below(8);
                 let after = self.random.below(within);
                 let fails = self.random.below(2) == 0;
@@ -109,7 +109,7 @@ impl<'a> Workload<'a> {
             }
             settle(&mut self.now);
             if self.units.is_some() {
-                // A look at the disk may have to flush.
+                // Checking the disk may flush.
                 self.file().fail(None);
             }
             let values = self.places.values(disk, &self.files).expect("contents");
@@ -121,7 +121,7 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Note what is about to be done; returns the events' numbers, for [`unsure`](Self::unsure).
+    /// Record a change that is about to be made. Returns the indices of the events, for [`unsure`](Self::unsure).
     fn note(&mut self, offset: u64, values: &[u64], sure: bool) -> Range<usize> {
         let (at, units) = (self.file().len_of_log(), self.places.of(offset, values.len() as u64 * UNIT));
         for held in &mut self.held {
@@ -137,7 +137,7 @@ impl<'a> Workload<'a> {
         first..self.events.len()
     }
 
-    /// It has failed, or nothing is promised.
+    /// The change has failed, or its result is undefined.
     fn unsure(&mut self, noted: Range<usize>) {
         for (_, event) in &mut self.events[noted] {
             if let Event::Write { unit, value, sure } = event {
@@ -148,7 +148,7 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Some sectors that are close together.
+    /// Some sectors close to each other.
     fn close(&mut self) -> (u64, u64) {
         let (places, random) = (self.places, &mut self.random);
         let run = &places.runs[random.below(places.runs.len() as u64) as usize];
@@ -158,7 +158,7 @@ impl<'a> Workload<'a> {
         (run.start + first * places.sector, count * places.sector)
     }
 
-    /// Blocks, or from anywhere to anywhere, or sectors that are close together.
+    /// Whole blocks, or any range, or sectors close to each other.
     fn wide(&mut self) -> (u64, u64) {
         let places = self.places;
         let kind = self.random.below(8);
@@ -196,7 +196,7 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// The payload of one of the writes in flight.
+    /// Write the payload of one of the writes in flight.
     fn arrive(&mut self, disk: &VhdxDisk, participant: &mut Participant) {
         if !self.held.is_empty() {
             let one = self.random.below(self.held.len() as u64) as usize;
@@ -234,7 +234,7 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Whole blocks read as zeros, and so does everything on a disk without a parent.
+    /// Discarded whole blocks read as zeros; without a parent, all discarded ranges do.
     fn discard(&mut self, disk: &VhdxDisk) {
         let (offset, len) = self.wide();
         if self.fixed {
@@ -263,7 +263,7 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Cut everywhere; the number of states looked at, and one of them.
+    /// Cut the file after every change. Returns the number of states, and one of them.
     pub(super) fn crash(mut self, exhaustive: usize, samples: usize) -> (usize, Image) {
         let mut allowed: Allowed = self.initial.iter().map(|value| vec![(*value, true)]).collect();
         let (mut states, mut last) = (0, self.base.clone());

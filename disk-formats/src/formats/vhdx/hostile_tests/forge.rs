@@ -1,6 +1,7 @@
-//! Images with chosen bytes changed, and what becomes of them.
+//! Images with chosen bytes changed, and the results of opening them.
 //!
-//! Changes of headers and region tables keep their checksums right, so that a test reaches the check behind the checksum.
+//! The checksums of changed headers and region tables are corrected, so that a test reaches the check behind the
+//! checksum.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -9,17 +10,17 @@ use super::super::testing::{Shape, new_image, open, read, stamped, value_of};
 use crate::disk::info::SectorSize;
 use crate::host::crash::{CrashFile, Image};
 
-/// Where the parts of a new image are.
+/// Offsets of the structures of a new image.
 pub(super) const LOG: u64 = MIB;
 pub(super) const METADATA: u64 = 2 * MIB;
 pub(super) const BAT: u64 = 3 * MIB;
 pub(super) const SHAPE: Shape =
     Shape { size: 6 * MIB, block_size: 1 << 20, sector: SectorSize::B512, fixed: false };
-/// Blocks that are written, each with its number and this everywhere.
+/// Blocks that are written: the first and the last 4 KiB of each have the value `VALUE` plus its number.
 pub(super) const WRITTEN: [u64; 3] = [0, 2, 5];
 pub(super) const VALUE: u64 = 0xAB00;
 
-/// A disk with three blocks, over a parent without any where it is wanted.
+/// A disk with three blocks; a differencing disk has an empty parent.
 pub(super) fn good(differencing: bool) -> (Image, Vec<CrashFile>) {
     let below = if differencing { vec![new_image(SHAPE, None)] } else { Vec::new() };
     let files: Vec<CrashFile> =
@@ -46,7 +47,7 @@ pub(super) fn get<const N: usize>(image: &Image, at: u64) -> [u8; N] {
     bytes
 }
 
-/// With these headers changed, and their checksums good.
+/// Change these headers, and correct their checksums.
 pub(super) fn with_headers(image: &Image, which: &[usize], change: impl Fn(&mut Header)) -> Image {
     let mut image = image.clone();
     for at in which.iter().map(|which| HEADERS_AT[*which]) {
@@ -58,7 +59,7 @@ pub(super) fn with_headers(image: &Image, which: &[usize], change: impl Fn(&mut 
     image
 }
 
-/// With both region tables changed, and their checksums good.
+/// Change both region tables, and correct their checksums.
 pub(super) fn with_tables(image: &Image, change: impl Fn(&mut [u8])) -> Image {
     let mut image = image.clone();
     for at in REGION_TABLES_AT {
@@ -91,7 +92,7 @@ pub(super) fn refusal(image: &Image, below: &[CrashFile]) -> String {
     why
 }
 
-/// The first value of each block; `None` where it cannot be read.
+/// The first value of each block; `None` if it cannot be read.
 pub(super) fn values(image: &Image, below: &[CrashFile]) -> Vec<Option<u64>> {
     let files = files(image, below);
     let disk = open(&files, true).expect("a disk");

@@ -1,13 +1,14 @@
-//! The active sequence: the entries that count. [MS-VHDX] 2.3.2.
+//! The active sequence: the log entries to replay. [MS-VHDX] 2.3.2.
 
 use super::scan::Place;
 
-/// The active sequence of these entries (all valid ones, by their start) of a ring of `count` sectors, oldest first.
-/// Its first may be older than its last one's tail. Empty: there is none.
+/// The active sequence, oldest entry first, of all valid entries of a ring of `count` sectors. `entries` are in the
+/// order of their start. The first entry of the result may be older than the tail of the last one. Empty if there is no
+/// active sequence.
 ///
-/// The specification tries every sector as the start of a run of entries and keeps the run with the highest last
-/// sequence number among those that hold the tail of their last entry. Of a run that does not hold it no part does that
-/// ends alike, so each entry is tried once.
+/// The specification tries every sector as the start of a sequence. Among the sequences that contain the tail of their
+/// last entry, it selects the one with the highest last sequence number. If a sequence does not contain the tail,
+/// neither does a part of it with the same end. So it is enough to try each entry once.
 pub(super) fn active(entries: &[Place], count: u32) -> Vec<Place> {
     let (mut best, mut best_sequence) = (Vec::new(), 0);
     let mut at = 0;
@@ -27,7 +28,8 @@ pub(super) fn active(entries: &[Place], count: u32) -> Vec<Place> {
     best
 }
 
-/// Entries from one on, each where the one before ends, with the next sequence number. It ends: the numbers rise.
+/// The longest sequence from `entries[at]` on: each entry starts where the previous one ends, and has the next sequence
+/// number. The loop ends because the numbers increase.
 fn run(entries: &[Place], at: usize, count: u32) -> Vec<Place> {
     let mut run: Vec<Place> = Vec::new();
     for entry in entries[at..].iter().chain(entries) {

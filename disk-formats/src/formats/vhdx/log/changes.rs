@@ -1,5 +1,5 @@
-//! What a run of entries changes, read from the ring one change at a time: an entry may be as long as the ring, which may have 1
-//! GiB, and none of it is held.
+//! Reads the changes of a sequence of log entries, one change at a time. An entry may be as long as the ring (up to 1
+//! GiB), so entries are not held in memory.
 
 use std::io;
 
@@ -12,47 +12,47 @@ use super::spec::{DESCRIPTOR, Descriptor, EntryHeader, SECTOR, ZERO, descriptor_
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 
-/// Bytes at the start of a file that are not changed through the log: the identifier and the headers.
+/// Size in bytes of the start of the file that is not changed through the log: the identifier and the headers.
 const UNLOGGED: u64 = 192 << 10;
 
 /// One change.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::formats::vhdx) enum Change<'a> {
-    /// A sector's new content.
+    /// The new content of a sector.
     Data {
         /// Bytes from the start of the file, a multiple of 4 KiB.
         offset: u64,
         /// The content.
         sector: &'a Sector,
     },
-    /// A range that becomes zeros.
+    /// Zeros in a range.
     Zero {
         /// Bytes from the start of the file, a multiple of 4 KiB.
         offset: u64,
-        /// Bytes, a multiple of 4 KiB; may be none.
+        /// Bytes, a multiple of 4 KiB; may be 0.
         len: u64,
     },
 }
 
-/// The changes of valid entries that follow one another in the ring, in order.
+/// The changes of consecutive valid entries, in order.
 pub(super) struct Changes<'a> {
     region: Region,
     entries: std::slice::Iter<'a, Place>,
-    /// Reads descriptors, and behind them, by itself, what belongs to them: each goes round the ring once.
+    /// Two independent readers: of descriptors, and of the data sectors that follow them. Each reads the ring once.
     descriptors: Sectors<'a>,
     data: Sectors<'a>,
-    /// Sectors from the start of the ring on to where the next entry begins, counted on round it.
+    /// The sector where the next entry begins, counted around the ring.
     next: u64,
     sequence: u64,
-    /// Descriptors of the entry that were not given so far, those of `area` first.
+    /// Number of descriptors of the current entry that are left; the next ones are in `area`.
     left: u32,
     area: Box<Sector>,
-    /// Bytes of `area` that were given.
+    /// Number of bytes of `area` that were used.
     given: usize,
     sector: Box<Sector>,
 }
 
-/// A valid entry is not valid any more: another program writes to the file.
+/// A valid entry has become invalid: another program is writing to the file.
 fn changed() -> io::Error {
     io::Error::other("the log was changed while it was read")
 }
@@ -74,7 +74,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// The next change; `None` after the last one. An error inside: it lies where none may.
+    /// The next change; `None` after the last one. The inner error is a change of a forbidden range.
     pub(super) fn next(&mut self) -> io::Result<Option<Result<Change<'_>, BadField>>> {
         let Some(descriptor) = self.descriptor()? else { return Ok(None) };
         let (offset, leading) = (descriptor.file_offset.get(), descriptor.leading_bytes);
@@ -94,7 +94,7 @@ impl<'a> Changes<'a> {
         Ok(Some(Ok(Change::Data { offset, sector: &self.sector })))
     }
 
-    /// The next descriptor, of this entry or of those that follow.
+    /// The next descriptor, of the current entry or the following ones.
     fn descriptor(&mut self) -> io::Result<Option<Descriptor>> {
         while self.left == 0 {
             let Some(entry) = self.entries.next() else { return Ok(None) };
@@ -133,7 +133,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Whether a change may lie there.
+/// Check that the log may change this range.
 fn check(region: Region, offset: u64, len: u64) -> Result<(), BadField> {
     let bad = |expected: String| {
         BadField::new("file offset of a log descriptor", format!("{offset:#x} for {len} bytes"), expected)

@@ -1,4 +1,4 @@
-//! One entry: how it is written, and how its validity is found out, sector by sector.
+//! Log entries: encoding, and validation sector by sector.
 
 use uuid::Uuid;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -11,47 +11,48 @@ use super::{Region, Sizes, Update};
 /// A sector of the log.
 pub(super) type Sector = [u8; SECTOR];
 
-/// What a valid entry says of itself.
+/// The properties of a valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
     pub(super) sequence: u64,
     pub(super) sectors: u32,
-    /// Sector of the ring where the oldest entry begins that may not be applied yet.
+    /// The sector of the ring where the oldest entry begins that may not be applied yet.
     pub(super) tail: u32,
     pub(super) sizes: Sizes,
 }
 
-/// What a sector makes of an entry that is being read.
+/// The result of feeding a sector to a [`Parser`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Good so far.
+    /// Valid so far.
     More,
-    /// It is valid, and this was its last sector.
+    /// The entry is valid, and this was its last sector.
     Whole(Summary),
-    /// It is not valid.
+    /// The entry is invalid.
     Broken,
 }
 
-/// An entry that is being read.
+/// The validation of an entry.
 ///
-/// No sector of a valid entry but the first begins with the signature of an entry: each of the others begins with a
-/// descriptor or is one of data. So an entry that is broken ends, at the latest, where another may begin.
+/// Only the first sector of a valid entry begins with the signature of an entry; each of the others begins with a
+/// descriptor or the signature of a data sector. So an invalid entry ends, at the latest, where another one may begin.
 pub(super) struct Parser {
     summary: Summary,
     checksum: u32,
-    /// Descriptors that were not seen yet.
+    /// Number of descriptors that were not read yet.
     descriptors_left: u32,
-    /// Sectors of the header and descriptors.
+    /// Number of sectors of the header and descriptors.
     descriptor_sectors: u32,
-    /// Sectors seen.
+    /// Number of sectors read.
     seen: u32,
-    /// Data descriptors seen.
+    /// Number of data descriptors read.
     data: u32,
     crc: u32,
 }
 
 impl Parser {
-    /// Begin with this sector, to be fed next, as the first of an entry; `None`: it is not, by its header.
+    /// Start with this sector as the first of an entry; the caller feeds it next. `None` if its header is not that of
+    /// an entry.
     pub(super) fn begin(sector: &Sector, region: Region, guid: Uuid) -> Option<Self> {
         let (header, _) = EntryHeader::ref_from_prefix(sector).ok()?;
         let (length, tail) = (header.entry_length.get(), header.tail.get());
@@ -84,7 +85,7 @@ impl Parser {
         })
     }
 
-    /// Take the next sector.
+    /// Check the next sector.
     pub(super) fn feed(&mut self, sector: &Sector) -> Step {
         let good =
             if self.seen < self.descriptor_sectors { self.descriptors(sector) } else { self.middle(sector) };
@@ -109,7 +110,7 @@ impl Parser {
         self.summary.sectors - self.descriptor_sectors
     }
 
-    /// A sector of descriptors, the first behind the header.
+    /// Check a sector of descriptors; the first one begins with the header.
     fn descriptors(&mut self, sector: &Sector) -> bool {
         let area = if self.seen == 0 { &sector[size_of::<EntryHeader>()..] } else { &sector[..] };
         let descriptors = area.chunks_exact(size_of::<Descriptor>());
@@ -134,22 +135,22 @@ impl Parser {
         whole(offset) && descriptor.sequence_number.get() == self.summary.sequence
     }
 
-    /// A sector of data.
+    /// Check a data sector.
     fn middle(&self, sector: &Sector) -> bool {
         DataSector::ref_from_bytes(sector).is_ok_and(|found| found.is_of(self.summary.sequence))
     }
 }
 
 impl DataSector {
-    /// Whether it is one, of the entry with this number.
+    /// Whether this is a data sector of the entry with this sequence number.
     fn is_of(&self, sequence: u64) -> bool {
         let own = u64::from(self.sequence_high.get()) << 32 | u64::from(self.sequence_low.get());
         self.signature == DATA && own == sequence
     }
 }
 
-/// Make `sector` what a data descriptor and its sector of data say; `false` where the latter is none of the entry with this
-/// number.
+/// Assemble the content of a changed sector from a data descriptor and its data sector; `false` if `data` is not a data
+/// sector of the entry with this sequence number.
 pub(super) fn complete(sector: &mut Sector, descriptor: &Descriptor, data: &Sector, sequence: u64) -> bool {
     let Ok(found) = DataSector::ref_from_bytes(data) else { return false };
     sector[..8].copy_from_slice(&descriptor.leading_bytes);
@@ -158,20 +159,20 @@ pub(super) fn complete(sector: &mut Sector, descriptor: &Descriptor, data: &Sect
     found.is_of(sequence)
 }
 
-/// The CRC of an entry's first sector, its checksum taken as zero.
+/// CRC of the first sector of an entry, with the checksum field as zero.
 fn checksum_begun(sector: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&sector[..4]);
     let crc = crc32c::crc32c_append(crc, &[0; 4]);
     crc32c::crc32c_append(crc, &sector[8..])
 }
 
-/// Sectors of an entry with these changes.
+/// Number of sectors of an entry with these changes.
 pub(super) fn sectors(updates: &[Update]) -> u64 {
     let data = updates.iter().filter(|update| matches!(update, Update::Data { .. })).count() as u64;
     descriptor_sectors(u32::try_from(updates.len()).unwrap_or(u32::MAX)) + data
 }
 
-/// An entry's bytes.
+/// Encode an entry.
 pub(super) fn encode(updates: &[Update], sequence: u64, tail: u32, guid: Uuid, sizes: Sizes) -> Vec<u8> {
     let length = sectors(updates) as usize * SECTOR;
     let mut bytes = Vec::with_capacity(length);

@@ -1,4 +1,4 @@
-//! Replay: find the entries that a crash has left to apply, check all of them, then apply them.
+//! Replay: finds the log entries to apply after a crash, checks all of them, then applies them.
 
 use std::io;
 
@@ -12,24 +12,24 @@ use crate::error::IoError;
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 
-/// What sizes of files are multiples of, in bytes.
+/// File sizes are multiples of this, in bytes.
 const UNIT: u64 = 1 << 20;
 
-/// The entries that a crash has left to apply, oldest first, checked as a whole. What they change is read from the log when it is
-/// wanted, and checked again then.
+/// The entries to apply after a crash, oldest first, checked as a whole. Their changes are read from the log when
+/// needed, and checked again then.
 #[derive(Debug)]
 pub(in crate::formats::vhdx) struct Replay {
     region: Region,
     entries: Vec<Place>,
-    /// Bytes that the file needs for all of it.
+    /// File size in bytes that the changes need.
     end: u64,
 }
 
-/// Find what the log with this GUID (not nil) has left to apply. Takes 48 bytes for each entry: 12 MiB at the most.
+/// Find the entries to apply in the log with this GUID (not nil). Takes 48 bytes for each entry, at most 12 MiB.
 ///
 /// # Errors
-/// The outer one is the host's. The inner one is of a corrupt image: no valid entry has the GUID, the file is shorter
-/// than it was when the entry was written or would become too long, or a change lies where none may.
+/// The outer error is the host's. The inner one is that of a corrupt image: no valid entry has the GUID, the file is
+/// shorter than when the entry was written or would become too long, or a change is in a forbidden range.
 pub(in crate::formats::vhdx) fn find(
     store: &dyn Store,
     region: Region,
@@ -68,10 +68,11 @@ pub(in crate::formats::vhdx) fn find(
 }
 
 impl Replay {
-    /// Give the changes to `visit`, in the order in which they are to be made, until it fails.
+    /// Call `visit` for the changes in the order in which they must be applied, until it fails.
     ///
     /// # Errors
-    /// The outer one is the host's, or that of `visit`. The inner one is of a log that was changed since it was found.
+    /// The outer error is the host's or that of `visit`. The inner one means that the log was changed after it was
+    /// found.
     pub(in crate::formats::vhdx) fn visit(
         &self,
         store: &dyn Store,
@@ -87,18 +88,18 @@ impl Replay {
         Ok(Ok(()))
     }
 
-    /// Bytes that the file has to have at the least.
+    /// Minimum size of the file in bytes.
     pub(in crate::formats::vhdx) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Entries that the changes are from.
+    /// Number of entries.
     pub(in crate::formats::vhdx) fn entries(&self) -> usize {
         self.entries.len()
     }
 
-    /// Make the changes, flush, and grow the file to whole MiB, [`end`](Self::end) at the least. If this is
-    /// interrupted, another replay does all of it: the log itself is not changed.
+    /// Apply the changes, flush, and extend the file to whole MiB and at least [`end`](Self::end). If this is
+    /// interrupted, another replay applies everything again: the log itself is not changed.
     pub(in crate::formats::vhdx) fn apply(&self, store: &dyn Store) -> io::Result<()> {
         let len = store.len()?;
         let size = len.max(self.end).next_multiple_of(UNIT);
@@ -115,7 +116,7 @@ impl Replay {
     }
 }
 
-/// Zeros without space behind them: a range may be larger than the free space of the host.
+/// Zero a range by deallocating it: the range may be larger than the free space of the host.
 fn zero(store: &dyn Store, offset: u64, len: u64) -> io::Result<()> {
     store.write_zeroes(offset, len, true).map_err(|error| match error {
         IoError::Os(errno) => errno.into(),

@@ -1,4 +1,4 @@
-//! The scan for all valid entries of the ring.
+//! Scans the ring for all valid entries.
 
 use std::io;
 
@@ -9,23 +9,23 @@ use super::entry::{Parser, Sector, Step, Summary};
 use super::spec::SECTOR;
 use crate::host::store::Store;
 
-/// Bytes read at once.
+/// Bytes that are read at once.
 const PIECE: usize = 256 << 10;
 
-/// A valid entry, by its first sector in the ring.
+/// A valid entry, and its first sector in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) start: u32,
     pub(super) summary: Summary,
 }
 
-/// The ring's sectors from one on, round and round.
+/// Reads the ring's sectors from a given one on, around the ring.
 pub(super) struct Sectors<'a> {
     store: &'a dyn Store,
     region: Region,
-    /// Sector that comes next, counted on round the ring.
+    /// The next sector, counted around the ring.
     next: u64,
-    /// What was read, from this sector on.
+    /// Buffered data, and the number of their first sector.
     piece: Vec<u8>,
     piece_at: u64,
 }
@@ -35,7 +35,7 @@ impl<'a> Sectors<'a> {
         Self { store, region, next: start.into(), piece: Vec::new(), piece_at: start.into() }
     }
 
-    /// Go on with this sector, which lies further on.
+    /// Continue with this sector, which must not be behind the current one.
     pub(super) fn go_to(&mut self, sector: u64) {
         self.next = sector;
     }
@@ -53,14 +53,14 @@ impl<'a> Sectors<'a> {
         self.piece[at..].first_chunk::<SECTOR>().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Where in the file the next sector is, and the bytes from there to the end of the ring.
+    /// File offset of the next sector, and the number of bytes from there to the end of the ring.
     fn place(&self) -> (u64, u64) {
         let at = self.region.position(self.next);
         (at, self.region.offset + u64::from(self.region.length) - at)
     }
 
-    /// Skip sectors up to the end of the ring that the host does not store: how many. They are zeros, and no entry has such
-    /// sectors. Looks only where another piece would be read.
+    /// Skip sectors before the end of the ring that are in a hole of the file. They are zeros, which no entry has as a
+    /// sector. Returns their number, which is 0 while buffered sectors are left.
     fn skip_hole(&mut self) -> io::Result<u32> {
         if (self.next - self.piece_at) as usize * SECTOR < self.piece.len() {
             return Ok(0);
@@ -74,14 +74,14 @@ impl<'a> Sectors<'a> {
 
 /// The valid entries with this GUID, by their start. They do not overlap: see [`Parser`].
 ///
-/// Reads the ring at the most twice, whatever it holds.
+/// Reads the ring at most twice, whatever its content.
 pub(super) fn entries(store: &dyn Store, region: Region, guid: Uuid) -> io::Result<Vec<Place>> {
     let count = region.sectors();
     let mut sectors = Sectors::from(store, region, 0);
     let mut open: Option<(u32, Parser)> = None;
     let mut found = Vec::new();
     let mut at = 0;
-    // An entry that begins in the last sectors may end in the first.
+    // An entry that begins near the end of the ring may end at its start.
     while at < count || open.is_some() {
         if open.is_none() {
             at += sectors.skip_hole()?;

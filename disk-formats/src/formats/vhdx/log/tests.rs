@@ -1,4 +1,4 @@
-//! Over a ring of 16 sectors, behind some of what may be changed through it.
+//! Tests of the log with a ring of 16 sectors.
 
 mod active;
 mod crash;
@@ -15,7 +15,7 @@ use crate::queue::conformance::Random;
 
 /// The ring.
 const REGION: Region = Region { offset: 256 << 10, length: 64 << 10 };
-/// Bytes of the file.
+/// Size of the file in bytes.
 const LEN: u64 = 320 << 10;
 const SIZES: Sizes = Sizes { flushed: LEN, last: 1 << 20 };
 const GUID: Uuid = Uuid::from_u128(0x0123_4567_89AB_CDEF_0123_4567_89AB_CDEF);
@@ -24,7 +24,7 @@ fn data(offset: u64, fill: impl FnMut(usize) -> u8) -> Update {
     Update::Data { offset, sector: Box::new(std::array::from_fn(fill)) }
 }
 
-/// Some changes between the headers and the log.
+/// Random changes between the headers and the log.
 fn changes(count: usize, random: &mut Random) -> Vec<Update> {
     let mut change = || {
         let offset = (192 << 10) + random.below(8) * SECTOR as u64;
@@ -36,7 +36,7 @@ fn changes(count: usize, random: &mut Random) -> Vec<Update> {
     (0..count).map(|_| change()).collect()
 }
 
-/// What a replay changes, in order.
+/// The changes of a replay, in order.
 fn updates(replay: &Replay, store: &dyn Store) -> Vec<Update> {
     let mut updates = Vec::new();
     let visited = replay.visit(store, |change| {
@@ -50,7 +50,7 @@ fn updates(replay: &Replay, store: &dyn Store) -> Vec<Update> {
     updates
 }
 
-/// Put an entry into the file, from this sector of the ring on.
+/// Write an entry to the file, from sector `start` of the ring on.
 fn put(file: &mut [u8], entry: &[u8], start: u32) {
     for (sector, at) in entry.chunks(SECTOR).zip(u64::from(start)..) {
         file[REGION.position(at) as usize..][..SECTOR].copy_from_slice(sector);

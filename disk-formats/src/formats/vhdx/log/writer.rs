@@ -1,4 +1,4 @@
-//! The log of a session that writes.
+//! The log of an image that is being written.
 
 use std::io;
 
@@ -8,28 +8,28 @@ use super::spec::{Descriptor, SECTOR};
 use super::{Region, Sizes, Update, entry};
 use crate::host::store::Store;
 
-/// The log of one session, under one GUID.
+/// The log, under one GUID, from its start until it is closed.
 ///
-/// Each entry is its own tail: by contract, the entries before it have been applied and flushed. So a crash leaves at
-/// most the last entry to replay, and that one stays valid until the next is on stable storage.
+/// Each entry is its own tail: the caller has applied and flushed all earlier entries. So a crash leaves at most the
+/// last entry to replay, which stays valid until the next one is on stable storage.
 #[derive(Debug)]
 pub(in crate::formats::vhdx) struct Log {
     region: Region,
     guid: Uuid,
-    /// Of the next entry.
+    /// Sequence number of the next entry.
     sequence: u64,
     /// Sector of the ring where the next entry begins.
     next: u32,
 }
 
 impl Log {
-    /// Begin a log: write an empty entry at the start of the ring, and flush it.
+    /// Start a log: write an empty entry at the start of the ring, and flush it.
     ///
-    /// `guid` is a new one, not nil. The caller puts it into the header thereafter: so there is never a header with a GUID
-    /// that no entry has.
+    /// `guid` must be new and not nil. The caller writes it to the header afterwards. So a header never has a GUID
+    /// without a valid entry.
     ///
     /// # Errors
-    /// The host's. The header must then not get the GUID.
+    /// The host's. The caller must then not write the GUID to the header.
     pub(in crate::formats::vhdx) fn start(
         store: &dyn Store,
         region: Region,
@@ -41,27 +41,28 @@ impl Log {
         Ok(log)
     }
 
-    /// Changes that one entry can hold at the most: an entry takes less than half of the ring, so that it never reaches the
-    /// one before.
+    /// Maximum number of changes of one entry: an entry takes less than half of the ring, so that it never overwrites
+    /// the previous one.
     pub(in crate::formats::vhdx) fn capacity(&self) -> usize {
-        // Each change takes a descriptor and a sector of data; the header takes the space of two descriptors.
+        // Each change takes a descriptor and a data sector. The header takes the space of two descriptors.
         let descriptors = (SECTOR / size_of::<Descriptor>()) as u32;
         ((self.largest() * descriptors).saturating_sub(2) / (descriptors + 1)) as usize
     }
 
-    /// Sectors of an entry at the most.
+    /// Maximum number of sectors of an entry.
     fn largest(&self) -> u32 {
         (self.region.sectors() / 2).saturating_sub(1)
     }
 
-    /// Write one entry with these changes, [`capacity`](Self::capacity) of them at the most, and flush it with one
-    /// sync. Everything that was logged before has to be applied and flushed.
+    /// Write an entry with at most [`capacity`](Self::capacity) changes, and flush it by one sync. All earlier entries
+    /// must be applied and flushed.
     ///
     /// # Errors
-    /// The host's; `InvalidInput` for an entry that is too long. The entry may be on stable storage all the same, and a
-    /// crash may bring about its changes, until another entry has been written: what they refer to has to stay valid
-    /// until then. The next entry takes the failed one's place and number. While it is written, a mixture of the two
-    /// fails its checksum, so that a crash leaves one of the two, or the entry before, which is applied already.
+    /// The host's; `InvalidInput` for an entry that is too long. After an error the entry may still be on stable
+    /// storage, and a crash may apply its changes until another entry is written: what they refer to must stay valid
+    /// until then. The next entry replaces the failed one, with the same offset and sequence number. While it is being
+    /// written, a mixture of the two has a wrong checksum. So a crash leaves one of the two, or the previous entry,
+    /// which is applied already.
     pub(in crate::formats::vhdx) fn append(
         &mut self,
         store: &dyn Store,

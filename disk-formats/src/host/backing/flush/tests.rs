@@ -18,21 +18,21 @@ use crate::host::backing::BackingFile;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 16 * MIB;
-/// Places in blocks of their own.
+/// Offsets in different blocks.
 const FIRST: u64 = 0;
 const SECOND: u64 = 4 * MIB;
 const THIRD: u64 = 8 * MIB;
 
-/// The name that an image of a format has.
+/// The path of an image of a format.
 fn path_of(host: &Host, name: &str) -> PathBuf {
     let end = name.split([',', ' ']).next_back().filter(|end| *end == "vhdx").or(name.split(',').next());
     host.folder().join("disk").with_extension(end.unwrap_or_default())
 }
 
-/// Makes an image at a path.
+/// Creates an image.
 type Make = fn(&Path);
 
-/// The same, or says why not.
+/// As `Make`, but may fail.
 type TryMake = fn(&Path) -> Result<(), OpenError>;
 
 const FORMATS: [(&str, Make); 8] = [
@@ -85,7 +85,7 @@ fn lost_by(path: &Path, result: Result<(), IoError>) -> bool {
     matches!(result, Err(IoError::FlushLost { file, .. }) if Path::new(file) == path)
 }
 
-/// What the disk reads after the power has failed, at each place; and that it can be used again.
+/// The values at each place after a power failure. Checks that the disk is still usable.
 fn after_power_loss(host: &Host, path: &Path) -> [u8; 3] {
     host.power_loss();
     let disk = open(path);
@@ -96,14 +96,14 @@ fn after_power_loss(host: &Host, path: &Path) -> [u8; 3] {
     values
 }
 
-/// Each flush call of the path fails in turn, and the host reports it once.
+/// Each flush call of the path fails in turn. The host reports the failure once.
 #[test]
 fn no_flush_succeeds_after_one_has_failed() {
     for (name, make) in FORMATS {
         for engine in [EngineKind::IoUring, EngineKind::Threads] {
             for fault in [Fault::Loses(Errno::NOSPC), Fault::LosesLater(Errno::IO)] {
                 let mut failed = 0;
-                // Some formats make two calls in a flush, with writes between them.
+                // A flush of some formats makes two calls, with writes between them.
                 for at in 0.. {
                     let host = Host::new();
                     let path = path_of(&host, name);
@@ -126,7 +126,7 @@ fn no_flush_succeeds_after_one_has_failed() {
                     assert!(lost_by(&path, first), "{case}: {first:?}");
                     host.disarm();
                     host.arm(None);
-                    // Into a block that is there: accepted, and never on stable storage.
+                    // A write to an existing block is accepted, but never reaches stable storage.
                     assert_eq!(write(&mut driver, FIRST + 4096, 3, false), Ok(()), "{case}");
                     for _ in 0..2 {
                         assert_eq!(flush(&mut driver), first, "{case}");
@@ -149,7 +149,7 @@ fn no_flush_succeeds_after_one_has_failed() {
     }
 }
 
-/// The engine's flush, which bypasses the journal, loses what a commit wrote in place: the log must not be continued.
+/// The engine's own flush loses in-place writes of a commit. The log must not be continued.
 #[test]
 fn a_commit_after_a_flush_that_failed_elsewhere_writes_no_metadata() {
     for engine in [EngineKind::IoUring, EngineKind::Threads] {
@@ -159,7 +159,7 @@ fn a_commit_after_a_flush_that_failed_elsewhere_writes_no_metadata() {
             vhdx::create_dynamic(&path, SIZE, blocks()).unwrap();
             let disk = open(&path);
             let mut driver = Driver::new(&*disk, engine, 4);
-            // Its entry of the table is in the log, and was written in place without waiting for it.
+            // Its table entry is in the log and was written in place, not flushed.
             write(&mut driver, FIRST, 1, false).unwrap();
             flush(&mut driver).unwrap();
             write(&mut driver, FIRST, 1, false).unwrap();
@@ -192,7 +192,7 @@ fn what_says_nothing_of_writes_does_not_stick() {
             assert!(host.hit());
             assert_eq!(host.disarm(), [Call::Sync; 2]);
         }
-        // A write that fails was never accepted.
+        // A failed write was never accepted.
         for (errno, fua) in [(Errno::IO, false), (Errno::NOSPC, true)] {
             host.arm(Some((0, Fault::Fails(errno))));
             assert_eq!(write(&mut driver, FIRST, 1, fua), Err(errno.into()));
@@ -202,7 +202,7 @@ fn what_says_nothing_of_writes_does_not_stick() {
     }
 }
 
-/// Flushes of many threads: each call that is made covers those that waited for it.
+/// Flushes of many threads: each call covers those that waited for it.
 #[test]
 fn flushes_that_wait_for_each_other_are_one() {
     let host = Host::new();
@@ -226,8 +226,8 @@ fn flushes_that_wait_for_each_other_are_one() {
     assert_eq!(host.disarm(), [Call::Sync]);
 }
 
-/// Writeback that was begun early gets the error while a flush is in flight: the kernel does not report it to that
-/// flush any more.
+/// Writeback that was started early gets the error while a flush is in flight. The kernel does not report the error to
+/// that flush any more.
 #[test]
 fn a_flush_fails_whose_error_another_call_got() {
     let host = Host::new();
@@ -253,7 +253,7 @@ fn a_flush_fails_whose_error_another_call_got() {
     assert!(file.sync().is_err());
 }
 
-/// The kernel reports a loss once: here to a call whose result is not awaited.
+/// The kernel reports a loss once: here to a call whose completion is not awaited.
 #[test]
 fn a_loss_that_early_writeback_reports_sticks() {
     let begin = |fault| {
@@ -275,7 +275,8 @@ fn a_loss_that_early_writeback_reports_sticks() {
     }
 }
 
-/// The page cache may still return what was never written to the medium: the next open of the file must not read it.
+/// The page cache may still have data that were never written to the medium. The next open of the file must not read
+/// them.
 #[test]
 fn who_opens_a_file_after_a_failed_flush_reads_what_is_on_the_medium() {
     let host = Host::new();
@@ -315,12 +316,12 @@ fn the_error_names_the_file_and_the_cause() {
     assert_eq!(file.write_at(&[0; 512], 0).unwrap_err().to_string(), text);
     assert_eq!(Store::set_size(&file, 2 * SIZE).unwrap_err().to_string(), text);
     assert_eq!(Store::reserve(&file, 0, SIZE).unwrap_err().to_string(), text);
-    assert_eq!(file.intact(), Err(error));
+    assert_eq!(file.check_flushes(), Err(error));
     host.allow_clones(true);
-    assert_eq!(file.share(&file, 0, SIZE / 2, 4096), Err(Errno::IO));
+    assert_eq!(file.clone_range(&file, 0, SIZE / 2, 4096), Err(Errno::IO));
     assert_eq!(Store::len(&file).unwrap(), SIZE);
-    // Back to what it was, for a change that is undone.
-    file.cut_back(SIZE / 2).unwrap();
+    // Undo the change by restoring the size.
+    file.undo_growth(SIZE / 2).unwrap();
     assert_eq!(Store::len(&file).unwrap(), SIZE / 2);
 }
 

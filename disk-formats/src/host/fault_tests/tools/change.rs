@@ -1,4 +1,4 @@
-//! Images that get another size, or become as small as they can.
+//! Resize and compact.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::{After, Tool, clear, holds, image, known, resize, text};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Resize an image, with the end of it empty where it is to become smaller.
+/// Resize an image. Its tail is empty if it is to shrink.
 fn resized(runs: &mut Runs, kind: Kind, to: u64) {
     let (size, block) = kind.sizes();
     let make = |folder: &Path| {
@@ -39,7 +39,7 @@ fn resized_vhd() {
             resized(&mut runs, kind, to);
         }
     }
-    // Its table moves.
+    // The table moves.
     resized(&mut runs, Kind::VhdDynamic, 2 * MIB);
     resized(&mut runs, Kind::VhdDifferencing, 160 * KIB);
     runs.end("resized VHD");

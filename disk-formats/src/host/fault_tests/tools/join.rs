@@ -1,4 +1,4 @@
-//! Differencing disks that are merged or get another parent.
+//! Merge and rebase.
 
 use std::path::Path;
 
@@ -47,7 +47,7 @@ fn merged() {
     runs.end("merged");
 }
 
-/// To a copy of the parent, or, with what would read otherwise copied before, to a parent of other content.
+/// To a copy of the parent; or to a parent with other data, after copying the differences.
 #[test]
 fn rebased() {
     let mut runs = Runs::new();

@@ -1,4 +1,4 @@
-//! Images that are made: complete, or not there.
+//! Creation of images: they are complete, or do not exist.
 
 use std::fs;
 use std::num::NonZero;
@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 
 type Create = fn(&Path, &Path) -> Result<(), OpenError>;
 
-/// Ways to make an image of a name, over the parent of its format, and its size.
+/// The tools that create an image: name, size, function. Differencing images are over the parent of their format.
 const WAYS: [(&str, u64, Create); 7] = [
     ("new.raw", 96 * KIB, |path, _| Raw::create(path, 96 * KIB)),
     ("new-fixed.vhd", 96 * KIB, |path, _| vhd::create_fixed(path, 96 * KIB)),
@@ -34,7 +34,7 @@ const WAYS: [(&str, u64, Create); 7] = [
     }),
 ];
 
-/// What a new image of this name holds.
+/// The expected content of a new image.
 fn content(name: &str, size: u64, folder: &Path) -> (u64, Known) {
     match name {
         "new-child.vhd" => known(&folder.join("parent.vhd"), 8192).unwrap(),
@@ -43,7 +43,7 @@ fn content(name: &str, size: u64, folder: &Path) -> (u64, Known) {
     }
 }
 
-/// The image is complete, or was not promised and is not there; and nothing else is left of it.
+/// The image is complete, or it was not reported as created and does not exist. Nothing else is left of it.
 fn complete_or_absent(
     path: &Path,
     block: u64,
@@ -53,7 +53,7 @@ fn complete_or_absent(
 ) -> Result<(), String> {
     let entries = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name());
     let part = entries.into_iter().find(|name| name.to_string_lossy().contains(".part-"));
-    // A power failure may bring its temporary name back.
+    // After a power failure the temporary name may exist again.
     if let (Some(part), true) = (part, after.powered) {
         return Err(format!("{} is left", part.display()));
     }

@@ -1,4 +1,4 @@
-//! Images that are repaired.
+//! Repair.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use super::super::images::Kind;
 use super::{After, Tool, check, known, text};
 use crate::image::findings::Severity;
 
-/// What is wrong with an image.
+/// Damages an image.
 type Harm = fn(&File);
 
 fn size(file: &File) -> u64 {
@@ -21,14 +21,14 @@ const HARMS: [(&str, Kind, Harm); 9] = [
     ("no footer at the end", Kind::VhdDynamic, |file| file.set_len(size(file) - 512).unwrap()),
     ("a footer of 511 bytes", Kind::VhdFixed, |file| file.set_len(size(file) - 1).unwrap()),
     ("no copy of the footer", Kind::VhdDifferencing, |file| file.write_all_at(&[0; 512], 0).unwrap()),
-    // The third entry of the table: outside the file.
+    // The third entry of the table points outside of the file.
     ("a bad entry", Kind::VhdDynamic, |file| {
         file.write_all_at(&0x00FF_FFFF_u32.to_be_bytes(), 1536 + 8).unwrap();
     }),
     ("a bad first header", Kind::VhdxDynamic, |file| file.write_all_at(&[1; 4096], 64 << 10).unwrap()),
     ("a bad second header", Kind::VhdxFixed, |file| file.write_all_at(&[1; 4096], 128 << 10).unwrap()),
     ("a bad region table", Kind::VhdxDifferencing, |file| file.write_all_at(&[1; 4096], 192 << 10).unwrap()),
-    // The second entry of the table: outside the file.
+    // The second entry of the table points outside of the file.
     ("a bad entry", Kind::VhdxDynamic, |file| {
         file.write_all_at(&(6 | 1u64 << 40).to_le_bytes(), (3 << 20) + 8).unwrap();
     }),
@@ -50,7 +50,8 @@ fn repaired() {
         let before = known(&path, block);
         check(&path, true).unwrap();
         let after = known(&path, block).unwrap();
-        // As before, or as it is without a fault; what cannot be read, check does not call good.
+        // The content is as before, or as after a repair without a fault. If it cannot be read, check must report
+        // damage.
         let good = |folder: &Path, After { done, .. }: After| {
             let path = kind.path(folder);
             let report = check(&path, false).map_err(|error| error.to_string())?.unwrap();

@@ -1,4 +1,4 @@
-//! In tests: operations that are to fail, by the plan for their file ([`crate::host::faults`]).
+//! In tests: operations that fail by the fault plan of their file ([`crate::host::faults`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::super::{Direction, Transfer};
 use crate::host::backing::BackingFile;
 use crate::host::faults::{Staged, of_file};
 
-/// What becomes of operations that the ring has, by their tokens.
+/// The planned results of the operations in the ring, by token.
 pub(super) struct Planned {
     files: Vec<Arc<BackingFile>>,
     staged: HashMap<u64, Staged>,
@@ -26,7 +26,7 @@ impl Planned {
         Self { files: files.to_vec(), staged: HashMap::new() }
     }
 
-    /// Whether the transfer has its result already.
+    /// Stage a transfer in the file's plan. Returns whether the plan answers it without the ring.
     pub(super) fn transfer(&mut self, transfer: &Transfer<'_>) -> bool {
         let write = match transfer.direction {
             Direction::Read => None,

@@ -1,7 +1,7 @@
-//! An engine that reports other results than those of its transfers.
+//! An engine that reports changed results of its transfers.
 //!
-//! A queue ends every request whatever its engine reports, repeats what may succeed later, and tells a failed write from a
-//! failed flush.
+//! Whatever the engine reports, a queue completes every request, retries what may succeed later, and distinguishes a
+//! failed write from a failed flush.
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -87,7 +87,7 @@ impl<F: FnMut(Ended) -> Vec<Ended> + Send> Engine for Changed<F> {
     }
 }
 
-/// The lie that is a completion too many: no request is without one.
+/// Index of the lie that reports a completion twice: no request lacks its completion.
 const TWICE: usize = 2;
 
 /// The first `times` transfers fail with this error.
@@ -99,7 +99,7 @@ fn failing(mut times: u32, errno: Errno) -> impl FnMut(Ended) -> Vec<Ended> + Se
     }
 }
 
-/// The file with direct I/O, where it can be had.
+/// The file with direct I/O, if the file system supports it.
 fn direct(path: &Path) -> Option<Arc<dyn Format>> {
     let disk = Raw::open(path, Access { direct: true, ..Access::default() });
     if disk.is_err() {
@@ -108,10 +108,10 @@ fn direct(path: &Path) -> Option<Arc<dyn Format>> {
     Some(Arc::new(disk.ok()?))
 }
 
-/// What the queue gets instead of a completion.
+/// Replaces a completion.
 type Lie = fn(Ended) -> Vec<Ended>;
 
-/// The engine reports completions that cannot be: every request still ends, none of them with data that may be another's.
+/// The engine reports impossible completions: every request still completes, and none with data of another request.
 #[test]
 fn a_broken_invariant_fails_all_requests_and_hangs_none() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -140,9 +140,9 @@ fn a_broken_invariant_fails_all_requests_and_hangs_none() {
         tags.sort_unstable();
         assert!(tags.iter().copied().eq(0..8), "lie {number}: {tags:?}");
         let failed = |done: &Completion| matches!(done.result, Err(IoError::Damaged(_)));
-        // All may have ended when the queue sees the second completion of one.
+        // All requests may have completed before the queue sees the additional completion.
         assert!(number == TWICE || driver.done.iter().any(failed), "lie {number}: {:?}", driver.done);
-        // And from now on.
+        // All later requests fail, too.
         let again = driver.run(Op::Read, 0, 4096, &bufs[0]);
         assert!(matches!(again, Err(IoError::Damaged(_))), "lie {number}: {again:?}");
         assert!(matches!(driver.run(Op::Flush, 0, 0, &[]), Err(IoError::Damaged(_))));
@@ -159,13 +159,13 @@ fn transfers_are_repeated_after_eagain_but_not_for_ever() {
         guest.put(0, &[times as u8; 4096]);
         let result = driver.run(Op::Write { fua: false }, 0, 4096, &[guest.buf(0, 4096)]);
         assert_eq!(result, expected, "{times} times");
-        // Others do not wait for it.
+        // Other requests do not wait for it.
         let others: Vec<_> = (0..4).map(|at| guest.buf(at * 1024, 1024)).collect();
         if result.is_ok() {
             driver.run(Op::Read, 4096, 4096, &others).unwrap();
         }
     }
-    // As the ring reports it.
+    // The same errors from the host, with both engines.
     let host = crate::host::faults::Host::new();
     let path = host.folder().join("disk.raw");
     Raw::create(&path, 1 << 20).unwrap();
@@ -184,7 +184,7 @@ fn transfers_are_repeated_after_eagain_but_not_for_ever() {
     }
 }
 
-/// The host had no memory for a write with RWF_DSYNC: nothing was flushed in vain, so write and flush are made one after another.
+/// The host had no memory for a write with RWF_DSYNC. No flush has failed, so the queue writes and then flushes.
 #[test]
 fn a_host_without_memory_loses_no_flush() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -194,14 +194,14 @@ fn a_host_without_memory_loses_no_flush() {
         let mut driver = changed(&disk, 4, failing(failures, Errno::NOMEM));
         let guest = Guest::new(4096);
         let mut write = || driver.run(Op::Write { fua: true }, 0, 4096, &[guest.buf(0, 4096)]);
-        // The second one is of a plain write, which fails alone.
+        // The second failure is that of the plain write, which fails only this request.
         let expected = if failures == 1 { Ok(()) } else { Err(Errno::NOMEM.into()) };
         assert_eq!((write(), write()), (expected, Ok(())));
         assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
     }
 }
 
-/// Of a write with RWF_DSYNC either half may have failed: a plain write then shows which.
+/// Either half of a write with RWF_DSYNC may have failed: a plain write tells which.
 #[test]
 fn direct_writes_fail_alone_and_flushes_behind_them_for_all() {
     let file = tempfile::NamedTempFile::new().unwrap();

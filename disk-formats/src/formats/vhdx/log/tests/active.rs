@@ -4,7 +4,7 @@ use super::super::scan::{Place, entries};
 use super::*;
 use crate::host::crash::CrashFile;
 
-/// The entry that begins in this sector, tried by itself.
+/// The entry that begins in this sector, parsed by itself.
 fn entry_at(file: &[u8], start: u32) -> Option<Place> {
     let sector = |at: u32| file[REGION.position(at.into()) as usize..].first_chunk::<SECTOR>();
     let mut parser = Parser::begin(sector(start)?, REGION, GUID)?;
@@ -18,7 +18,7 @@ fn entry_at(file: &[u8], start: u32) -> Option<Place> {
     None
 }
 
-/// The search as the specification words it, with every sector tried.
+/// The search in the specification's words: try every sector.
 fn slow(file: &[u8]) -> Vec<Place> {
     let count = REGION.sectors();
     let sequence = |run: &[Place]| run.last().map_or(0, |head| head.summary.sequence);
@@ -46,7 +46,7 @@ fn slow(file: &[u8]) -> Vec<Place> {
     best
 }
 
-/// Entries that overwrite one another, with sequence numbers that often follow and tails that often point at one.
+/// Entries that overwrite each other, with sequence numbers that often follow, and tails that often refer to an entry.
 fn ring(random: &mut Random) -> Vec<u8> {
     let mut file = vec![0; LEN as usize];
     let count = u64::from(REGION.sectors());

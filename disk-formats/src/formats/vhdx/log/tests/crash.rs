@@ -7,24 +7,24 @@ use super::*;
 use crate::host::crash::CrashFile;
 use crate::host::store::Store;
 
-/// Sectors that are changed, the last behind the end of the file as it is at first.
+/// Sectors that are changed; the last one is beyond the initial end of the file.
 const TARGETS: [u64; 6] = [0x30000, 0x31000, 0x32000, 0x33000, 0x3F000, 0x80000];
 
-/// What the targets hold: a number each, 0 as zeros.
+/// The values of the targets; 0 stands for zeros.
 type Values = [u64; TARGETS.len()];
 
 fn stamped(value: u64) -> Box<[u8; SECTOR]> {
     Box::new(std::array::from_fn(|at| value.to_le_bytes()[at % 8]))
 }
 
-/// `None`: one is torn.
+/// `None` if a sector is torn.
 fn values(file: &CrashFile) -> Option<Values> {
     let mut values = [0; TARGETS.len()];
     for (value, at) in values.iter_mut().zip(TARGETS) {
         let mut sector = [0; SECTOR];
         file.read_at(&mut sector, at).expect("a file that was grown");
         *value = u64::from_le_bytes(*sector.first_chunk()?);
-        // It repeats itself every eight bytes.
+        // A sector repeats its value every eight bytes.
         if sector[8..] != sector[..SECTOR - 8] {
             return None;
         }
@@ -34,25 +34,25 @@ fn values(file: &CrashFile) -> Option<Values> {
 
 /// An attempt to log changes.
 struct Attempt {
-    /// Recorded changes when it began, and when it had returned.
+    /// Number of recorded changes at its start and at its end.
     span: (usize, usize),
     logged: bool,
-    /// What the targets hold thereafter.
+    /// The values of the targets after it.
     values: Values,
 }
 
 struct Workload {
     file: CrashFile,
     base: Vec<u8>,
-    /// Recorded changes when the log's GUID could be published.
+    /// Number of recorded changes when the log's GUID could be written to the header.
     started: usize,
     attempts: Vec<Attempt>,
     random: Random,
 }
 
 impl Workload {
-    /// Log at random in the order of a flush: fdatasync; the entry, with its fdatasync; the same in place, which the next
-    /// flush covers.
+    /// Random changes in the order of a flush: fdatasync; the entry with its fdatasync; the same in place, which the
+    /// next flush covers.
     fn run(base: Vec<u8>, seed: u64, flushes: u64, failures: bool) -> Self {
         let file = CrashFile::new(base.clone());
         let mut log = Log::start(&file, REGION, GUID, SIZES).expect("space");
@@ -67,7 +67,7 @@ impl Workload {
                 values[target] = value;
                 updates.push(update);
             }
-            // Failing in the sync, or anywhere before it.
+            // A failure of the sync, or of any earlier write.
             let all = sectors(&updates) * 8;
             let fuse = if random.below(2) == 0 { all } else { random.below(all) };
             file.fail((failures && random.below(2) == 0).then_some(fuse));
@@ -83,7 +83,7 @@ impl Workload {
         Self { file, base, started, attempts, random }
     }
 
-    /// What may be found after replay.
+    /// The values that are permitted after a replay.
     fn allowed(&self, cut: usize) -> Vec<Values> {
         let mut allowed = vec![[0; TARGETS.len()]];
         for attempt in self.attempts.iter().take_while(|attempt| attempt.span.0 < cut) {
@@ -95,7 +95,8 @@ impl Workload {
         allowed
     }
 
-    /// Cut everywhere behind the start, with every combination of up to `exhaustive` changes; the number of states looked at.
+    /// Cut after every change since the start, with every combination of up to `exhaustive` unflushed changes. Returns
+    /// the number of states.
     fn crash(&mut self, exhaustive: usize) -> usize {
         let (mut states, random) = (0, &mut Random(self.random.next()));
         for cut in self.started..=self.file.len_of_log() {
@@ -129,7 +130,7 @@ fn in_place(file: &CrashFile, update: &Update) {
     }
 }
 
-/// Which of `open` changes survive: every combination of up to `exhaustive`; of more all, none, and some, few to most.
+/// Subsets of `open` changes: all, if there are up to `exhaustive`; else all changes, none, and samples of few to most.
 fn picks(open: usize, exhaustive: usize, samples: usize, random: &mut Random) -> Vec<Vec<bool>> {
     if open <= exhaustive {
         return (0..1 << open).map(|bits: u64| (0..open).map(|at| bits >> at & 1 == 1).collect()).collect();
@@ -144,7 +145,7 @@ fn replay(file: &CrashFile) -> Result<(), String> {
     replay.map_err(|bad| format!("{bad:?}"))?.apply(file).map_err(|error| error.to_string())
 }
 
-/// Replay, which leaves one of these.
+/// Replay, and check that the result is permitted.
 fn replayed(file: &CrashFile, allowed: &[Values]) -> Result<(), String> {
     replay(file)?;
     let len = file.len().map_err(|error| error.to_string())?;
@@ -158,8 +159,7 @@ fn replayed(file: &CrashFile, allowed: &[Values]) -> Result<(), String> {
     if file.open_changes(file.len_of_log()) == 0 { Ok(()) } else { Err("not flushed".into()) }
 }
 
-/// The replay that has made `whole` of a file, cut everywhere, at its end too, and done again; the number of states looked
-/// at.
+/// Cut the replay that has produced `whole` after every change, and replay again. Returns the number of states.
 fn cut_replay(image: &[u8], whole: &CrashFile, random: &mut Random) -> usize {
     let whole_bytes = whole.bytes();
     let mut states = 0;
@@ -183,7 +183,7 @@ fn every_crash_leaves_all_that_was_logged() {
     assert!(states > 15_000, "{states}");
 }
 
-/// The entry of a failed attempt counts or does not, but never in part, and never in place of one that was logged.
+/// The entry of a failed attempt is applied as a whole or not at all, and never replaces an entry that was logged.
 #[test]
 fn every_crash_leaves_all_that_was_logged_though_attempts_fail() {
     let mut work = Workload::run(vec![0; LEN as usize], 2, 12, true);
@@ -194,7 +194,7 @@ fn every_crash_leaves_all_that_was_logged_though_attempts_fail() {
     assert!(states > 8_000, "{states}");
 }
 
-/// Before the GUID may be published nothing but the ring is written.
+/// Before the GUID may be written to the header, only the ring is written.
 #[test]
 fn a_log_that_did_not_start_has_changed_nothing_else() {
     let base = vec![3; LEN as usize];

@@ -6,7 +6,7 @@ use super::super::scan::Place;
 use super::*;
 use crate::host::crash::CrashFile;
 
-/// Read an entry that lies in memory.
+/// Parse an entry in memory.
 fn parse(bytes: &[u8], guid: Uuid) -> Option<(Summary, Vec<Update>)> {
     let region = Region { offset: 1 << 20, length: 4 << 20 };
     let (sectors, _) = bytes.as_chunks::<SECTOR>();
@@ -21,7 +21,7 @@ fn parse(bytes: &[u8], guid: Uuid) -> Option<(Summary, Vec<Update>)> {
     None
 }
 
-/// What a valid entry changes; nothing where that may not be changed.
+/// The changes of a valid entry; none if one is in a forbidden range.
 fn changes(bytes: &[u8], region: Region, summary: Summary) -> Vec<Update> {
     let file = CrashFile::default();
     file.set_size(region.offset + u64::from(region.length)).expect("space");
@@ -41,7 +41,7 @@ fn changes(bytes: &[u8], region: Region, summary: Summary) -> Vec<Update> {
 }
 
 fn update() -> impl Strategy<Value = Update> {
-    // Behind the log.
+    // Beyond the log.
     let aligned = |limit: u64| (0..limit).prop_map(|at| at * SECTOR as u64);
     let place = || aligned(1 << 34).prop_map(|at| at + (5 << 20));
     prop_oneof![
@@ -56,7 +56,7 @@ fn update() -> impl Strategy<Value = Update> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Up to three sectors of descriptors.
+    /// Entries with up to three sectors of descriptors.
     #[test]
     fn what_is_encoded_is_read(
         updates in prop::collection::vec(update(), 0..270),
@@ -73,14 +73,14 @@ proptest! {
     }
 }
 
-/// Data, zeros, data: three sectors.
+/// Data, zeros, data: an entry of three sectors.
 fn sample() -> Vec<u8> {
     let zeros = Update::Zero { offset: 0x50000, len: 0x2000 };
     let updates = [data(0x40000, |at| at as u8), zeros, data(0x60000, |_| 7)];
     encode(&updates, 0x5_0000_0009, 3, GUID, SIZES)
 }
 
-/// [MS-VHDX] 2.3.1: where the fields are, by bytes.
+/// [MS-VHDX] 2.3.1: the offsets of the fields.
 #[test]
 fn an_entry_has_the_layout_of_the_specification() {
     let bytes = sample();
@@ -111,7 +111,7 @@ fn any_flipped_bit_makes_an_entry_invalid() {
     }
 }
 
-/// With a checksum that is right, so that each rule is seen to hold by itself.
+/// The checksum is right, so that each rule is tested by itself.
 #[test]
 fn an_entry_has_to_make_sense() {
     let good = sample();
@@ -145,7 +145,7 @@ fn an_entry_has_to_make_sense() {
     for (what, at, bytes) in cases {
         let mut bad = good.clone();
         bad[*at..at + bytes.len()].copy_from_slice(bytes);
-        // As many sectors as it says, where there may be so many.
+        // The entry has as many sectors as its length says, if that is possible.
         let length = u32::from_le_bytes([bad[8], bad[9], bad[10], bad[11]]) as usize;
         bad.resize(length.clamp(3 * SECTOR, 4 * SECTOR), 0);
         seal(&mut bad[..length.clamp(SECTOR, 4 * SECTOR)]);

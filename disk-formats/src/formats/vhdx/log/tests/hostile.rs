@@ -11,7 +11,7 @@ use crate::error::IoError;
 use crate::host::crash::CrashFile;
 use crate::host::store::Store;
 
-/// What `find` has against a file with these entries one behind the other, each with its tail.
+/// The error of `find` for a file with these consecutive entries, each given with its tail.
 fn refused(entries: &[(u32, &[Update], Sizes)]) -> String {
     let mut file = vec![0; LEN as usize];
     let mut at = 0;
@@ -58,8 +58,8 @@ fn what_cannot_be_replayed_is_refused_by_name() {
     assert!(refusal.starts_with("tail of the log is 0x1000, expected the start of an entry"), "{refusal}");
 }
 
-/// What may be: changes right behind the headers and next to the log, sizes that are not whole MiB, an entry that wraps,
-/// and one older than the tail, whose sizes and changes no longer count.
+/// Valid logs of other programs: changes next to the headers and to the log, sizes that are not whole MiB, an entry
+/// that wraps, and an entry older than the tail, whose sizes and changes no longer count.
 #[test]
 fn what_others_may_write_is_replayed() {
     let mut file = vec![9; LEN as usize];
@@ -84,7 +84,7 @@ fn what_others_may_write_is_replayed() {
     }
 }
 
-/// A ring of which every sector might begin an entry as long as the ring, and one of valid entries that do not count.
+/// A ring in which every sector may begin an entry as long as the ring, and a ring of valid but inactive entries.
 /// Neither is read once for every sector.
 #[test]
 fn a_ring_of_beginnings_takes_no_longer() {
@@ -96,7 +96,8 @@ fn a_ring_of_beginnings_takes_no_longer() {
         sector
     };
     let last = region.sectors() - 1;
-    // Each may go on; each is valid, and the tail of the last lies outside the run.
+    // In the first ring each entry may continue. In the second each is valid, and the tail of the last is outside of
+    // the sequence.
     let rings: [&dyn Fn(u32) -> Vec<u8>; 2] = [&|_| sector(region.length, 1), &|at| match at {
         0 | 1 => vec![0; SECTOR],
         _ => sector(SECTOR as u32, at),
@@ -109,7 +110,7 @@ fn a_ring_of_beginnings_takes_no_longer() {
     }
 }
 
-/// A file that counts the bytes that are read of it.
+/// A file that counts the bytes that are read from it.
 struct Counting(CrashFile, AtomicU64);
 
 impl Store for Counting {
@@ -146,7 +147,7 @@ impl Store for Counting {
         Err(IoError::Unsupported)
     }
 
-    fn share(&self, _source: &dyn Store, _from: u64, _to: u64, _len: u64) -> Result<(), Errno> {
+    fn clone_range(&self, _source: &dyn Store, _from: u64, _to: u64, _len: u64) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
     }
 
@@ -155,7 +156,7 @@ impl Store for Counting {
     }
 }
 
-/// Bytes that are read of a file to find what is to be replayed, and how many changes that are.
+/// Number of bytes read to find the entries to replay, and number of their changes.
 fn read_for(file: CrashFile, region: Region) -> (u64, usize) {
     let file = Counting(file, AtomicU64::new(0));
     let replay = find(&file, region, GUID).expect("readable").expect("good");
@@ -163,7 +164,7 @@ fn read_for(file: CrashFile, region: Region) -> (u64, usize) {
     (file.1.into_inner(), count)
 }
 
-/// A ring full of entries of a sector, or with one that is as long as the ring: each byte is read some times.
+/// A ring full of one-sector entries, or with one entry as long as the ring: each byte is read only a few times.
 #[test]
 fn a_full_ring_is_read_some_times() {
     let region = Region { offset: 1 << 20, length: 8 << 20 };
@@ -182,7 +183,7 @@ fn a_full_ring_is_read_some_times() {
     }
 }
 
-/// What the host does not store is not read: a log may claim 1 GiB.
+/// Holes of the file are not read: a log may be 1 GiB long.
 #[test]
 fn holes_in_the_ring_are_not_read() {
     let region = Region { offset: 1 << 20, length: 512 << 20 };
@@ -207,7 +208,7 @@ fn an_entry_of_full_capacity_fits_and_a_larger_one_is_refused() {
         let mut log = Log::start(&file, region, GUID, sizes).expect("space");
         assert_eq!(log.capacity(), capacity);
         let mut updates: Vec<Update> = (0..capacity).map(|at| data(0x30000, |_| at as u8)).collect();
-        // Often enough to come round.
+        // Repeated until the ring wraps.
         for _ in 0..4 {
             log.append(&file, &updates, sizes).expect("it fits");
             let replay = find(&file, region, GUID).expect("readable").expect("good");

@@ -1,4 +1,4 @@
-//! QEMU's log read by us, and ours by QEMU.
+//! QEMU's log read by this crate, and this crate's log read by QEMU.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,9 +8,9 @@ use super::super::{Log, find};
 use super::*;
 use crate::host::crash::CrashFile;
 
-/// Where `qemu-img create` puts the log, by default.
+/// Default location of the log by `qemu-img create`.
 const THEIRS: Region = Region { offset: 1 << 20, length: 1 << 20 };
-/// What a disk is filled with, in QEMU's words.
+/// The write command of qemu-io that fills the disk.
 const WRITE: &str = "write -P 7 0 1M";
 const READ: &str = "read -P 7 0 1M";
 
@@ -18,12 +18,12 @@ fn run(program: &str, args: &[&str], file: &Path) -> Result<(), String> {
     let output = Command::new(program).args(args).arg(file).output().map_err(|error| error.to_string())?;
     let text =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    // A pattern that does not match leaves the exit status at zero in older versions.
+    // In older versions of QEMU, the exit status is zero even if the pattern does not match.
     let good = output.status.success() && !text.contains("Pattern verification failed");
     if good { Ok(()) } else { Err(format!("{program} {args:?}: {text}")) }
 }
 
-/// Give both headers this log GUID.
+/// Set the log GUID in both headers.
 fn publish(image: &mut [u8], guid: Uuid) {
     for header in [64 << 10, 128 << 10] {
         let header = &mut image[header..header + 4096];
@@ -45,7 +45,7 @@ fn logs_are_exchanged_with_qemu() {
     run("qemu-io", &["-f", "vhdx", "-c", WRITE], &path).expect("a write");
     let image = std::fs::read(&path).expect("an image");
 
-    // What QEMU has logged is in the ring still, though done and no longer in the header.
+    // The entry that QEMU has logged is still in the ring, though it is applied and its GUID no longer in the header.
     let guid = image[THEIRS.offset as usize + 32..].first_chunk().expect("an entry");
     let guid = Uuid::from_bytes_le(*guid);
     let theirs = CrashFile::new(image.clone());
@@ -59,7 +59,7 @@ fn logs_are_exchanged_with_qemu() {
     replay.apply(&file).expect("space");
     assert!(file.bytes() == image, "the BAT is as QEMU left it");
 
-    // The same change in our log, with the BAT not written; without the log it cannot be read.
+    // The same change in a log of this crate, with the BAT not written: without the log the data cannot be read.
     std::fs::write(&path, &undone).expect("space");
     run("qemu-io", &["-r", "-f", "vhdx", "-c", READ], &path).expect_err("no block");
     let file = CrashFile::new(undone);
@@ -71,7 +71,7 @@ fn logs_are_exchanged_with_qemu() {
     run("qemu-io", &["-r", "-f", "vhdx", "-c", READ], &path).expect("the block");
 }
 
-/// Several entries, the last with zeros too, round the end of the ring.
+/// Several entries, the last with zeros, too, across the end of the ring.
 fn log_change(file: &CrashFile, bat: u64, sector: &Sector, len: u64) {
     let sizes = Sizes { flushed: len, last: len };
     let mut log = Log::start(file, THEIRS, GUID, sizes).expect("space");
