@@ -31,6 +31,12 @@ impl MostOutstanding {
             (self.sleeps, self.before, self.now) = (0, self.now, 0);
         }
         self.raise(outstanding);
+        self.get()
+    }
+
+    /// The most of this window and the one before.
+    #[inline]
+    pub(crate) fn get(&self) -> u32 {
         self.now.max(self.before)
     }
 

@@ -108,7 +108,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     fn start_or_queue(&mut self, request: &Request, now: Time) {
         let free = self.in_flight.free_slots();
         if self.backlog.admits(&self.bus, request.address, free)
-            && let Some(id) = self.in_flight.number()
+            && let Some(id) = self.in_flight.allocate()
         {
             self.start(id, request, now);
         } else {
@@ -124,7 +124,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             let free = self.in_flight.free_slots();
             let Some(request) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
             started = true;
-            let Some(id) = self.in_flight.number() else {
+            let Some(id) = self.in_flight.allocate() else {
                 self.backlog.push(request.address, request);
                 break;
             };
@@ -141,7 +141,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         let len = match request.map_data(&mut self.dma, &mut self.bufs) {
             Ok(len) => len,
             Err(status) => {
-                self.in_flight.give_back(id);
+                self.in_flight.release(id);
                 return self.fail(&request.pending, status, now);
             }
         };
@@ -156,9 +156,9 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             len: len.into(),
         };
         match self.bus.submit(&task) {
-            None => self.in_flight.keep(id, pending, self.dma.footprint()),
+            None => self.in_flight.store(id, pending, self.dma.footprint()),
             Some(end) => {
-                self.in_flight.give_back(id);
+                self.in_flight.release(id);
                 self.end(&pending, &end, now);
             }
         }
@@ -171,7 +171,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.more |= !ended.is_empty() && !self.backlog.is_empty();
         // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
         for &(id, ref end) in &ended {
-            let Some(pending) = self.in_flight.end(id) else {
+            let Some(pending) = self.in_flight.complete(id) else {
                 debug_assert!(false, "task {id} ended and was not in flight");
                 continue;
             };

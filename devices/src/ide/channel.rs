@@ -240,8 +240,8 @@ impl Channel {
     }
 
     /// Fail requests that the disks' queues have lost. True: there was one. Call it when nothing is left to serve.
-    pub(super) fn end_lost(&mut self) -> bool {
-        self.drives_mut().fold(false, |any, drive| drive.end_lost() | any)
+    pub(super) fn fail_lost(&mut self) -> bool {
+        self.drives_mut().fold(false, |any, drive| drive.fail_lost() | any)
     }
 
     /// Apply a step's effect on INTRQ. A raised INTRQ also ends the engine's transfer.

@@ -289,7 +289,7 @@ where
     }
 
     fn before_sleep(&mut self, _now: Time) -> Sleep {
-        let lost = self.channels.iter_mut().fold(false, |any, channel| channel.end_lost() | any);
+        let lost = self.channels.iter_mut().fold(false, |any, channel| channel.fail_lost() | any);
         let has_more = lost || self.channels.iter().any(Channel::has_next_step);
         if has_more { Sleep::No } else { Sleep::Forever }
     }

@@ -321,8 +321,8 @@ impl Drive {
     }
 
     /// Fail a request that the disk's queue has lost. True: there was one. Call it when nothing is left to serve.
-    pub(super) fn end_lost(&mut self) -> bool {
-        self.medium.end_lost()
+    pub(super) fn fail_lost(&mut self) -> bool {
+        self.medium.fail_lost()
     }
 
     fn step_ended(&mut self, ended: Ended) -> Intrq {

@@ -109,7 +109,7 @@ impl Medium {
             self.queue.wait();
             self.reap();
         }
-        self.end_lost();
+        self.fail_lost();
     }
 
     /// Submit and reap. A completion without a request in flight faults the disk.
@@ -129,12 +129,12 @@ impl Medium {
         }
         self.completions = completions;
         if self.fault.is_set() {
-            self.fail_lost();
+            self.fail_stranded();
         }
     }
 
     /// Fail the request if a faulted queue has lost it.
-    fn fail_lost(&mut self) {
+    fn fail_stranded(&mut self) {
         if self.in_flight && self.queue.in_flight() == 0 {
             self.in_flight = false;
             self.ended = Some(Err(FAULTED));
@@ -142,12 +142,12 @@ impl Medium {
     }
 
     /// Fault the disk and fail the request if the queue has lost it. True: the request has ended that way. Call it after [`take`](Self::take).
-    pub(super) fn end_lost(&mut self) -> bool {
+    pub(super) fn fail_lost(&mut self) -> bool {
         if !self.in_flight || self.queue.in_flight() > 0 {
             return false;
         }
         self.fault.set(fault::NOTHING_IN_FLIGHT, &self.serial);
-        self.fail_lost();
+        self.fail_stranded();
         true
     }
 }

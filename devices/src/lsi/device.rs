@@ -1,4 +1,4 @@
-//! Register space, controller states, and the contract with the owner.
+//! Register space, controller states, and the device's PCI and I/O thread interfaces.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -23,7 +23,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     fn register_read(&mut self, offset: u64) -> u32 {
         match offset {
             reg::DOORBELL => {
-                // A driver reads until the reset is over.
+                // A driver polls this register until the reset has completed.
                 self.finish_reset();
                 self.doorbell()
             }
@@ -47,7 +47,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             reg::HOST_DIAGNOSTIC => self.write_diagnostic(value),
             reg::INT_STATUS => {
                 self.handshake.acknowledge();
-                // What comes next is an interrupt of its own.
+                // A later doorbell interrupt is asserted anew.
                 let _ = self.port.set_doorbell(false);
                 self.show_handshake();
             }
@@ -55,7 +55,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 let asserted = self.port.set_mask(value & (int::REPLY | int::DOORBELL));
                 self.signal(asserted);
             }
-            // Taken when the owner asks whether it may sleep, with all others that came since.
+            // The request stays in the FIFO: `before_sleep` does not let the I/O thread sleep while there are requests,
+            // and `service` then takes all of them.
             reg::REQUEST_FIFO | reg::HI_PRI_REQUEST_FIFO => {
                 let _ = self.port.post_request(value);
             }
@@ -83,7 +84,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         match (value >> 24) as u8 {
             doorbell_fn::MESSAGE_UNIT_RESET | doorbell_fn::IO_UNIT_RESET => {
                 self.message_unit_reset();
-                // The host waits until the write was taken.
+                // The reply is one interrupt, which tells the host that the write was taken.
                 self.handshake.no_reply();
             }
             doorbell_fn::HANDSHAKE if !matches!(self.state, IocState::Fault | IocState::Reset) => {
@@ -103,7 +104,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let frame = &bytes[..len];
         if frame.get(3) == Some(&function::SCSI_TASK_MGMT) {
             self.handshake.no_reply();
-            // What is to be ended may still be in the request FIFO, where a request of the FIFO would come after it.
+            // Take the requests from the FIFO first: the tasks to abort may be among them, and requests that were
+            // posted earlier must not follow.
             self.service(now);
             self.task_management(frame, now);
         } else {
@@ -113,7 +115,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.show_handshake();
     }
 
-    /// Bit 0 of the interrupt status is the handshake's.
+    /// Set bit 0 of the interrupt status (doorbell interrupt) as the handshake requires.
     fn show_handshake(&mut self) {
         if self.handshake.interrupt() {
             let asserted = self.port.set_doorbell(true);
@@ -127,7 +129,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     fn write_sequence(&mut self, value: u32) {
         let key = value & 0xf;
         if self.diagnostic & diag::DRWE != 0 {
-            // Open: any key closes it.
+            // While writes are enabled, any key disables them.
             self.diagnostic &= !diag::DRWE;
             self.keys = 0;
         }
@@ -155,13 +157,14 @@ impl<A: GuestAddressSpace> Lsi<A> {
             return;
         }
         let writable = diag::RESET_HISTORY | diag::RW_ENABLE | diag::DISABLE_ARM | diag::MEM_ENABLE;
-        // The history can only be cleared.
+        // Writes can clear the reset history, but not set it.
         let history = self.diagnostic & value & diag::RESET_HISTORY;
         self.diagnostic = value & writable & !diag::RESET_HISTORY | history | diag::DRWE;
     }
 
-    /// Drop everything: requests in flight end without a reply. The controller is in the state RESET, and takes no request, until the
-    /// disks have done with them and so with guest memory; a driver waits for READY (MPI 1.5, message unit reset).
+    /// Message unit reset: requests in flight end without a reply. The controller is in the state RESET, and takes no
+    /// requests, until the disks have completed all requests and so no longer access guest memory. A driver waits for
+    /// READY (MPI 1.5, message unit reset).
     fn message_unit_reset(&mut self) {
         tracing::debug!(in_flight = self.bus.in_flight(), "LSI message unit reset");
         self.bus.reset_all();
@@ -173,7 +176,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.port.reset();
         self.handshake = Handshake::new();
         self.event_context = None;
-        // Parameters of IOC INIT.
+        // Parameters of IOC INIT, back to their defaults.
         self.reply_frame_size = REPLY_FRAME as u16;
         (self.mfa_high, self.sense_high) = (0, 0);
         self.more = false;
@@ -182,7 +185,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.finish_reset();
     }
 
-    /// A reset is over when the disks have done with all requests.
+    /// Complete a reset if the disks have completed all requests.
     pub(super) fn finish_reset(&mut self) {
         if self.state != IocState::Reset {
             return;
@@ -193,7 +196,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
         self.stats.completions += u64::from(self.in_flight.count());
         self.in_flight.clear();
-        // Requests that came since are lost.
+        // Requests that were posted during the reset are lost.
         self.port.empty();
         self.frames_refused = false;
         self.state = IocState::Ready;
@@ -201,7 +204,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.update_line();
     }
 
-    /// Nothing works any more until the guest resets the controller.
+    /// Enter the state FAULT: no requests are processed until the guest resets the controller.
     #[cold]
     pub(super) fn enter_fault(&mut self, code: u16) {
         if self.state != IocState::Fault {
@@ -218,21 +221,22 @@ where
     A::T: Send,
 {
     fn config_read(&mut self, offset: u16, data: &mut [u8]) {
-        // The status register tells whether the line is asserted.
+        // Update the line first: the status register has a bit for it.
         self.update_line();
         self.function.config_read(offset, data);
     }
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
-        // Reads of the reply FIFO may have lowered it while messages were in use.
+        // While MSI was enabled, reads of the reply FIFO may have deasserted the interrupt without an update of the
+        // line.
         self.update_line();
         match self.function.config_write(offset, data) {
             BusMaster::Same => {}
-            // No access to memory from here on: completions are posted when bus mastering is enabled again.
+            // From here on guest memory is not accessed. Completions are posted when bus mastering is enabled again.
             BusMaster::Off => self.bus.drain(),
             BusMaster::On => {
                 self.more = true;
-                // An interrupt that was asserted without bus mastering is signalled now.
+                // An interrupt that was asserted while bus mastering was off is signaled now.
                 let asserted = self.port.asserted();
                 self.signal(asserted);
             }
@@ -258,7 +262,7 @@ where
     }
 
     fn doorbells(&self) -> &[Doorbell] {
-        // The request FIFO is no doorbell: what is written to it counts.
+        // The request FIFO is not a doorbell, because the written values matter.
         &[]
     }
 
@@ -268,7 +272,7 @@ where
 
     fn posted_registers(&self) -> Option<PostedRegisters> {
         let [_, bar] = REGISTER_BARS;
-        // Request FIFO and reply free FIFO, which is the write side of the reply FIFO.
+        // The request FIFO, and the reply free FIFO (the write side of the reply FIFO).
         Some(PostedRegisters { bar, offset: reg::REQUEST_FIFO, len: 8 })
     }
 }
@@ -297,12 +301,12 @@ where
     fn before_sleep(&mut self, now: Time) -> Sleep {
         self.port.set_asleep(self.in_flight.count() == 0);
         let requests = self.port.has_requests() && self.can_fetch() && !self.frames_refused;
-        if self.more || requests || self.bus.end_lost() {
+        if self.more || requests || self.bus.fail_lost() {
             return Sleep::No;
         }
         let starved = !self.late_replies.is_empty() && self.state != IocState::Fault;
         let deadlines = [self.moderator.deadline(), self.retry.deadline(starved, now)];
-        // Without bus mastering there is nothing that could be done then.
+        // Without bus mastering, the deadlines would have no effect.
         let deadlines = deadlines.map(|deadline| deadline.filter(|_| self.function.bus_master()));
         deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
     }
@@ -321,7 +325,7 @@ where
     fn quiesce(&mut self, now: Time) {
         self.bus.drain();
         self.complete(now);
-        // What was taken from the FIFO is done, too.
+        // Also complete the requests of the backlog, which were taken from the FIFO already.
         while self.can_start() && self.start_backlog(now) {
             self.bus.drain();
             self.complete(now);
@@ -334,7 +338,7 @@ where
 
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
         self.complete(now);
-        // Their replies.
+        // Replies to requests in flight go to these frames.
         let in_frames =
             self.function.bus_master() && self.in_flight.count() > 0 && self.has_frames_in(ranges);
         in_frames || self.memory_in_use().meets(self.dma.users_of(ranges))

@@ -1,29 +1,31 @@
-//! Bounded FIFOs of 32-bit words between the virtual CPUs and the I/O thread. Neither side ever waits for the other.
+//! Bounded lock-free FIFOs of 32-bit words between the virtual CPUs and the I/O thread.
 //!
-//! One side of each FIFO is the I/O thread alone, and needs no locked instruction: [`Inbound`] has one reader, [`Outbound`] one
-//! writer. Positions count all words ever put in, so none comes again.
+//! On one side of each FIFO there is only the I/O thread, which needs no locked instruction: it is the only reader of
+//! [`Inbound`], and the only writer of [`Outbound`]. Positions count all words that were ever pushed, so a position is
+//! never reused.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// On a cache line of its own: what one side writes does not take the line of what the other side writes.
+/// A position on its own cache line, so that writers and readers do not share a line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Position(AtomicU64);
 
-/// Words that any thread puts in, and one thread takes out.
+/// A FIFO with any number of writing threads and one reading thread.
 #[derive(Debug)]
 pub(super) struct Inbound {
-    /// By position: the word, and above it how often the slot has been filled, one time more for each round.
+    /// The word, with the round in the upper half. The round is 1 for the first time that a slot is filled, and then
+    /// increases by 1.
     slots: Box<[AtomicU64]>,
     tail: Position,
     head: Position,
-    /// Words at positions before this one are dropped. Only the reader accesses it.
+    /// Words before this position are dropped. Only the reader accesses it.
     valid_from: AtomicU64,
 }
 
 impl Inbound {
-    /// For so many words; a power of two.
+    /// A FIFO of `capacity` words; a power of two.
     pub(super) fn new(capacity: usize) -> Self {
         debug_assert!(capacity.is_power_of_two());
         let slots = (0..capacity).map(|_| AtomicU64::new(0)).collect();
@@ -36,24 +38,25 @@ impl Inbound {
         self.slots.get(position as usize & (self.slots.len() - 1))
     }
 
-    /// What stands above the word in a slot that was filled at this position.
+    /// The round of the slot at this position.
     #[inline]
     const fn round(&self, position: u64) -> u64 {
         (position >> self.slots.len().trailing_zeros()).wrapping_add(1) & 0xffff_ffff
     }
 
-    /// Put a word in. `false`: the FIFO is full. It is in the total order of sequentially consistent operations.
+    /// Push a word; `false` if the FIFO is full. The push is in the total order of sequentially consistent operations.
     #[inline]
     pub(super) fn push(&self, word: u32) -> bool {
         self.claim().is_some_and(|position| self.fill(position, word))
     }
 
-    /// Reserve the next position. `None`: the FIFO is full.
+    /// Reserve the next position; `None` if the FIFO is full.
     #[inline]
     fn claim(&self) -> Option<u64> {
         let mut tail = self.tail.0.load(Relaxed);
         loop {
-            // The reader is behind the tail; where it seems to be ahead, the tail was read too early.
+            // The head is never ahead of the tail. If it seems to be, the tail was read before other threads moved
+            // both.
             if tail.wrapping_sub(self.head.0.load(Acquire)) >= self.slots.len() as u64 {
                 let now = self.tail.0.load(Relaxed);
                 if now == tail {
@@ -76,10 +79,10 @@ impl Inbound {
         true
     }
 
-    /// Take the next word out. Only for the one thread that does.
+    /// Pop the next word. Only the reading thread may call this.
     #[inline]
     pub(super) fn pop(&self) -> Option<u32> {
-        // At most as many rounds as there are slots: those that `empty` found claimed.
+        // Skips at most one FIFO of words: those before `valid_from`.
         loop {
             let head = self.head.0.load(Relaxed);
             let filled = self.slot(head)?.load(SeqCst);
@@ -93,8 +96,8 @@ impl Inbound {
         }
     }
 
-    /// Drop all words whose positions are claimed so far: one whose slot is not filled yet is dropped when it is. Only for the thread that
-    /// takes words out.
+    /// Drop all words whose positions are claimed by now, including words whose slot is filled later. Only the reading
+    /// thread may call this.
     pub(super) fn empty(&self) {
         let end = self.tail.0.load(Relaxed);
         self.valid_from.store(end, Relaxed);
@@ -106,14 +109,14 @@ impl Inbound {
         self.head.0.store(head, Release);
     }
 
-    /// Whether there is nothing to take out. Only for the one thread that does.
+    /// Whether there is no word to pop. Only the reading thread may call this.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head.0.load(Relaxed);
         self.slot(head).is_none_or(|slot| slot.load(SeqCst) >> 32 != self.round(head))
     }
 
-    /// Words in it, those included that are just being put in.
+    /// Number of claimed positions, including words that are being written.
     #[inline]
     pub(super) fn len(&self) -> usize {
         let head = self.head.0.load(Relaxed);
@@ -121,7 +124,7 @@ impl Inbound {
     }
 }
 
-/// Words that one thread puts in, and any thread takes out.
+/// A FIFO with one writing thread and any number of reading threads.
 #[derive(Debug)]
 pub(super) struct Outbound {
     slots: Box<[AtomicU32]>,
@@ -130,7 +133,7 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    /// For so many words; a power of two.
+    /// A FIFO of `capacity` words; a power of two.
     pub(super) fn new(capacity: usize) -> Self {
         debug_assert!(capacity.is_power_of_two());
         let slots = (0..capacity).map(|_| AtomicU32::new(0)).collect();
@@ -146,11 +149,11 @@ impl Outbound {
         self.slots.get(position as usize & (self.slots.len() - 1))
     }
 
-    /// Put a word in. `false`: the FIFO is full. Only for the one thread that does.
+    /// Push a word; `false` if the FIFO is full. Only the writing thread may call this.
     #[inline]
     pub(super) fn push(&self, word: u32) -> bool {
         let tail = self.tail.0.load(Relaxed);
-        // Acquire: who took the slot's last word has read it before.
+        // Acquire: the thread that moved the head has read the slot before.
         if tail.wrapping_sub(self.head.0.load(Acquire)) >= self.slots.len() as u64 {
             return false;
         }
@@ -160,7 +163,7 @@ impl Outbound {
         true
     }
 
-    /// Take the next word out.
+    /// Pop the next word.
     #[inline]
     pub(super) fn pop(&self) -> Option<u32> {
         let mut head = self.head.0.load(Acquire);
@@ -168,7 +171,7 @@ impl Outbound {
             if head >= self.tail.0.load(Acquire) {
                 return None;
             }
-            // It is not overwritten before the head has passed it, and then the exchange fails.
+            // The slot is overwritten only after the head has passed it, and then the exchange fails.
             let word = self.slot(head)?.load(Relaxed);
             match self.head.0.compare_exchange_weak(head, head + 1, AcqRel, Acquire) {
                 Ok(_) => return Some(word),
@@ -182,7 +185,7 @@ impl Outbound {
         self.len() == 0
     }
 
-    /// Words in it.
+    /// Number of words.
     #[inline]
     pub(super) fn len(&self) -> usize {
         let head = self.head.0.load(Acquire);
@@ -199,7 +202,7 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// Both FIFOs, used by one thread, are queues of their capacity.
+    /// With a single thread, both FIFOs behave as bounded queues.
     #[test]
     fn words_come_out_as_they_went_in() {
         let mut random = Random(0x1fd5_0b17);
@@ -207,7 +210,7 @@ mod tests {
         let mut model = VecDeque::new();
         let (mut full, mut empty) = (0, 0);
         for word in 0..20_000u32 {
-            // Now more is put in, now more is taken out.
+            // Alternate between mostly pushing and mostly popping.
             let filling = word / 16 % 2 == 0;
             if random.below(4) < if filling { 3 } else { 1 } {
                 let free = model.len() < 8;
@@ -227,7 +230,7 @@ mod tests {
         assert!(full > 100 && empty > 100, "{full} times full, {empty} times empty");
     }
 
-    /// A virtual CPU has claimed a slot when another one has the controller reset: what it then puts there came before the reset.
+    /// A virtual CPU has claimed a slot before another one resets the controller: its word is dropped, too.
     #[test]
     fn a_word_whose_slot_was_claimed_before_is_dropped_with_the_others() {
         let fifo = Inbound::new(8);
@@ -236,7 +239,7 @@ mod tests {
             let (first, second) = (fifo.claim().unwrap(), fifo.claim().unwrap());
             fifo.empty();
             assert_eq!(fifo.pop(), None, "round {round}");
-            // This one came after.
+            // This word is pushed after the reset.
             assert!(fifo.push(2));
             assert!(fifo.fill(second, 3));
             assert_eq!(fifo.pop(), None, "round {round}: words come out in their order");
@@ -249,7 +252,7 @@ mod tests {
     const WORDS: u32 = 100_000;
     const THREADS: u32 = 3;
 
-    /// Of each writer, the reader gets all words in their order.
+    /// The reader gets the words of each writer in order.
     #[test]
     fn many_writers_and_one_reader() {
         let fifo = Inbound::new(16);
@@ -283,7 +286,7 @@ mod tests {
         assert!(fifo.is_empty());
     }
 
-    /// Each word goes to one reader, and each reader gets later ones later.
+    /// Each word goes to exactly one reader, and each reader gets its words in order.
     #[test]
     fn one_writer_and_many_readers() {
         let fifo = Outbound::new(16);

@@ -1,26 +1,27 @@
-//! The doorbell handshake: a request comes dword by dword, the reply goes half-word by half-word.
+//! The doorbell handshake: the host writes a request dword by dword, and reads the reply half-word by half-word.
 //!
-//! Host and IOC take turns through the doorbell register and bit 0 of the interrupt status. All writes are handled at
-//! once, so the "not yet taken" bit of the status is never seen set.
+//! Host and IOC alternate by the doorbell register and bit 0 of the interrupt status. Each write is processed at once,
+//! so the status bit "doorbell write not yet taken" is never set.
 
 use super::spec::doorbell;
 
-/// Longest request that can be handed over, in dwords.
+/// Maximum length of a request in dwords.
 const MAX_REQUEST: usize = 32;
-/// Longest reply, in half-words: `MsgLength` is one byte of dwords, and no inline reply is above 64 dwords.
+/// Maximum length of a reply in half-words: `MsgLength` counts dwords in one byte, and no handshake reply is above 64
+/// dwords.
 const MAX_REPLY: usize = 128;
 
-/// Where the exchange stands.
+/// State of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// Collecting the request: dwords still to come.
+    /// The host writes the request; number of its dwords.
     Request {
         expected: u8,
     },
-    /// Handing out the reply.
+    /// The host reads the reply.
     Reply,
-    /// The last half-word was taken: one more interrupt tells the host that the IOC is done.
+    /// The host has read the last half-word. One more interrupt tells it that the IOC is done.
     Closing,
 }
 
@@ -33,7 +34,7 @@ pub(super) enum Progress {
     Request,
 }
 
-/// A handshake.
+/// A doorbell handshake.
 #[derive(Debug)]
 pub(super) struct Handshake {
     phase: Phase,
@@ -42,7 +43,7 @@ pub(super) struct Handshake {
     reply: [u16; MAX_REPLY],
     reply_len: u8,
     sent: u8,
-    /// The half-word in the register was read since the host last acknowledged an interrupt.
+    /// The host has read the current half-word since it last acknowledged an interrupt.
     seen: bool,
     /// Bit 0 of the interrupt status.
     interrupt: bool,
@@ -67,12 +68,12 @@ impl Handshake {
         self.interrupt
     }
 
-    /// Whether dwords written to the doorbell belong to a request.
+    /// Whether doorbell writes are dwords of a request.
     pub(super) const fn collecting(&self) -> bool {
         matches!(self.phase, Phase::Request { .. })
     }
 
-    /// The host announces a request of `dwords`. One that cannot be is ignored: the host times out and resets.
+    /// Start a request of `dwords`. An invalid length is ignored: the host times out and resets the controller.
     pub(super) fn begin(&mut self, dwords: u8) {
         *self = Self::new();
         if dwords == 0 || usize::from(dwords) > MAX_REQUEST {
@@ -82,7 +83,7 @@ impl Handshake {
         self.interrupt = true;
     }
 
-    /// The host writes the next dword of the request.
+    /// Add the next dword of the request.
     pub(super) fn push(&mut self, value: u32) -> Progress {
         let Phase::Request { expected } = self.phase else { return Progress::Wait };
         if self.received >= expected {
@@ -93,7 +94,7 @@ impl Handshake {
         if self.received == expected { Progress::Request } else { Progress::Wait }
     }
 
-    /// The request as bytes in memory order.
+    /// Copy the request to `bytes` in memory order; returns its length.
     pub(super) fn request(&self, bytes: &mut [u8; MAX_REQUEST * 4]) -> usize {
         for (dword, chunk) in self.request.iter().zip(bytes.chunks_exact_mut(4)) {
             chunk.copy_from_slice(&dword.to_le_bytes());
@@ -101,7 +102,7 @@ impl Handshake {
         usize::from(self.received) * 4
     }
 
-    /// The reply to the request; its third byte is its length in dwords, as the host expects.
+    /// Start the reply. Its third byte is its length in dwords, as the host expects.
     pub(super) fn reply(&mut self, bytes: &[u8]) {
         let words = bytes.chunks_exact(2).take(MAX_REPLY);
         self.reply_len = words.len() as u8;
@@ -114,14 +115,14 @@ impl Handshake {
         self.interrupt = true;
     }
 
-    /// The request has no inline reply (task management): one interrupt tells that it was taken.
+    /// The request has no handshake reply (task management). One interrupt tells the host that the request was taken.
     pub(super) fn no_reply(&mut self) {
         self.phase = Phase::Closing;
         self.interrupt = true;
     }
 
-    /// The doorbell's lower half and the in-use bit, while a handshake is under way. A host that reads on without an
-    /// acknowledgement gets the next half-word: SeaBIOS acknowledges the whole reply at once.
+    /// The lower half of the doorbell register, with the in-use bit during a handshake. A host that reads again without
+    /// an acknowledgement gets the next half-word: SeaBIOS reads the whole reply before it acknowledges.
     pub(super) fn read(&mut self) -> u32 {
         match self.phase {
             Phase::Idle => 0,
@@ -133,12 +134,12 @@ impl Handshake {
                 self.seen = true;
                 doorbell::USED | u32::from(self.reply[usize::from(self.sent)])
             }
-            // The in-use bit is clear once the host has read the whole reply.
+            // The in-use bit is cleared when the host has read the whole reply.
             Phase::Closing => 0,
         }
     }
 
-    /// The host writes the interrupt status: it has seen the interrupt, and the half-word if there was one.
+    /// The host has acknowledged the interrupt by writing the interrupt status, and thereby the current half-word.
     pub(super) fn acknowledge(&mut self) {
         if !self.interrupt {
             return;
@@ -163,7 +164,7 @@ impl Handshake {
 mod tests {
     use super::*;
 
-    /// The host's side, as the drivers do it.
+    /// The host's side of a handshake, as drivers implement it.
     fn exchange(shake: &mut Handshake, request: &[u32], reply: &[u8]) -> Vec<u16> {
         shake.begin(request.len() as u8);
         assert!(shake.interrupt());
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(&bytes[..8], &[1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
-    /// As SeaBIOS has it (`src/hw/mpt-scsi.c`).
+    /// As SeaBIOS does (`src/hw/mpt-scsi.c`).
     #[test]
     fn a_reply_can_be_read_at_once() {
         let mut shake = Handshake::new();

@@ -12,10 +12,11 @@ use crate::kind::AdapterKind;
 use crate::scsi::{Address, AttachError, LogicalUnit};
 use crate::time::Time;
 
-/// Replies that wait for frames before events are dropped: a guest that reads none of them scans for disks when it does.
+/// Maximum number of replies that wait for frames before events are dropped. A guest that reads no events has to scan
+/// for disks.
 const MAX_LATE_EVENTS: usize = 64;
 
-/// A SAS controller reports it by an event. Parallel SCSI has no such event: the guest must scan for the unit.
+/// A SAS controller reports hot-plug by events. Parallel SCSI has no such event: the guest must scan for the unit.
 impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
         if !self.personality.has_target(address.target) {
@@ -47,7 +48,7 @@ impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
 impl<A: GuestAddressSpace> Lsi<A> {
     fn announce(&mut self, target: u8, added: bool) {
         let others = self.bus.addresses().filter(|address| address.target == target).count();
-        // The device comes with its first unit and goes with its last.
+        // The device appears with its first unit, and disappears with its last.
         let changed = others == usize::from(added);
         if self.personality != Personality::Sas1068 || target >= PHYS || !changed {
             return;
@@ -92,7 +93,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             function: function::EVENT_NOTIFICATION,
             reserved: [0; 2],
             ack_required: 0,
-            // Without it the guest would free the request that switched events on.
+            // Without this flag, the guest would free the request that enabled the events.
             msg_flags: event::MSGFLAGS_CONTINUATION_REPLY,
             msg_context: context.into(),
             reserved2: [0; 2],

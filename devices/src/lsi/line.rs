@@ -1,10 +1,10 @@
-//! The INTx line as virtual CPUs see it.
+//! The INTx line, as shared between the device's thread and the virtual CPUs.
 //!
-//! The device's thread raises the line. The read that takes the last reply out of the reply FIFO lowers it, on the thread of the virtual CPU that
-//! reads: else each interrupt would cost two switches between threads.
+//! The device's thread asserts the line. The read that pops the last reply of the reply FIFO deasserts it, on the
+//! thread of the virtual CPU that reads. Forwarding that read would cost two thread switches for each interrupt.
 //!
-//! Whoever has changed the interrupt status brings the line to it afterwards, under one lock. So the line ends at what the last
-//! change makes of the status.
+//! A thread that changes the interrupt status afterwards updates the line under a lock. So the line matches the status
+//! after the last change.
 #![expect(
     clippy::disallowed_types,
     reason = "taken where the line changes, which costs a system call; messages take no lock"
@@ -19,9 +19,10 @@ use crate::pci::{Function, InterruptMode};
 pub(super) struct Line {
     /// The line may be asserted.
     up: AtomicBool,
-    /// The line, where others than the device's thread may lower it.
+    /// The line, if virtual CPUs may deassert it.
     shared: Option<Arc<dyn InterruptLine>>,
-    /// Held while the line is changed. True: a virtual CPU has lowered it, which the PCI function has not been told yet.
+    /// Held while the line changes. True if a virtual CPU has deasserted the line, and the PCI function does not know
+    /// yet.
     lowered: Mutex<bool>,
 }
 
@@ -30,13 +31,13 @@ impl Line {
         Self { up: AtomicBool::new(false), shared, lowered: Mutex::new(false) }
     }
 
-    /// Whether only the device's thread can lower the line, and it may be asserted.
+    /// Whether the line may be asserted, and only the device's thread can deassert it.
     pub(super) fn needs_owner(&self) -> bool {
         self.shared.is_none() && self.up.load(Ordering::Acquire)
     }
 
-    /// On the device's thread: bring the line to the interrupt status, which is `asserted`, with replies `pending`. True: that asserted
-    /// the line.
+    /// Called on the device's thread: set the line to the interrupt status `asserted`; `pending` tells whether there
+    /// are replies. Returns whether that asserted the line.
     pub(super) fn update(
         &self,
         function: &mut Function,
@@ -50,19 +51,20 @@ impl Line {
         if std::mem::take(&mut *lowered) {
             function.set_line(false);
         }
-        // Before the status is read: a virtual CPU that takes the last reply meanwhile waits for the lock, and lowers the line then.
+        // Set before the status is read: a virtual CPU that pops the last reply in the meantime waits for the lock, and
+        // then deasserts the line.
         let was_up = self.up.swap(true, Ordering::Relaxed);
-        // Pairs with the fence in `settle`.
+        // Pairs with the fence in `lower_if_idle`.
         fence(Ordering::SeqCst);
-        // With a read of the FIFO between its two checks, the status is 0 for a moment although replies are there.
+        // During a read of the FIFO, between its two checks, the status may be 0 although there are replies.
         let asserted = asserted() || was_up && pending();
         let raised = function.set_line(asserted);
         self.up.store(asserted && function.mode() == InterruptMode::Intx, Ordering::Release);
         raised
     }
 
-    /// On a virtual CPU's thread, after it has taken a reply: lower the line if nothing is `pending`.
-    pub(super) fn settle(&self, pending: impl Fn() -> bool) {
+    /// Called on a virtual CPU's thread after it has popped a reply: deassert the line if nothing is `pending`.
+    pub(super) fn lower_if_idle(&self, pending: impl Fn() -> bool) {
         let Some(shared) = &self.shared else { return };
         // Pairs with the fence in `update`.
         fence(Ordering::SeqCst);
@@ -94,13 +96,13 @@ mod tests {
     fn only_the_last_reply_lowers_a_line_that_is_up() {
         let out = Arc::new(Counted(AtomicBool::new(false)));
         let line = Line::new(Some(out.clone()));
-        line.settle(|| false);
+        line.lower_if_idle(|| false);
         assert!(!out.0.load(Ordering::Relaxed), "it is down");
         line.up.store(true, Ordering::Relaxed);
-        line.settle(|| true);
+        line.lower_if_idle(|| true);
         assert!(!out.0.load(Ordering::Relaxed), "there is more to read");
         assert!(!line.needs_owner());
-        line.settle(|| false);
+        line.lower_if_idle(|| false);
         assert!(out.0.load(Ordering::Relaxed));
     }
 }

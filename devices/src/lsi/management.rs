@@ -1,9 +1,9 @@
-//! Task management whose reply waits.
+//! Task management requests whose reply is delayed.
 
 use super::spec::TaskMgmtReply;
 use crate::scsi::Address;
 
-/// What task management is about.
+/// The units that a task management request applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Unit(Address),
@@ -21,16 +21,16 @@ impl Scope {
     }
 }
 
-/// What a reply waits for.
+/// The event that a reply waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitsFor {
-    /// The end of a task that is aborted.
+    /// The end of a task that is being aborted.
     Task(u32),
-    /// The disks of units that are reset: they may still read and write guest memory.
+    /// The reset of units: their disks may still access guest memory.
     Units(Scope),
 }
 
-/// Task management whose reply waits. The virtual CPU that asked does not.
+/// A task management request whose reply is delayed. The virtual CPU that posted it does not wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Management {
     pub(super) waits_for: WaitsFor,

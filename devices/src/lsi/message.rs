@@ -1,4 +1,4 @@
-//! Every function but SCSI I/O and task management: facts, initialisation, events, configuration pages.
+//! All functions except SCSI I/O and task management: facts, initialization, events, configuration pages.
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -15,16 +15,16 @@ use super::spec::{
 };
 use crate::dma::Access;
 
-/// Credits at the least: Linux keeps ten of them for itself.
+/// Minimum number of credits: Linux reserves ten of them.
 const LEAST_CREDITS: usize = 32;
 
-/// The start of a request as its structure; `None`: it is too short.
+/// The start of a request as a structure; `None` if the request is too short.
 pub(super) fn parse<T: FromBytes + KnownLayout + Immutable + Copy>(frame: &[u8]) -> Option<T> {
     T::read_from_prefix(frame).ok().map(|(value, _)| value)
 }
 
 impl<A: GuestAddressSpace> Lsi<A> {
-    /// Answer a request that came by handshake (`frame` is as long as it was announced) or by FIFO.
+    /// Answer a request from the handshake (`frame` has the announced length) or from the FIFO.
     pub(super) fn answer(&mut self, frame: &[u8]) -> Reply {
         let Some(header) = parse::<Header>(frame) else {
             return Reply::default_to(&Header::default(), ioc_status::INVALID_FIELD);
@@ -43,7 +43,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             function::PORT_ENABLE | function::EVENT_ACK => Reply::default_to(&header, ioc_status::SUCCESS),
             function::EVENT_NOTIFICATION => self.event_notification(&header),
             function::CONFIG => self.config(&header, frame),
-            // Links are reset and devices forgotten at once: there is nothing behind them.
+            // Link resets and device removals complete at once, because there is no hardware.
             function::SAS_IO_UNIT_CONTROL if self.personality == Personality::Sas1068 => {
                 Reply::default_to(&header, ioc_status::SUCCESS)
             }
@@ -65,8 +65,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
         })
     }
 
-    /// Requests that the guest may have posted at a time. As many as there are tasks, so that task management always finds a way past
-    /// I/O that waits for one; but drivers want a few for themselves.
+    /// Number of requests that the guest may post at a time: the number of task numbers, so that task management is not
+    /// stuck behind I/O that waits for a task number; but at least a few, which drivers need.
     fn credits(&self) -> u16 {
         self.in_flight.limit().clamp(LEAST_CREDITS, REQUEST_CREDITS) as u16
     }
@@ -97,7 +97,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
             return Reply::default_to(header, ioc_status::INVALID_STATE);
         }
         self.who_init = init.who_init;
-        // What does not fit into a frame is cut: SeaBIOS, which only looks whether there is a reply, has frames of 4 bytes.
+        // Replies are truncated to this size. SeaBIOS has frames of 4 bytes, because it only checks whether there is a
+        // reply.
         self.reply_frame_size = init.reply_frame_size.get();
         self.mfa_high = u64::from(init.host_mfa_high_addr.get()) << 32;
         self.sense_high = u64::from(init.sense_buffer_high_addr.get()) << 32;
@@ -107,7 +108,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 
     fn event_notification(&mut self, header: &Header) -> Reply {
-        // The reply to the switch has no event: 7 dwords and no data.
+        // The reply that confirms the switch has no event data: 7 dwords.
         let on = header.by_function[0] != 0;
         self.event_context = on.then_some(header.msg_context.get());
         Reply::with_len(&Header { by_function: [0; 2], ..*header }, ioc_status::SUCCESS, 28)
@@ -171,13 +172,13 @@ impl<A: GuestAddressSpace> Lsi<A> {
         Ok(page)
     }
 
-    /// The targets that have a unit.
+    /// The targets with at least one unit.
     fn attached(&self) -> Attached {
         let bit = |target: u8| 1u32.checked_shl(target.into()).unwrap_or(0);
         Attached(self.bus.addresses().fold(0, |bits, address| bits | bit(address.target)))
     }
 
-    /// Map the page's buffer: as much of `len` as the request's element gives.
+    /// Map the page's buffer: `len` bytes, or fewer if the request's element is shorter.
     fn map_config(&mut self, frame: &[u8], len: usize, access: Access) -> Result<(), u16> {
         let at = size_of::<ConfigRequest>();
         let head = frame.get(at..at + 4).ok_or(ioc_status::INVALID_SGL)?;
@@ -186,7 +187,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             .map_err(|_| ioc_status::INVALID_SGL)
     }
 
-    /// Translate the first `wanted` bytes of a list into `self.bufs`.
+    /// Translate the first `wanted` bytes of a scatter-gather list into `self.bufs`.
     pub(super) fn map_list(
         &mut self,
         frame: &[u8],
@@ -196,7 +197,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     ) -> Result<(), SglError> {
         let Self { dma, bufs, segment, .. } = self;
         bufs.clear();
-        // Both closures need the same memory, one after the other.
+        // Both closures borrow `dma`, but never at the same time.
         let dma = std::cell::RefCell::new(dma);
         sgl::walk(
             frame,

@@ -1,18 +1,18 @@
-//! LSI Logic's Fusion-MPT controllers, as the drivers of Linux, FreeBSD and Windows know them.
+//! LSI Logic's Fusion-MPT controllers, for the drivers of Linux, FreeBSD and Windows.
 //!
-//! Requests are message frames in guest memory whose addresses the guest writes to a FIFO; a clean SCSI I/O is answered
-//! with its context alone, everything else with a reply frame.
+//! Requests are message frames in guest memory, whose addresses the guest writes to a FIFO. A successful SCSI I/O is
+//! completed by its context alone (a context reply). Everything else is completed by a reply frame (an address reply).
 //! - `spec`: registers and messages,
-//! - `port`: the registers touched for each I/O, shared with the virtual CPUs, and `fifo`: the FIFOs behind them,
+//! - `port`: the registers that each I/O uses, shared with the virtual CPUs; `fifo`: the FIFOs behind them,
 //! - `line`: the INTx line, shared in the same way,
-//! - `handshake`: the exchange over the doorbell by which the first messages pass,
-//! - `personality`, `pages`: what the controller says of itself,
+//! - `handshake`: the doorbell handshake, by which the first messages are exchanged,
+//! - `personality`, `pages`: the properties that the controller reports,
 //! - `sgl`: scatter-gather lists,
-//! - `message`: every function but the two for SCSI,
-//! - `scsi_io`, `task`: SCSI I/O and task management; `pending`, `management`: what is kept of each until its reply,
-//! - `reply`: what goes into a reply frame,
+//! - `message`: all functions except the two for SCSI,
+//! - `scsi_io`, `task`: SCSI I/O and task management; `pending`, `management`: their state until the reply,
+//! - `reply`: the content of reply frames,
 //! - `hotplug`: hot-plug, and the events that report it,
-//! - `device`: register space, states, and the contract with the owner.
+//! - `device`: register space, controller states, and the interfaces for PCI and I/O thread.
 
 mod device;
 mod fifo;
@@ -58,14 +58,14 @@ use crate::pci::{Function, LayoutError};
 use crate::retry::Retry;
 use crate::scsi::{Bus, TaskEnd};
 
-/// How an adapter is made.
+/// Options of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The controller that it emulates.
+    /// The emulated controller.
     pub personality: Personality,
     /// Interrupt moderation.
     pub coalescing: Coalescing,
-    /// SCSI I/Os in flight at the most; the bus must have been made for at least as many. Further requests wait.
+    /// Maximum number of SCSI I/Os in flight. The bus must be made for at least as many. Further requests wait.
     pub tasks: u32,
 }
 
@@ -77,9 +77,10 @@ impl Default for Config {
 
 /// An LSI Logic adapter.
 ///
-/// Base address register 0 is I/O ports, 1 the same registers in memory, 3 diagnostic memory.
+/// BAR 0 has the registers as I/O ports, BAR 1 the same registers in memory, BAR 3 is diagnostic memory.
 pub struct Lsi<A: GuestAddressSpace> {
-    /// First, so that it is dropped first: requests in flight are waited for while `dma` still keeps their memory.
+    /// The first field, so dropped first: its drop waits for the requests in flight while `dma` still holds their
+    /// memory.
     bus: Bus,
     dma: Dma<A>,
     function: Function,
@@ -87,45 +88,46 @@ pub struct Lsi<A: GuestAddressSpace> {
     personality: Personality,
     port: Arc<Port>,
     state: IocState,
-    /// With [`IocState::Fault`].
+    /// The fault code, in the state [`IocState::Fault`].
     fault: u16,
     who_init: u8,
     handshake: Handshake,
-    /// Keys of the write sequence that came in order.
+    /// Number of keys of the write sequence that were written in order.
     keys: usize,
     diagnostic: u32,
     pages: Pages,
-    /// From IOC INIT: bytes of a reply frame, upper halves of frame and sense addresses.
+    /// Parameters of IOC INIT: reply frame size in bytes, upper halves of frame and sense addresses.
     reply_frame_size: u16,
     mfa_high: u64,
     sense_high: u64,
-    /// Context for asynchronous events, where they are on.
+    /// Context of asynchronous events, if the guest has enabled them.
     event_context: Option<u32>,
     /// SCSI I/Os in flight, by task number.
     in_flight: InFlight<Pending>,
-    /// SCSI I/Os that are taken from the FIFO and have no task number yet, with the places of their frames: no more than there
-    /// are credits.
+    /// SCSI I/Os that were taken from the FIFO and wait for a task number, with the addresses of their frames. At most
+    /// as many as there are credits.
     backlog: Backlog<(u32, Pending)>,
-    /// Task management that waits for the end of tasks.
+    /// Task management that waits for tasks or resets.
     management: Vec<Management>,
-    /// Replies that found no free frame, oldest first.
+    /// Replies that wait for a free reply frame, oldest first.
     late_replies: VecDeque<Reply>,
-    /// When to try again to post what found no space.
+    /// Timer for retrying replies that wait for a free frame.
     retry: Retry,
-    /// Reply frames lie in memory that is about to be unmapped: no request is taken until it is, or the frames are gone.
+    /// Reply frames are in memory that is about to be unmapped. No requests are taken until it is unmapped, or the
+    /// frames are gone.
     frames_refused: bool,
-    /// More requests wait than were taken.
+    /// There are more requests to take.
     more: bool,
-    /// Memory for what a request needs.
+    /// Scratch memory for processing a request.
     bufs: Vec<IoBuf>,
     segment: Box<[u8; MAX_SEGMENT]>,
     ended: Vec<(u32, TaskEnd)>,
     stats: Stats,
 }
 
-/// Bytes of the two memory spaces.
+/// Size in bytes of each of the two memory spaces.
 const MEMORY_SIZE: u64 = 128 << 10;
-/// Bytes of the I/O space.
+/// Size of the I/O space in bytes.
 const IO_SIZE: u64 = 256;
 
 impl<A: GuestAddressSpace> Lsi<A> {

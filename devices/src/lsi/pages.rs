@@ -1,6 +1,6 @@
-//! Configuration pages: what the controller tells about itself, its ports and its targets (MPI 1.5, configuration
-//! messages). A page read has the same length as its header says.
-//! - here: what all controllers have; `page`: what a page is,
+//! Configuration pages: properties of the controller, its ports and its targets (MPI 1.5, configuration messages). The
+//! length of a page is the one in its header.
+//! - this file: pages that all controllers have; `page`: construction of a page,
 //! - `spi`: ports, targets and negotiation of parallel SCSI,
 //! - `sas`: phys and devices of Serial Attached SCSI, as extended pages.
 
@@ -15,7 +15,7 @@ pub(super) use self::page::{Attached, MAX_PAGE, Name, Page};
 pub(super) use sas::{PHYS, device_of};
 pub(super) use spi::{HOST_ID, TARGETS as SPI_TARGETS};
 
-/// What manufacturing page 0 says.
+/// Properties in manufacturing page 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Board {
     pub(super) chip: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct Board {
     pub(super) pci_id: u32,
 }
 
-/// What the pages are made from.
+/// The state that the pages are made from.
 #[derive(Debug)]
 pub(super) struct Pages {
     board: Board,
@@ -47,17 +47,17 @@ impl Pages {
         Self { board, transport: Transport::Sas }
     }
 
-    /// Back to what they are after power-on.
+    /// Restore the state after power-on.
     pub(super) fn reset(&mut self) {
         if let Transport::Spi(negotiation) = &mut self.transport {
             *negotiation = spi::Negotiation::default();
         }
     }
 
-    /// The page of this name, as it stands.
+    /// The page with this name, from the current state.
     ///
     /// # Errors
-    /// IOCStatus: no such type or page.
+    /// IOCStatus: there is no such type or page.
     pub(super) fn find(&self, name: Name, attached: Attached) -> Result<Page, u16> {
         match (&self.transport, name.kind) {
             (Transport::Spi(negotiation), page_type::SCSI_PORT | page_type::SCSI_DEVICE) => {
@@ -96,11 +96,11 @@ impl Pages {
         })
     }
 
-    /// Write a page. Only the requested transfer parameters have an effect; writes to other changeable pages are
-    /// taken and forgotten, for drivers disable a target when they fail.
+    /// Write a page. Only the requested transfer parameters have an effect. Writes to other changeable pages succeed
+    /// and are ignored, because drivers disable a target when such a write fails.
     ///
     /// # Errors
-    /// IOCStatus: no such page, or one that cannot be changed.
+    /// IOCStatus: there is no such page, or the page cannot be changed.
     pub(super) fn write(
         &mut self,
         action: u8,

@@ -1,17 +1,17 @@
-//! What is kept of a SCSI I/O until its reply.
+//! The state of a SCSI I/O until its reply.
 
 use super::spec::{ScsiIoReply, ScsiIoRequest};
 use crate::scsi::{Address, single_level_lun};
 
-/// Marks the address of a reply frame, shifted right by one.
+/// Marks a reply as an address reply: the frame's address, shifted right by one.
 pub(super) const ADDRESS_REPLY: u32 = 0x8000_0000;
 
-/// What is kept of a request in flight.
+/// The state of a request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) context: u32,
     pub(super) target: u8,
-    /// `None`: none that a unit could have.
+    /// `None` for a LUN that no unit can have.
     lun: Option<u16>,
     function: u8,
     cdb_length: u8,
@@ -21,7 +21,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Of this request; `sense_high`: the upper half of the address for sense data.
+    /// The state of `request`; `sense_high` is the upper half of the sense buffer's address.
     #[inline]
     pub(super) fn new(request: &ScsiIoRequest, sense_high: u64) -> Self {
         Self {
@@ -36,12 +36,12 @@ impl Pending {
         }
     }
 
-    /// The unit that it is for.
+    /// The unit that the request is for.
     pub(super) fn address(&self) -> Option<Address> {
         Some(Address { target: self.target, lun: self.lun? })
     }
 
-    /// A reply with this status and nothing moved.
+    /// A reply with this status and no data transferred.
     pub(super) fn reply(&self, status: u16) -> ScsiIoReply {
         ScsiIoReply {
             target_id: self.target,
@@ -65,9 +65,9 @@ impl Pending {
         }
     }
 
-    /// Whether the context alone may report success: its uppermost bit would else say that it is an address. The two below
-    /// it are the kind of reply (`MPI_CONTEXT_REPLY_TYPE_MASK`), which an initiator does not need; firmware (SeaBIOS) has
-    /// time stamps for contexts, and takes any other reply for a failure.
+    /// Whether a context reply may report success. Its highest bit must be 0, because 1 marks an address reply. The
+    /// next two bits are the type of reply (`MPI_CONTEXT_REPLY_TYPE_MASK`), which an initiator does not need. SeaBIOS
+    /// uses time stamps as contexts, and takes any other reply as a failure.
     pub(super) const fn has_short_reply(&self) -> bool {
         self.context & ADDRESS_REPLY == 0
     }

@@ -1,4 +1,4 @@
-//! What tells one Fusion-MPT controller from another.
+//! The differences between the emulated Fusion-MPT controllers.
 
 use super::pages::{Board, HOST_ID, PHYS, Pages, SPI_TARGETS};
 use super::port::REPLY_DEPTH;
@@ -9,16 +9,16 @@ use crate::pci::Identity;
 /// The controller that an adapter emulates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Personality {
-    /// LSI53C1030: parallel SCSI, Ultra320; `mptspi` drives it.
+    /// LSI53C1030: parallel SCSI, Ultra320. The Linux driver is `mptspi`.
     #[default]
     Spi1030,
-    /// SAS1068: a disk on each of up to eight phys; `mptsas` drives it.
+    /// SAS1068: SAS with up to eight phys, one disk on each. The Linux driver is `mptsas`.
     Sas1068,
 }
 
-/// Bytes of a request frame.
+/// Size of a request frame in bytes.
 pub(super) const REQUEST_FRAME: usize = 128;
-/// Bytes of a reply frame that the host may offer at the most.
+/// Maximum size of a reply frame in bytes.
 pub(super) const REPLY_FRAME: usize = 128;
 /// Initiator, product family 1030.
 const PRODUCT_ID_1030: u16 = 0x0102;
@@ -29,7 +29,7 @@ const PORT_TYPE_SAS: u8 = 0x30;
 const PROTOCOL_INITIATOR: u16 = 0x08;
 const MPI_VERSION_1_2: u16 = 0x0102;
 const MPI_VERSION_1_5: u16 = 0x0105;
-/// With a lower one, drivers scan for disks in an older way.
+/// With a lower version, drivers scan for disks by an older method.
 const HEADER_VERSION_1_5: u16 = 0x1300;
 
 impl Personality {
@@ -48,7 +48,7 @@ impl Personality {
         }
     }
 
-    /// Its configuration pages.
+    /// Configuration pages of the controller.
     pub(super) fn pages(self) -> Pages {
         let board = "PARADISK";
         match self {
@@ -57,13 +57,13 @@ impl Personality {
         }
     }
 
-    /// Whether a device can be there.
+    /// Whether `target` may have units.
     #[must_use]
     pub const fn has_target(self, target: u8) -> bool {
         target < self.targets() && !(matches!(self, Self::Spi1030) && target == HOST_ID)
     }
 
-    /// Targets on the bus, the host's own identifier among them.
+    /// Number of targets on the bus, including the host's own identifier.
     pub(super) const fn targets(self) -> u8 {
         match self {
             Self::Spi1030 => SPI_TARGETS as u8,
@@ -71,7 +71,7 @@ impl Personality {
         }
     }
 
-    /// What IOC FACTS tells apart from the state.
+    /// The constant fields of IOC FACTS.
     pub(super) fn ioc_facts(self) -> IocFactsReply {
         let (msg_version, header_version, product_id) = match self {
             Self::Spi1030 => (MPI_VERSION_1_2, 0, PRODUCT_ID_1030),
@@ -93,11 +93,11 @@ impl Personality {
         }
     }
 
-    /// What PORT FACTS tells.
+    /// The constant fields of PORT FACTS.
     pub(super) fn port_facts(self) -> PortFactsReply {
         let (port_type, port_scsi_id) = match self {
             Self::Spi1030 => (PORT_TYPE_SCSI, HOST_ID),
-            // Drivers take the number of devices from here.
+            // Drivers read the number of devices from this field.
             Self::Sas1068 => (PORT_TYPE_SAS, PHYS),
         };
         PortFactsReply {

@@ -1,8 +1,8 @@
-//! The registers that are touched for each I/O: request FIFO, reply FIFOs, interrupt status and mask.
+//! The registers that each I/O uses: request FIFO, reply FIFOs, interrupt status and mask.
 //!
-//! They are shared between the virtual CPUs, which read and write them, and the I/O thread, which empties the request
-//! FIFO and fills the reply FIFO. So an access is answered where it happens, and only what needs the controller's
-//! state machine is forwarded to the I/O thread.
+//! The virtual CPUs read and write the registers. The I/O thread empties the request FIFO and fills the reply FIFO. So
+//! accesses are handled on the virtual CPU's thread; only those that need the controller's state machine are forwarded
+//! to the I/O thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -14,10 +14,10 @@ use crate::device::{FastRegisters, FastWrite};
 use crate::interrupt::InterruptLine;
 use crate::pci::Function;
 
-/// Requests that may be posted: `GlobalCredits` at the most.
+/// Maximum number of requests that may be posted (limit of `GlobalCredits`).
 pub(super) const REQUEST_CREDITS: usize = 1024;
-/// Reply frames that the free FIFO holds, and replies that the post FIFO holds: more than there are credits, so that
-/// neither can overflow while the guest keeps to them.
+/// Capacity of the reply free FIFO and of the reply post FIFO: more than there are credits, so neither overflows while
+/// the guest respects its credits.
 pub(super) const REPLY_DEPTH: usize = 2048;
 
 /// The shared registers.
@@ -25,21 +25,22 @@ pub(super) struct Port {
     requests: Inbound,
     reply_free: Inbound,
     reply_post: Outbound,
-    /// The guest was signalled for replies, and has not emptied the reply FIFO since: it reads on until it has. With entries
-    /// in the FIFO, this is bit 3 of the interrupt status; the moderator may hold it back although there are some.
+    /// The guest was signaled for replies and has not emptied the reply FIFO since; it reads until the FIFO is empty.
+    /// This flag and entries in the FIFO make up bit 3 of the interrupt status. So the moderator can hold the bit back
+    /// although there are entries.
     signalled: AtomicBool,
     /// Bit 0 of the interrupt status.
     doorbell: AtomicBool,
     mask: AtomicU32,
-    /// The I/O thread sleeps, and is to be woken for a request.
+    /// The I/O thread sleeps, and must be woken for a request.
     asleep: AtomicBool,
-    /// With no request in flight.
+    /// As `asleep`, with no request in flight.
     idle: AtomicBool,
     line: Line,
 }
 
 impl Port {
-    /// `line`: the INTx line, where virtual CPUs may lower it.
+    /// `line` is the INTx line, if virtual CPUs may deassert it.
     pub(super) fn new(line: Option<Arc<dyn InterruptLine>>) -> Self {
         Self {
             requests: Inbound::new(REQUEST_CREDITS),
@@ -54,11 +55,12 @@ impl Port {
         }
     }
 
-    /// The I/O thread is about to sleep, with nothing in flight or not; then it polls for requests once more.
+    /// The I/O thread is about to sleep; `idle` if no request is in flight. After this call it polls for requests once
+    /// more.
     pub(super) fn set_asleep(&self, idle: bool) {
         self.idle.store(idle, Ordering::Relaxed);
-        // In one total order with the request in `write`, and with the poll for requests that follows: either the request is seen
-        // there, or the flag in `write`.
+        // In one total order with the push in `write` and the following poll for requests: either the poll sees the
+        // request, or `write` sees this flag.
         self.asleep.store(true, Ordering::SeqCst);
     }
 
@@ -68,7 +70,8 @@ impl Port {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// The guest posts a request. `false`: more requests than credits; it is lost, as in the hardware.
+    /// The guest posts a request. `false`: it has posted more requests than credits, and the request is lost, as on
+    /// hardware.
     #[inline]
     pub(super) fn post_request(&self, value: u32) -> bool {
         self.requests.push(value)
@@ -79,7 +82,7 @@ impl Port {
         self.requests.pop()
     }
 
-    /// Requests posted and not taken: they are outstanding, too.
+    /// Requests that are posted and not yet taken, and so count as outstanding.
     #[inline]
     pub(super) fn waiting(&self) -> u32 {
         self.requests.len() as u32
@@ -90,7 +93,7 @@ impl Port {
         !self.requests.is_empty()
     }
 
-    /// The guest gives a reply frame. `false`: the FIFO is full; the frame is lost.
+    /// The guest provides a free reply frame. `false`: the FIFO is full, and the frame is lost.
     pub(super) fn free_reply(&self, value: u32) -> bool {
         self.reply_free.push(value)
     }
@@ -99,13 +102,15 @@ impl Port {
         self.reply_free.pop()
     }
 
-    /// Whether a free reply frame is one of these. Only for the thread that takes frames: each is taken and given back.
+    /// Whether `wanted` is true for a free reply frame. Only the thread that takes frames may call this: it takes each
+    /// frame and returns it.
     pub(super) fn any_free_frame(&self, wanted: impl Fn(u32) -> bool) -> bool {
         let mut any = false;
         for _ in 0..self.reply_free.len() {
             let Some(frame) = self.reply_free.pop() else { break };
             any |= wanted(frame);
-            // Full only where the guest has given more than there are credits: one is lost then, as ever.
+            // The FIFO can only be full if the guest has provided more frames than there are credits. Then a frame is
+            // lost, as always.
             let _ = self.reply_free.push(frame);
         }
         any
@@ -121,7 +126,7 @@ impl Port {
         !self.reply_post.is_empty()
     }
 
-    /// The guest reads the reply FIFO. Bit 3 falls with the last entry.
+    /// The guest reads the reply FIFO. Bit 3 is cleared when the last entry is read.
     #[inline]
     pub(super) fn read_reply(&self) -> u32 {
         if let Some(value) = self.reply_post.pop() {
@@ -130,12 +135,13 @@ impl Port {
             }
             return value;
         }
-        // This read is about to report an empty FIFO, and the guest then waits for an interrupt. A thread that posts a reply from
-        // here on sees that it must signal, and a reply that was posted before is seen here.
+        // This read is about to report an empty FIFO, and the guest will wait for an interrupt. A thread that posts a
+        // reply from now on sees that it must signal. A reply that was posted before is found by the pop below.
         self.signalled.store(false, Ordering::Relaxed);
         // Pairs with the fence in `signal`.
         fence(Ordering::SeqCst);
-        // Never `signalled` without an entry that the guest will read: another processor may have taken what was there.
+        // `signalled` must not be set unless the guest will read another entry: another processor may have popped the
+        // entry.
         let Some(value) = self.reply_post.pop() else { return FIFO_EMPTY };
         if !self.reply_post.is_empty() {
             self.signalled.store(true, Ordering::Relaxed);
@@ -148,20 +154,20 @@ impl Port {
         // Pairs with the fence in `signal`.
         fence(Ordering::SeqCst);
         if !self.reply_post.is_empty() {
-            // A reply was posted since. The guest reads on, or polls the status.
+            // A reply was posted in the meantime. The guest reads on, or polls the status.
             self.signalled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Signal the replies in the reply FIFO. True: that asserted the interrupt, which was not asserted for
-    /// replies before.
+    /// Signal the replies in the reply FIFO. Returns whether that asserted the interrupt for replies, which was not
+    /// asserted before.
     pub(super) fn signal(&self) -> bool {
         fence(Ordering::SeqCst);
         let signalled = self.signalled.swap(true, Ordering::Relaxed);
         !signalled && self.mask() & int::REPLY == 0
     }
 
-    /// Set or clear the doorbell interrupt. True: that asserted the interrupt, which was not asserted before.
+    /// Set or clear the doorbell interrupt. Returns whether that asserted the interrupt, which was not asserted before.
     pub(super) fn set_doorbell(&self, raised: bool) -> bool {
         let before = self.asserted();
         self.doorbell.store(raised, Ordering::Release);
@@ -185,14 +191,15 @@ impl Port {
         self.mask.load(Ordering::Acquire)
     }
 
-    /// Set the mask. True: that asserted the interrupt, which was not asserted before.
+    /// Set the mask. Returns whether that asserted the interrupt, which was not asserted before.
     pub(super) fn set_mask(&self, value: u32) -> bool {
         let before = self.asserted();
         self.mask.store(value, Ordering::Release);
         !before && self.asserted()
     }
 
-    /// On the device's thread: bring the INTx line to the interrupt status. True: that asserted it.
+    /// Called on the device's thread: set the INTx line to the interrupt status. Returns whether that asserted the
+    /// line.
     pub(super) fn update_line(&self, function: &mut Function) -> bool {
         self.line.update(function, || self.asserted(), || self.pending())
     }
@@ -203,14 +210,14 @@ impl Port {
         self.status() & !self.mask() & (int::REPLY | int::DOORBELL) != 0
     }
 
-    /// Whether there is something to interrupt for, also while a read of the reply FIFO is between its two checks (`rearm`). A line that is
-    /// asserted stays asserted until there is nothing.
+    /// Whether there is a reason to interrupt, even while a read of the reply FIFO is between its two checks (`rearm`).
+    /// An asserted line stays asserted until there is no reason.
     #[inline]
     pub(super) fn pending(&self) -> bool {
         self.status_with(self.has_replies()) & !self.mask() != 0
     }
 
-    /// Message unit reset: all FIFOs empty, nothing pending, everything masked.
+    /// Message unit reset: empty all FIFOs, clear the status, mask all interrupts.
     pub(super) fn reset(&self) {
         self.empty();
         self.doorbell.store(false, Ordering::Release);
@@ -221,7 +228,7 @@ impl Port {
     pub(super) fn empty(&self) {
         self.requests.empty();
         self.reply_free.empty();
-        // Bounded: another processor may go on reading.
+        // Bounded, because another processor may be reading at the same time.
         for _ in 0..self.reply_post.capacity() {
             let _ = self.reply_post.pop();
         }
@@ -235,11 +242,11 @@ impl FastRegisters for Port {
             return false;
         };
         let value = match offset {
-            // The read that empties the FIFO lowers the line.
+            // Only the device's thread can deassert the line, and the read that empties the FIFO has to.
             reg::REPLY_FIFO if self.line.needs_owner() && self.reply_post.len() <= 1 => return false,
             reg::REPLY_FIFO => {
                 let value = self.read_reply();
-                self.line.settle(|| self.pending());
+                self.line.lower_if_idle(|| self.pending());
                 value
             }
             reg::INT_STATUS => self.status(),
@@ -283,8 +290,8 @@ mod tests {
     use crate::lsi::Personality;
     use crate::testing::{Counts, Sink};
 
-    /// A driver on one thread, which sleeps until an interrupt and then reads until the FIFO is empty, and a device on
-    /// another, which posts one reply and interrupts if it has to: no reply is left without its interrupt.
+    /// A driver thread sleeps until an interrupt, then reads until the FIFO is empty. A device thread posts replies,
+    /// and interrupts if required. No reply is left without an interrupt.
     #[test]
     fn every_reply_is_told_or_read() {
         const REPLIES: u32 = 200_000;
@@ -315,7 +322,7 @@ mod tests {
             }
         });
         for reply in 0..REPLIES {
-            // Not more than there are free slots.
+            // Wait for a free slot.
             while !port.post_reply(reply) {
                 assert!(!driver.is_finished(), "the driver has failed");
                 thread::yield_now();
@@ -333,8 +340,8 @@ mod tests {
         assert_eq!(port.status(), 0);
     }
 
-    /// A driver on one thread, which reads until the FIFO is empty whenever the line is up, and lowers it so; a device on another, which raises
-    /// it: the line is never left down with replies that the driver does not know of, nor up without any.
+    /// A driver thread reads until the FIFO is empty whenever the line is asserted, and deasserts it that way. A device
+    /// thread asserts it. The line is never left deasserted with unread replies, nor asserted without replies.
     #[test]
     fn the_line_follows_the_replies() {
         const REPLIES: u32 = 100_000;

@@ -1,4 +1,4 @@
-//! Replies: what goes into a reply frame.
+//! The content of reply frames.
 
 use zerocopy::{Immutable, IntoBytes};
 
@@ -13,7 +13,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// A reply with this content; its length in dwords is filled in.
+    /// A reply with this content. Fills in its length in dwords.
     pub(super) fn new(content: &(impl IntoBytes + Immutable)) -> Self {
         let content = content.as_bytes();
         let mut reply = Self { bytes: [0; REPLY_FRAME], len: content.len().min(REPLY_FRAME) };
@@ -22,7 +22,7 @@ impl Reply {
         reply
     }
 
-    /// A reply with this content and data behind it.
+    /// A reply with this content, followed by `data`.
     pub(super) fn with_data(
         content: &(impl IntoBytes + Immutable),
         data: &(impl IntoBytes + Immutable),
@@ -35,12 +35,12 @@ impl Reply {
         Self { len: end, ..reply }
     }
 
-    /// The default reply to a request: its header, and an IOCStatus.
+    /// The default reply to a request: the request's header and an IOCStatus.
     pub(super) fn default_to(header: &Header, status: u16) -> Self {
         Self::with_len(header, status, DEFAULT_REPLY_LEN)
     }
 
-    /// A reply of `len` bytes that is zero after the IOCStatus.
+    /// As [`default_to`](Self::default_to), with `len` bytes. The bytes after the IOCStatus are zero.
     pub(super) fn with_len(header: &Header, status: u16, len: usize) -> Self {
         let mut reply = Self { bytes: [0; REPLY_FRAME], len };
         reply.bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());

@@ -1,4 +1,5 @@
-//! SCSI I/O: out of the request FIFO, to the disks, into the reply FIFO, one decision to interrupt.
+//! SCSI I/O: from the request FIFO to the disks, and from the disks to the reply FIFO, with one decision about an
+//! interrupt for a batch.
 
 use std::ops::Range;
 use std::slice;
@@ -17,20 +18,20 @@ use crate::dma::{Access, Footprint, overlap};
 use crate::scsi::{Address, Attribute, Direction, Status, Task, TaskEnd};
 use crate::time::Time;
 
-/// Requests taken before the disks are kicked.
+/// Maximum number of requests that are taken before the disk queues are submitted.
 const BATCH: usize = 128;
 
-/// Batches before the owner gets its thread back.
+/// Maximum number of batches before `service` returns to the I/O thread.
 const MAX_BATCHES: usize = 16;
 
-/// Bits of a request's place that are none of its address.
+/// Low bits of a posted value that are not part of the address.
 const SIZE_HINT: u32 = 3;
 
-/// Longest CDB that a request carries.
+/// Maximum length of a CDB in bytes.
 const MAX_CDB: u8 = 16;
 
 impl<A: GuestAddressSpace> Lsi<A> {
-    /// Do all that there is to do: end what has ended, take what waits.
+    /// Process completions and requests.
     pub(super) fn service(&mut self, now: Time) {
         self.port.set_awake();
         self.more = false;
@@ -46,17 +47,18 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.more = true;
     }
 
-    /// Whether requests may be taken. SCSI I/O that cannot start is kept, so that other requests get past it.
+    /// Whether requests may be taken from the FIFO. SCSI I/O that cannot start goes to the backlog, so that other
+    /// requests can pass it.
     pub(super) fn can_fetch(&self) -> bool {
         self.can_start() && self.late_replies.is_empty() && self.backlog.len() < REQUEST_CREDITS
     }
 
-    /// Whether requests may be started at all.
+    /// Whether requests may be started.
     pub(super) fn can_start(&self) -> bool {
         !matches!(self.state, IocState::Fault | IocState::Reset) && self.function.bus_master()
     }
 
-    /// Take a batch of requests and hand it to the disks. False: nothing was taken.
+    /// Take a batch of requests, and submit it to the disks. False: there was none.
     fn fetch(&mut self, now: Time) -> bool {
         if self.frames_refused {
             return false;
@@ -76,7 +78,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         taken
     }
 
-    /// Start what was kept, as far as task numbers go. False: nothing was started.
+    /// Start requests of the backlog, as far as there are task numbers. False: none was started.
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;
         while !self.backlog.is_empty() && self.can_start() {
@@ -94,11 +96,12 @@ impl<A: GuestAddressSpace> Lsi<A> {
         started
     }
 
-    /// Copy the request whose place was written to the FIFO, to where it stays. False: it is not in memory, which is a fault.
+    /// Copy the request frame at the posted address. False: the frame is not in guest memory, and the controller enters
+    /// FAULT.
     #[inline(always)]
     fn fetch_frame(&mut self, value: u32, frame: &mut [u8; REQUEST_FRAME]) -> bool {
-        // The low two bits are a hint at its size; it is fetched whole. The next one is of the address for firmware (SeaBIOS),
-        // whose frames lie at multiples of four.
+        // The low two bits are a size hint, which is ignored: the whole frame is copied. Bit 2 belongs to the address,
+        // because the frames of SeaBIOS are at multiples of four.
         let address = self.mfa_high | u64::from(value & !SIZE_HINT);
         let fetched = self.dma.read_bytes(address, frame).is_ok();
         if !fetched {
@@ -127,13 +130,13 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    /// Start a SCSI I/O that was kept.
+    /// Start a SCSI I/O of the backlog.
     #[cold]
     fn scsi_io_kept(&mut self, frame: &[u8; REQUEST_FRAME], now: Time) {
         self.scsi_io(frame, None, now);
     }
 
-    /// `place`: of the frame, where the request may be kept. Always inlined, for the requests that come from the FIFO.
+    /// `place` is the posted value if the request may go to the backlog. Always inlined for requests from the FIFO.
     #[inline(always)]
     fn scsi_io(&mut self, frame: &[u8; REQUEST_FRAME], place: Option<u32>, now: Time) {
         let Ok((request, _)) = ScsiIoRequest::ref_from_prefix(frame) else { return };
@@ -144,7 +147,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    /// Hand a SCSI I/O to its unit.
+    /// Submit a SCSI I/O to its unit.
     #[inline(always)]
     fn start(
         &mut self,
@@ -175,7 +178,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
         let flags = request.control.get();
         let (direction, access) = match flags >> control::DIRECTION_SHIFT & 3 {
-            // Drivers ask to read nothing where a command moves nothing.
+            // Drivers request a read of 0 bytes for commands without data.
             _ if pending.data_length == 0 => (Direction::None, Access::Read),
             control::DIRECTION_NONE => (Direction::None, Access::Read),
             control::DIRECTION_WRITE => (Direction::Out, Access::Read),
@@ -197,7 +200,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 &self.bufs
             }
         };
-        let id = self.in_flight.number().ok_or(ioc_status::INSUFFICIENT_RESOURCES)?;
+        let id = self.in_flight.allocate().ok_or(ioc_status::INSUFFICIENT_RESOURCES)?;
         let task = Task {
             id,
             address,
@@ -213,37 +216,39 @@ impl<A: GuestAddressSpace> Lsi<A> {
         };
         match self.bus.submit(&task) {
             None => {
-                self.in_flight.keep(id, *pending, self.dma.footprint());
+                self.in_flight.store(id, *pending, self.dma.footprint());
             }
             Some(end) => {
-                self.in_flight.give_back(id);
+                self.in_flight.release(id);
                 self.end(pending, &end, now);
             }
         }
         Ok(())
     }
 
-    /// Whether SCSI I/O for a unit may start, as far as task numbers go.
+    /// Whether there is a task number for SCSI I/O of this unit.
     #[inline]
     fn admits(&self, address: Address) -> bool {
         self.backlog.admits(&self.bus, address, self.in_flight.free_slots())
     }
 
-    /// Post the replies of requests that have ended, and decide whether to interrupt.
+    /// Post the replies to requests that have completed, and decide about an interrupt.
     pub(super) fn complete(&mut self, now: Time) {
         if self.state == IocState::Reset {
             return self.finish_reset();
         }
         if !self.function.bus_master() {
-            // No sense data and no replies to memory now: what has ended stays on the bus until it is back.
+            // Neither sense data nor replies may be written now. Completions stay on the bus until bus mastering is
+            // enabled again.
             return;
         }
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
         self.more |= !ended.is_empty() && !self.backlog.is_empty();
-        // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
+        // By reference: a move would load each end right after it was stored in smaller pieces, and so stall the
+        // processor (store forwarding).
         for &(id, ref end) in &ended {
-            let Some(pending) = self.in_flight.end(id) else {
+            let Some(pending) = self.in_flight.complete(id) else {
                 debug_assert!(false, "task {id} ended and was not in flight");
                 continue;
             };
@@ -317,18 +322,18 @@ impl<A: GuestAddressSpace> Lsi<A> {
         Reply::new(&reply)
     }
 
-    /// A clean end: the context alone.
+    /// Success: a context reply.
     #[inline(always)]
     fn finish_short(&mut self, context: u32, now: Time) {
         if !self.port.post_reply(context) {
-            // More replies than credits: the guest has stopped reading.
+            // There are more replies than credits: the guest has stopped reading.
             self.lost();
             return self.enter_fault(fault::REPLY_MESSAGE_PCI_BUS_FAULT);
         }
         self.completed(now);
     }
 
-    /// A SCSI I/O ends without a reply, with the controller in FAULT.
+    /// Count a SCSI I/O that ends without a reply, because the controller is in FAULT.
     #[cold]
     fn lost(&mut self) {
         self.stats.completions += 1;
@@ -349,8 +354,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    /// Guest memory that requests use. Without bus mastering it is none: the disks have completed the requests whose replies are not posted yet. A
-    /// reset waits for the disks, with bus mastering or without.
+    /// Guest memory that requests use. Without bus mastering there is none, because the disks have completed the
+    /// requests whose replies are pending. During a reset the disks may still use memory, with or without bus
+    /// mastering.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
         let held = self.function.bus_master() || self.state == IocState::Reset;
         if !held {
@@ -359,7 +365,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.in_flight.footprint(&mut self.dma, |pending| pending.sense_address)
     }
 
-    /// Whether a reply frame that the guest has given lies in one of these ranges. Any request may be answered in it.
+    /// Whether a free reply frame is in one of these ranges. The reply to any request may be written to it.
     pub(super) fn has_frames_in(&self, ranges: &[Range<u64>]) -> bool {
         let (high, len) = (self.mfa_high, u64::from(self.reply_frame_size));
         self.port.any_free_frame(|frame| {
@@ -368,18 +374,18 @@ impl<A: GuestAddressSpace> Lsi<A> {
         })
     }
 
-    /// Post a reply, or keep it until the guest gives a frame for it.
+    /// Post a reply, or keep it until the guest provides a frame.
     pub(super) fn post(&mut self, reply: Reply) {
         if !self.late_replies.is_empty() || !self.try_post(&reply) {
             if self.late_replies.len() >= MAX_LATE {
-                // Nobody reads them: the guest asks and asks, and gives no frames.
+                // The guest keeps posting requests, but provides no reply frames.
                 return self.enter_fault(fault::REPLY_MESSAGE_PCI_BUS_FAULT);
             }
             self.late_replies.push_back(reply);
         }
     }
 
-    /// False: there is no free frame.
+    /// False: there is no free frame, or bus mastering is off.
     fn try_post(&mut self, reply: &Reply) -> bool {
         if !self.function.bus_master() {
             return false;
@@ -394,7 +400,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         true
     }
 
-    /// Post what waited for frames.
+    /// Post replies that waited for frames.
     fn retry_late(&mut self) {
         self.retry.tried();
         let mut posted = false;
@@ -414,7 +420,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    /// Signal a reply that is no command's completion, and what was held back with it.
+    /// Signal a reply that is not the completion of a SCSI I/O, together with completions that the moderator held back.
     pub(super) fn signal_others(&mut self) {
         let _ = self.moderator.flush();
         self.raise();
@@ -428,8 +434,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    /// Let the guest know what is in the interrupt status. A message goes out when the interrupt is asserted anew, as
-    /// in the hardware: a driver reads the reply FIFO until it is empty, so a reply that joins others needs none.
+    /// Update the interrupt after a change of the status. An MSI is sent only when the interrupt is newly asserted, as
+    /// on hardware: a driver reads the reply FIFO until it is empty, so further replies need no message.
     pub(super) fn signal(&mut self, asserted_anew: bool) {
         if asserted_anew {
             self.stats.interrupts += u64::from(self.function.signal(0));
@@ -443,5 +449,5 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 }
 
-/// Replies that wait for frames at the most: those of all requests, and as many of other messages.
+/// Maximum number of replies that wait for frames: those of all requests, and as many other messages.
 const MAX_LATE: usize = 2 * REQUEST_CREDITS;

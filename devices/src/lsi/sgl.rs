@@ -3,32 +3,32 @@
 
 use super::spec::sge;
 
-/// Segments followed at the most, beyond the one in the request: what IOC FACTS announces as `MaxChainDepth`.
+/// Maximum number of chained segments beyond the one in the request; `MaxChainDepth` of IOC FACTS.
 pub(super) const MAX_CHAIN_DEPTH: u8 = 0x22;
-/// Pieces of a list at the most: many times what drivers use, and little memory.
+/// Maximum number of pieces of a list: far more than drivers use, but bounded memory.
 const MAX_PIECES: u32 = 2048;
-/// Longest chain segment in bytes.
+/// Maximum length of a chain segment in bytes.
 pub(super) const MAX_SEGMENT: usize = 4096;
 
-/// Why a list cannot be used.
+/// Why a list is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SglError {
     /// An element reaches beyond its segment.
     #[error("element reaches beyond its segment")]
     Truncated,
-    /// A kind of element that does not belong in a data list.
+    /// An element type that is not allowed in a data list.
     #[error("element type {0:#04x} in a data list")]
     ElementType(u8),
-    /// More segments than announced.
+    /// More chained segments than allowed.
     #[error("chain of more than {MAX_CHAIN_DEPTH} segments")]
     TooDeep,
-    /// More elements than a request can be worth.
+    /// More elements than allowed.
     #[error("list of more than {MAX_PIECES} elements")]
     TooMany,
     /// The list ends before the data length is reached.
     #[error("list is shorter than the data length")]
     Short,
-    /// Guest memory is not there.
+    /// A segment or data are outside guest memory.
     #[error("segment or data outside guest memory")]
     Memory,
 }
@@ -38,14 +38,14 @@ pub(super) enum SglError {
 pub(super) struct Start {
     /// Byte offset of the first element in the request frame.
     pub(super) offset: usize,
-    /// Byte offset of the chain element in the request frame; 0: none.
+    /// Byte offset of the chain element in the request frame; 0 if there is none.
     pub(super) chain: usize,
 }
 
-/// Walk a list, giving each piece (address, length) of the first `wanted` bytes to `emit`.
+/// Walk a list, and call `emit` for each piece (address, length) of the first `wanted` bytes.
 ///
-/// `read` fetches a chain segment from guest memory into `storage`. The walk ends when `wanted` is reached: what follows is not
-/// looked at, so that the null element with an address of all ones is never touched.
+/// `read` copies a chain segment from guest memory to `storage`. The walk ends after `wanted` bytes and ignores the
+/// elements that follow. So a null element, whose address is all ones, is never accessed.
 pub(super) fn walk(
     frame: &[u8],
     start: Start,
@@ -55,7 +55,7 @@ pub(super) fn walk(
     mut emit: impl FnMut(u64, usize) -> Result<(), SglError>,
 ) -> Result<(), SglError> {
     let mut left = wanted;
-    // The segment is the frame at first, then what was fetched last.
+    // The current segment is the frame at first, then the segment that was copied last.
     let mut fetched = 0;
     let mut at = start.offset;
     let mut chain_at = start.chain;
@@ -96,8 +96,7 @@ pub(super) fn walk(
     Ok(())
 }
 
-/// The address of all `wanted` bytes, if the first element of a list has them: so it is with most requests. `None`:
-/// [`walk`] tells.
+/// The address of all `wanted` bytes, if the first element has them, as in most requests. `None`: use [`walk`].
 #[inline(always)]
 pub(super) fn whole(frame: &[u8], start: Start, wanted: u64) -> Option<u64> {
     match Element::parse(frame, start.offset) {
@@ -173,7 +172,7 @@ mod tests {
                 Ok(())
             },
         )?;
-        // The short way is the same where there is one.
+        // `whole` must return the same piece, if it returns one.
         if let Some(address) = whole(frame, Start { offset: 0, chain: chain_at }, wanted) {
             assert_eq!(pieces, [(address, wanted as usize)]);
         } else {
@@ -213,7 +212,7 @@ mod tests {
         assert_eq!(run(&segment, 0, 1, &[(0x9000, segment.clone())]), Err(SglError::TooDeep));
         let zero = [simple32(sge::TYPE_SIMPLE | sge::LAST_ELEMENT, 0, 0), chain(16, 2, 0x9000)].concat();
         assert_eq!(run(&zero, 8, 1, &[(0x9000, zero.clone())]), Err(SglError::TooDeep));
-        // The chain element is announced before the element that ends the segment.
+        // The chain element's offset is before the element that ends the segment.
         let back = simple32(sge::TYPE_SIMPLE | sge::LAST_ELEMENT, 0, 0);
         assert_eq!(run(&back, 4, 1, &[]), Err(SglError::Short));
     }

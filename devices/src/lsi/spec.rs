@@ -1,12 +1,12 @@
-//! Fusion-MPT 1.x as the guest sees it: registers, messages, scatter-gather elements, configuration page headers.
-//! Source: the MPI 1.5 message-passing interface and the system interface of the LSI53C1030 and LSISAS1068. One file although long: it is one
-//! specification, constants and structures without behaviour.
+//! Fusion-MPT 1.x registers, messages, scatter-gather elements and configuration page headers. Source: the MPI 1.5
+//! message-passing interface, and the system interface of the LSI53C1030 and LSISAS1068. One long file: it has the
+//! constants and structures of one specification, without behavior.
 #![allow(missing_docs, reason = "names of the specification")]
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Base address registers that decode the system interface: I/O ports, and the first memory space.
+/// BARs with the system interface: I/O ports, and the first memory space.
 pub const REGISTER_BARS: [u8; 2] = [0, 1];
 
 /// System interface registers: byte offsets, all 32 bits wide.
@@ -27,14 +27,14 @@ pub mod reg {
     pub const HI_PRI_REQUEST_FIFO: u64 = 0x48;
 }
 
-/// An empty FIFO reads as this.
+/// Value of a read of an empty FIFO.
 pub const FIFO_EMPTY: u32 = u32::MAX;
 
 /// Doorbell: fields of the value read.
 pub mod doorbell {
     /// Position of the IOC state.
     pub const STATE_SHIFT: u32 = 28;
-    /// A handshake is under way.
+    /// A handshake is in progress.
     pub const USED: u32 = 1 << 27;
     /// Position of WhoInit.
     pub const WHO_INIT_SHIFT: u32 = 24;
@@ -44,7 +44,7 @@ pub mod doorbell {
 pub mod doorbell_fn {
     pub const MESSAGE_UNIT_RESET: u8 = 0x40;
     pub const IO_UNIT_RESET: u8 = 0x41;
-    /// Handshake: a request follows, dword by dword; bits 23:16 tell how many.
+    /// Handshake: a request follows, dword by dword. Bits 23:16 are its length in dwords.
     pub const HANDSHAKE: u8 = 0x42;
     pub const REPLY_FRAME_REMOVAL: u8 = 0x43;
     /// Host page buffer access control.
@@ -74,9 +74,9 @@ pub mod diag {
 pub mod int {
     /// The IOC has not yet taken the last doorbell write (status only).
     pub const DOORBELL_BUSY: u32 = 1 << 31;
-    /// A reply is in the post FIFO; set in the mask: not signalled.
+    /// Reply interrupt: a reply is in the post FIFO. In the mask: the interrupt is disabled.
     pub const REPLY: u32 = 1 << 3;
-    /// A doorbell interrupt; set in the mask: not signalled.
+    /// Doorbell interrupt. In the mask: the interrupt is disabled.
     pub const DOORBELL: u32 = 1 << 0;
 }
 
@@ -87,9 +87,9 @@ pub enum IocState {
     Reset = 0,
     /// Waits for IOC INIT.
     Ready = 1,
-    /// Takes all requests.
+    /// Processes all requests.
     Operational = 2,
-    /// Dead until reset; the doorbell tells the fault code.
+    /// Fault: processes nothing until reset. The doorbell register has the fault code.
     Fault = 4,
 }
 
@@ -152,20 +152,20 @@ pub mod ioc_status {
 
 /// Events.
 pub mod event {
-    /// A driver frees the request of a notification without this flag.
+    /// Without this flag, a driver frees the request of the event notification.
     pub const MSGFLAGS_CONTINUATION_REPLY: u8 = 0x80;
     pub const IOC_BUS_RESET: u32 = 0x04;
     /// SCSI device status change (SPI: device added or removed).
     pub const SCSI_DEVICE_STATUS_CHANGE: u32 = 0x0c;
     pub const SAS_DEVICE_STATUS_CHANGE: u32 = 0x0f;
     pub const SAS_PHY_LINK_STATUS: u32 = 0x12;
-    /// Link rates, present one in the upper half: 3 Gbit/s, none before.
+    /// Link rates: 3 Gbit/s now (upper half), none before.
     pub const LINK_RATE_3_0: u8 = 0x90;
-    /// None, 3 Gbit/s before.
+    /// Link rates: none now, 3 Gbit/s before.
     pub const LINK_RATE_WAS_3_0: u8 = 0x09;
     /// Reason of a SAS device status change: added.
     pub const DEVICE_ADDED: u8 = 0x03;
-    /// Reason of a SAS device status change: does not respond any more.
+    /// Reason of a SAS device status change: no longer responding.
     pub const DEVICE_NOT_RESPONDING: u8 = 0x04;
 }
 
@@ -175,21 +175,21 @@ pub mod event {
 pub struct EventReply {
     /// Dwords of data.
     pub data_length: U16,
-    /// Length in dwords, data included.
+    /// Length in dwords, including the data.
     pub msg_length: u8,
     pub function: u8,
     pub reserved: [u8; 2],
     /// The host has to acknowledge.
     pub ack_required: u8,
     pub msg_flags: u8,
-    /// Of the request that switched events on.
+    /// Context of the request that enabled the events.
     pub msg_context: U32,
     pub reserved2: [u8; 2],
     pub ioc_status: U16,
     pub ioc_log_info: U32,
-    /// Which event.
+    /// The event.
     pub event: U32,
-    /// For its acknowledgement.
+    /// Context for its acknowledgement.
     pub event_context: U32,
 }
 const _: () = assert!(size_of::<EventReply>() == 28);
@@ -201,9 +201,9 @@ pub struct PhyLinkStatus {
     pub phy: u8,
     /// Present and previous link rate.
     pub rates: u8,
-    /// Handle of what is attached.
+    /// Handle of the attached device.
     pub handle: U16,
-    /// SAS address of what is attached.
+    /// SAS address of the attached device.
     pub address: U64,
 }
 const _: () = assert!(size_of::<PhyLinkStatus>() == 12);
@@ -214,7 +214,7 @@ const _: () = assert!(size_of::<PhyLinkStatus>() == 12);
 pub struct SasDeviceStatus {
     pub target: u8,
     pub bus: u8,
-    /// What happened.
+    /// Reason of the change.
     pub reason: u8,
     pub reserved: u8,
     /// Additional sense code.
@@ -238,7 +238,7 @@ pub struct SasDeviceStatus {
 }
 const _: () = assert!(size_of::<SasDeviceStatus>() == 36);
 
-/// Message header, shared by all requests and replies. A reply has its length in dwords where the request has
+/// Message header of all requests and replies. In a reply, the length in dwords is in place of
 /// [`chain_offset`](Self::chain_offset).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -250,7 +250,7 @@ pub struct Header {
     pub by_function2: [u8; 3],
     /// Message flags.
     pub msg_flags: u8,
-    /// Opaque: echoed bit by bit.
+    /// Chosen by the host, and returned unchanged.
     pub msg_context: U32,
 }
 const _: () = assert!(size_of::<Header>() == 12);
@@ -261,12 +261,12 @@ const _: () = assert!(size_of::<Header>() == 12);
 pub struct ScsiIoRequest {
     pub target_id: u8,
     pub bus: u8,
-    /// Dwords to the first chain element, 0: none.
+    /// Offset of the first chain element in dwords; 0 if there is none.
     pub chain_offset: u8,
     pub function: u8,
     /// CDB length in bytes.
     pub cdb_length: u8,
-    /// Room for sense data in bytes.
+    /// Size of the sense buffer in bytes.
     pub sense_buffer_length: u8,
     pub reserved: u8,
     /// Bit 0: the sense address is 64 bits wide.
@@ -377,7 +377,7 @@ pub mod task_type {
     pub const LOGICAL_UNIT_RESET: u8 = 5;
     /// Clear the task set of a unit.
     pub const CLEAR_TASK_SET: u8 = 6;
-    /// Is the task there?
+    /// Query whether a task is outstanding.
     pub const QUERY_TASK: u8 = 7;
 }
 
@@ -400,19 +400,19 @@ pub struct TaskMgmtReply {
     pub reserved2: [u8; 2],
     pub ioc_status: U16,
     pub ioc_log_info: U32,
-    /// Tasks ended by it.
+    /// Number of tasks that it has ended.
     pub termination_count: U32,
 }
 const _: () = assert!(size_of::<TaskMgmtReply>() == 24);
 
 /// Task management response codes.
 pub mod response {
-    /// Done.
+    /// Completed.
     pub const TM_COMPLETE: u8 = 0x00;
     pub const INVALID_FRAME: u8 = 0x02;
     pub const TM_NOT_SUPPORTED: u8 = 0x04;
     pub const TM_FAILED: u8 = 0x05;
-    /// The task queried is there.
+    /// The queried task is outstanding.
     pub const TM_SUCCEEDED: u8 = 0x08;
     /// No such logical unit.
     pub const TM_INVALID_LUN: u8 = 0x09;
@@ -441,7 +441,7 @@ pub struct IocFactsReply {
     /// Unit of the request size hint in dwords; never 0.
     pub block_size: u8,
     pub flags: u8,
-    /// Reply frames that it can hold.
+    /// Capacity of the reply FIFO.
     pub reply_queue_depth: U16,
     /// Request frame in dwords.
     pub request_frame_size: U16,
@@ -495,7 +495,7 @@ pub struct PortFactsReply {
     pub port_type: u8,
     /// Targets.
     pub max_devices: U16,
-    /// The port's own identifier.
+    /// The port's own SCSI identifier.
     pub port_scsi_id: U16,
     pub protocol_flags: U16,
     /// Posted command buffers (target mode), persistent identifiers, LAN buckets.
@@ -581,7 +581,7 @@ const _: () = assert!(size_of::<ConfigReply>() == 24);
 #[repr(C)]
 pub struct PageHeader {
     pub version: u8,
-    /// Length in dwords, this header included; 0 on extended pages.
+    /// Length in dwords, including this header; 0 in extended pages.
     pub length: u8,
     pub number: u8,
     /// Type in the low four bits, attributes in the high.
@@ -591,13 +591,13 @@ const _: () = assert!(size_of::<PageHeader>() == 4);
 
 /// CONFIG actions.
 pub mod config_action {
-    /// Tell the header.
+    /// Return the header.
     pub const PAGE_HEADER: u8 = 0;
     /// Read the current page.
     pub const READ_CURRENT: u8 = 1;
     /// Write the current page.
     pub const WRITE_CURRENT: u8 = 2;
-    /// Back to the default.
+    /// Restore the default.
     pub const RESET_DEFAULT: u8 = 3;
     /// Write the stored page.
     pub const WRITE_NVRAM: u8 = 4;

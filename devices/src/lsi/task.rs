@@ -1,7 +1,8 @@
-//! Task management: by FIFO or by handshake, the reply always through the reply FIFO and after those of the tasks.
+//! Task management by FIFO or handshake. The reply always goes to the reply FIFO, after the replies of the affected
+//! tasks.
 //!
-//! It is about every SCSI I/O that was posted before, with a task number or without. Where a disk does not complete its I/O, the reply comes
-//! late: a driver waits for it by interrupt, and gives memory of its requests back when it has come.
+//! Task management applies to all SCSI I/O that was posted before it, including the backlog. The reply waits until the
+//! disks have completed the affected I/O: after the reply, a driver reuses the memory of its requests.
 
 use vm_memory::GuestAddressSpace;
 
@@ -81,7 +82,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             Scope::Target(target) => self.bus.reset_target(target),
             Scope::Bus => self.bus.reset_all(),
         }
-        // The replies of what is ended come first.
+        // The replies of the ended tasks come first.
         self.management.push(Management { waits_for: WaitsFor::Units(scope), reply });
         self.complete(now);
     }
@@ -93,7 +94,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             if abort && self.bus.abort(task) {
                 reply.termination_count = 1.into();
                 self.management.push(Management { waits_for: WaitsFor::Task(task), reply });
-                // It may have ended already.
+                // The task may have ended already.
                 return self.complete(now);
             }
             reply.response_code = response::TM_SUCCEEDED;
@@ -117,18 +118,18 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.finish_management(reply);
     }
 
-    /// The task in flight that a request names by its context.
+    /// The task in flight that has the context of the request.
     fn find(&self, request: &TaskMgmtRequest) -> Option<u32> {
         self.in_flight.iter().find(|(_, pending)| names(request, pending)).map(|(task, _)| task)
     }
 
-    /// Tell of the management that waited for this task.
+    /// Reply to task management that waited for this task.
     pub(super) fn task_ended(&mut self, task: u32) {
-        // Hardly ever any; two requests may name the same task.
-        self.tell_management(|waits_for| waits_for == WaitsFor::Task(task));
+        // Nearly always none. Two requests may have the same task.
+        self.complete_management(|waits_for| waits_for == WaitsFor::Task(task));
     }
 
-    /// Tell of the management that waited for units whose reset is over. The replies of their tasks are posted.
+    /// Reply to task management that waited for units whose reset is complete. The replies of their tasks are posted.
     pub(super) fn units_reset(&mut self) {
         let still = |scope: Scope, bus: &Bus| bus.resetting(|address| scope.has(address));
         let over: Vec<WaitsFor> = self
@@ -138,11 +139,11 @@ impl<A: GuestAddressSpace> Lsi<A> {
             .filter(|waits_for| matches!(waits_for, WaitsFor::Units(scope) if !still(*scope, &self.bus)))
             .collect();
         if !over.is_empty() {
-            self.tell_management(|waits_for| over.contains(&waits_for));
+            self.complete_management(|waits_for| over.contains(&waits_for));
         }
     }
 
-    fn tell_management(&mut self, over: impl Fn(WaitsFor) -> bool) {
+    fn complete_management(&mut self, over: impl Fn(WaitsFor) -> bool) {
         while let Some(index) = self.management.iter().position(|waiting| over(waiting.waits_for)) {
             let waiting = self.management.remove(index);
             self.finish_management(waiting.reply);
@@ -155,7 +156,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 }
 
-/// Whether a request names this SCSI I/O, by its context.
+/// Whether the request refers to this SCSI I/O by its context.
 fn names(request: &TaskMgmtRequest, pending: &Pending) -> bool {
     pending.context == request.task_msg_context.get() && pending.target == request.target_id
 }

@@ -1,4 +1,4 @@
-//! A guest that does what the test says, right or wrong.
+//! A guest that executes what the test requires, valid or not.
 
 mod bringup;
 mod management;
@@ -28,7 +28,7 @@ const CHAINS: u64 = 0x5_0000;
 const PAGE: u64 = 0x6_0000;
 const DATA: u64 = 0x10_0000;
 
-/// A reply as the guest takes it from the FIFO.
+/// A reply as the guest reads it from the FIFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Taken {
     Context(u32),
@@ -84,7 +84,7 @@ impl Guest {
         Self { device, memory, counts, hold, now: Time(0), frames: 0 }
     }
 
-    /// An operational adapter, replies let through, its units' attentions cleared.
+    /// An operational adapter with replies enabled. The unit attentions are cleared.
     fn new() -> Self {
         Self::running(64, Personality::Spi1030)
     }
@@ -117,7 +117,7 @@ impl Guest {
         assert_eq!(self.state(), IocState::Operational as u32);
     }
 
-    /// SCSI I/Os that were taken from the FIFO and have not ended.
+    /// Number of SCSI I/Os that were taken from the FIFO and have not ended.
     fn held(&self) -> u64 {
         u64::from(self.device.in_flight.count()) + self.device.backlog.len() as u64
     }
@@ -136,7 +136,7 @@ impl Guest {
         self.read(reg::DOORBELL) >> 28
     }
 
-    /// A request and its inline reply, as drivers pass them.
+    /// Send a request by handshake; returns its reply.
     fn handshake(&mut self, request: &[u32]) -> Vec<u8> {
         self.begin(request);
         let mut reply = Vec::new();
@@ -165,7 +165,7 @@ impl Guest {
         }
     }
 
-    /// What the owner's thread does until it would sleep.
+    /// Run what the I/O thread runs until it would sleep.
     fn serve(&mut self) {
         for _ in 0..100 {
             if self.device.before_sleep(self.now) != Sleep::No {
@@ -187,7 +187,7 @@ impl Guest {
         address
     }
 
-    /// Take all replies, and give their frames back.
+    /// Read all replies, and return their frames.
     fn replies(&mut self) -> Vec<Taken> {
         let mut taken = Vec::new();
         loop {
@@ -201,7 +201,7 @@ impl Guest {
             }
             let address = value << 1;
             let mut bytes = vec![0; REPLY_SIZE as usize];
-            // A frame that a random guest gave may be nowhere.
+            // A frame from a random guest may be outside of memory.
             let _ = self.memory.read_slice(&mut bytes, GuestAddress(address.into()));
             taken.push(Taken::Frame(bytes));
             self.write(reg::REPLY_FIFO, address);
@@ -231,7 +231,7 @@ impl Guest {
         self.scsi(&cdb, direction, u32::from(sectors) * 512)
     }
 
-    /// Run one request with nothing else about.
+    /// Run one request alone.
     #[track_caller]
     fn run(&mut self, request: &ScsiIoRequest, list: &[u8]) -> Taken {
         self.post(request.as_bytes(), list);
@@ -249,7 +249,7 @@ impl Guest {
         }
     }
 
-    /// Write sectors, read them back elsewhere: the adapter works.
+    /// Write sectors, and read them back to another buffer.
     #[track_caller]
     fn check_io(&mut self) {
         let data = self.fill(DATA, 4096, 0x5a);

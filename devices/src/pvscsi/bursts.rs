@@ -19,7 +19,7 @@
 use std::time::Duration;
 
 use crate::bursts::{EarlyPolls, MostOutstanding};
-use crate::kick_suppression::POLL_IDLE;
+use crate::kick_suppression::{MIN_REQUESTS, POLL_IDLE};
 use crate::time::Time;
 
 /// The longest time to a poll. Bursts that take longer than two thirds of this are polled for before they end.
@@ -215,6 +215,11 @@ impl Bursts {
     /// The guest puts in bursts of so many at the least.
     pub(super) fn learn(&mut self, size: u32) {
         self.most.raise(size);
+    }
+
+    /// Whether the guest has so few requests outstanding that no kick is suppressed for its bursts.
+    pub(super) fn are_short(&self) -> bool {
+        self.most.get() < MIN_REQUESTS
     }
 
     /// A burst was complete while its kicks were suppressed.

@@ -101,7 +101,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         while self.function.bus_master() && self.bus.resetting(&wanted) && start.elapsed() < self.reset_wait {
             thread::sleep(RESET_POLL);
             self.complete(now);
-            if self.bus.end_lost() {
+            if self.bus.fail_lost() {
                 self.complete(now);
             }
         }

@@ -73,7 +73,7 @@ where
             BusMaster::Off => self.bus.drain(),
             BusMaster::On => {
                 self.more = true;
-                self.tell_again();
+                self.signal_again();
             }
         }
     }
@@ -142,7 +142,7 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.enable_kicks(now) || self.more || self.bus.end_lost() {
+        if self.enable_kicks(now) || self.more || self.bus.fail_lost() {
             return Sleep::No;
         }
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();

@@ -15,7 +15,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     /// A message is a memory write: a cause that was raised without bus mastering is signalled when bus mastering is enabled again.
-    pub(super) fn tell_again(&mut self) {
+    pub(super) fn signal_again(&mut self) {
         if self.causes.asserted() {
             self.stats.interrupts += u64::from(self.function.signal(0));
         }

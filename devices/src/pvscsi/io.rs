@@ -91,21 +91,21 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
                 return taken;
             }
             let request = rings.take();
-            self.start_or_keep(&request, now);
+            self.start_or_queue(&request, now);
         }
         count
     }
 
     /// Start a request, or put it into the backlog until its unit may have a task number.
     #[cold]
-    fn start_or_keep(&mut self, request: &Request, now: Time) {
+    fn start_or_queue(&mut self, request: &Request, now: Time) {
         let parsed = match parse(request, super::MAX_TARGETS) {
             Ok(parsed) => parsed,
             Err(host) => return self.fail(request, host, now),
         };
         let free = self.in_flight.free_slots();
         if self.backlog.admits(&self.bus, parsed.address, free)
-            && let Some(id) = self.in_flight.number()
+            && let Some(id) = self.in_flight.allocate()
         {
             self.start_rarely(id, request, &parsed, now);
         } else {
@@ -121,7 +121,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             let free = self.in_flight.free_slots();
             let Some(request) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
             started = true;
-            match (parse(&request, super::MAX_TARGETS), self.in_flight.number()) {
+            match (parse(&request, super::MAX_TARGETS), self.in_flight.allocate()) {
                 (Ok(parsed), Some(id)) => self.start_rarely(id, &request, &parsed, now),
                 (Err(host), _) => self.fail(&request, host, now),
                 (Ok(parsed), None) => {
@@ -164,7 +164,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             taken += 1;
             match parse(&request, super::MAX_TARGETS) {
                 Ok(parsed) if ends(&request, &parsed) => self.fail(&request, host, now),
-                _ => self.start_or_keep(&request, now),
+                _ => self.start_or_queue(&request, now),
             }
         }
         self.taken(taken);
@@ -183,12 +183,12 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     #[inline]
     fn take_request(&mut self, now: Time) {
-        let (Some(rings), Some(id)) = (&mut self.rings, self.in_flight.number()) else { return };
+        let (Some(rings), Some(id)) = (&mut self.rings, self.in_flight.allocate()) else { return };
         let request = rings.take();
         match parse(&request, super::MAX_TARGETS) {
             Ok(parsed) => self.start(id, &request, &parsed, now),
             Err(host) => {
-                self.in_flight.give_back(id);
+                self.in_flight.release(id);
                 self.fail(&request, host, now);
             }
         }
@@ -208,7 +208,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let bufs = match map_data(request, parsed, &mut self.dma, &mut one, &mut self.bufs) {
             Ok(bufs) => bufs,
             Err(host) => {
-                self.in_flight.give_back(id);
+                self.in_flight.release(id);
                 return self.fail(request, host, now);
             }
         };
@@ -223,11 +223,11 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         };
         match self.bus.submit(&task) {
             None => {
-                self.in_flight.keep(id, Pending::of(request), self.dma.footprint());
+                self.in_flight.store(id, Pending::of(request), self.dma.footprint());
                 self.kicks.suppression.taken(id);
             }
             Some(end) => {
-                self.in_flight.give_back(id);
+                self.in_flight.release(id);
                 self.end_at_once(request, &end, now);
             }
         }
@@ -236,7 +236,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Complete a request that was not successful.
     #[cold]
     fn end_badly(&mut self, id: u32, end: &TaskEnd, now: Time) {
-        let Some(pending) = self.in_flight.end(id) else {
+        let Some(pending) = self.in_flight.complete(id) else {
             debug_assert!(false, "task {id} ended and was not in flight");
             return;
         };
@@ -270,7 +270,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         for &(id, ref end) in &ended {
             self.kicks.suppression.ended(id, now);
             if let TaskEnd::Answered { status: Status::Good, transferred, .. } = end
-                && let Some(context) = self.in_flight.end_with(id, |pending| pending.context)
+                && let Some(context) = self.in_flight.complete_with(id, |pending| pending.context)
             {
                 self.post(good(context, *transferred), now);
             } else {

@@ -80,6 +80,12 @@ impl Kicks {
             return self.try_all();
         }
         let next = self.bursts.forecast(in_flight, unread, read);
+        if !late && !self.suppressed && trial == 0 && self.bursts.are_short() {
+            // The driver kicks for each request, however the burst goes on: its course need not be followed.
+            self.in_burst = false;
+            self.suppression.before_sleep(in_flight, 0, false);
+            return self.kick_for_each(false, in_flight, now);
+        }
         // Without suppression no request waits for a poll.
         let waited = late && in_burst && self.suppressed;
         let mut kick_each = late && !waited;
@@ -107,17 +113,23 @@ impl Kicks {
         let suppressed = self.suppression.before_sleep(in_flight, missing, kick_each);
         self.suppressed = suppressed.kicks > 0;
         if !self.suppressed {
-            self.each = self.each.saturating_add(u8::from(!self.suppression.backs_off()));
-            if self.each >= BEFORE_TRIAL && !kick_each && in_flight == 0 {
-                self.bursts.begin(0, now);
-                self.trial = POLLS_OF_TRIAL;
-                return self.try_all();
-            }
-            return suppressed;
+            return self.kick_for_each(kick_each, in_flight, now);
         }
         self.each = 0;
         let kicks = if self.bursts.reliable() { missing - 1 } else { suppressed.kicks };
         Suppressed { kicks, poll_after: self.bursts.poll_after() }
+    }
+
+    /// Before a sleep without suppressed kicks: none is suppressed, or a trial begins.
+    fn kick_for_each(&mut self, late: bool, in_flight: u32, now: Time) -> Suppressed {
+        self.each = self.each.saturating_add(u8::from(!self.suppression.backs_off()));
+        if self.each >= BEFORE_TRIAL && !late && in_flight == 0 {
+            self.in_burst = true;
+            self.bursts.begin(0, now);
+            self.trial = POLLS_OF_TRIAL;
+            return self.try_all();
+        }
+        Suppressed::default()
     }
 
     /// Suppress all kicks until a poll, to see how many requests come. A device that is faster than the guest never sees more than one of a burst

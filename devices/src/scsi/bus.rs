@@ -387,7 +387,7 @@ impl Bus {
 
     /// End tasks that wait for disk requests which the disk's queue does not have, with HARDWARE ERROR; their unit is
     /// [faulted](crate::on_disk_fault). To be called before sleeping. True: there were some; [`reap`](Self::reap).
-    pub fn end_lost(&mut self) -> bool {
+    pub fn fail_lost(&mut self) -> bool {
         let Self { slots, busy, tasks, done, .. } = self;
         let mut any = false;
         for index in busy {

@@ -171,8 +171,8 @@ impl Tasks {
         }
     }
 
-    /// Keep the task as it is.
-    pub(super) fn keep(&mut self, task: &Task<'_>) {
+    /// Store the task with a copy of its CDB.
+    pub(super) fn store(&mut self, task: &Task<'_>) {
         let Some(kept) = self.kept.get_mut(task.id as usize) else { return };
         let mut cdb = [0; MAX_CDB];
         for (to, from) in cdb.iter_mut().zip(task.cdb) {

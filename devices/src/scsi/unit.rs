@@ -146,7 +146,7 @@ impl LogicalUnit {
             self.wait(task, tasks);
         }
         if kept {
-            tasks.keep(task);
+            tasks.store(task);
             self.resume(tasks);
         }
         self.choose_path();
@@ -155,7 +155,7 @@ impl LogicalUnit {
 
     /// Let the task wait.
     fn wait(&mut self, task: &Task<'_>, tasks: &mut Tasks) {
-        tasks.keep(task);
+        tasks.store(task);
         tasks.start(task.id, self.index, Entry::new(State::Waiting, 0, 0, 0));
         self.order.wait(task.id, task.attribute);
         self.choose_path();
@@ -269,7 +269,7 @@ impl LogicalUnit {
             self.resume(tasks);
         }
         if self.slow_path {
-            self.end_lost(tasks, ended);
+            self.fail_stranded(tasks, ended);
             self.release(tasks, ended);
         }
         self.kick();
@@ -407,7 +407,7 @@ impl LogicalUnit {
     }
 
     /// End what a faulted queue will never complete.
-    fn end_lost(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
+    fn fail_stranded(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
         if !self.fault.is_set() || self.queue().in_flight() > 0 {
             return;
         }
@@ -427,7 +427,7 @@ impl LogicalUnit {
             return false;
         }
         self.fail_all(fault::NOTHING_IN_FLIGHT, tasks, ended);
-        self.end_lost(tasks, ended);
+        self.fail_stranded(tasks, ended);
         self.release(tasks, ended);
         true
     }

@@ -1,5 +1,5 @@
-//! A descriptor chain as the guest meant it: bytes to read, then bytes to write, however they are cut into descriptors
-//! (VIRTIO 1.2, 2.7.4).
+//! A descriptor chain as a list of segments to read and a list of segments to write. Devices must not depend on how a request is
+//! divided into descriptors (VIRTIO 1.2, 2.7.4).
 
 use std::slice;
 
@@ -13,7 +13,7 @@ use super::descriptors::{self, DescriptorChain, INDIRECT, NEXT, WRITE};
 use super::queue::Broken;
 use crate::dma::{Access, Dma, DmaError, Span, Spans};
 
-/// Descriptors of a chain at the most. Drivers stay below the queue's size.
+/// Most descriptors of a chain. Drivers stay below the queue's size.
 const MAX_DESCRIPTORS: usize = 1024;
 
 /// A run of guest memory.
@@ -23,8 +23,8 @@ pub(super) struct Segment {
     pub(super) len: u64,
 }
 
-/// Host memory of segments: their bytes, and the buffers. Where it is one buffer it is not put into a list, but into `one`: to
-/// hand a list on would load it right after it was stored in smaller pieces, which stalls the processor.
+/// Translate segments to host memory: the number of bytes, and the buffers. A single buffer is stored in `one` instead of `list`:
+/// an element of the list would be loaded right after it was stored in smaller pieces, which stalls the processor.
 #[inline(always)]
 pub(super) fn map<'a, A: GuestAddressSpace>(
     segments: impl Iterator<Item = Segment> + Clone,
@@ -59,23 +59,22 @@ fn map_list<'a, A: GuestAddressSpace>(
     Ok((len, list))
 }
 
-/// A chain. Kept, so that its memory is.
+/// A chain. Reused for each request, to reuse its allocations.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
     readable: Vec<Segment>,
-    /// Segments of `readable` that are used up.
+    /// Number of segments of `readable` that were consumed.
     taken: usize,
     pub(super) writable: Vec<Segment>,
-    /// It can be walked to its end, but is not as a chain is to be: it has a descriptor without bytes, or one to
-    /// read after one to write.
+    /// The chain has an end, but also an empty descriptor, or a readable one after a writable one.
     pub(super) malformed: bool,
 }
 
 impl Chain {
-    /// Collect a chain. Always inlined: this is much of what a request costs.
+    /// Collect a chain. Always inlined: this is much of a request's cost.
     ///
     /// # Errors
-    /// [`Broken`] where it has no end: it loops, leaves its table, or is longer than a chain may be.
+    /// [`Broken`] if it has no end: it loops, leaves its table, or is too long.
     #[inline(always)]
     pub(super) fn collect<M: Spans>(&mut self, descriptors: DescriptorChain<'_, M>) -> Result<(), Broken> {
         if let Some((table, count)) = descriptors.table()
@@ -86,8 +85,8 @@ impl Chain {
         self.walk(descriptors)
     }
 
-    /// Collect an indirect table whose descriptors are in the order of the chain, as drivers write it: no index is checked then. False: it is
-    /// another, or is not as it has to be; [`walk`](Self::walk) tells.
+    /// Collect an indirect table whose descriptors follow each other in order, as drivers write them. False: they do not, or the
+    /// table is not valid; [`walk`](Self::walk) decides.
     #[inline(always)]
     fn collect_table(&mut self, table: Span<'_>, count: u16) -> bool {
         self.clear();
@@ -137,7 +136,7 @@ impl Chain {
     #[inline(always)]
     fn end(&mut self, ends_writable: bool) {
         if !ends_writable {
-            // Out of order, or nothing to write anyway: the last byte is not one to write.
+            // The last descriptor is readable: there is no place for a status byte.
             self.writable.clear();
         }
     }
@@ -154,7 +153,7 @@ impl Chain {
                 return Err(Broken);
             }
             count += 1;
-            // The iterator just ends where it cannot go on. It has come to the end where no next one was promised.
+            // The iterator also ends at an error. The chain is complete if its last descriptor has no successor.
             complete = !descriptor.has_next();
             ends_writable = descriptor.is_write_only();
             self.add(Segment { address: descriptor.addr().0, len: descriptor.len().into() }, ends_writable);
@@ -163,13 +162,13 @@ impl Chain {
         if complete { Ok(()) } else { Err(Broken) }
     }
 
-    /// What is left to read.
+    /// The segments that remain to be read.
     #[inline]
     pub(super) fn readable(&self) -> &[Segment] {
         self.readable.get(self.taken..).unwrap_or_default()
     }
 
-    /// Take a structure from the start of what is to be read, however it is cut. `None`: it is not all there.
+    /// Take a structure from the start of the readable segments. `None`: they are too short.
     #[inline(never)]
     pub(super) fn take_header<T, A>(&mut self, dma: &mut Dma<A>) -> Option<T>
     where
@@ -181,7 +180,7 @@ impl Chain {
         Some(header)
     }
 
-    /// Take little-endian qwords from the start of what is to be read. `None`: they are not all there.
+    /// Take little-endian qwords from the start of the readable segments. `None`: they are too short.
     #[inline(always)]
     pub(super) fn take_qwords<const N: usize, A: GuestAddressSpace>(
         &mut self,
@@ -198,8 +197,8 @@ impl Chain {
         Some(qwords)
     }
 
-    /// Take bytes from the start of what is to be read, in one copy where they lie in the first segment. `None`: they are not all
-    /// there.
+    /// Take bytes from the start of the readable segments, by one copy if they are in the first segment. `None`: the segments are too
+    /// short.
     #[inline(always)]
     pub(super) fn take_array<const N: usize, A: GuestAddressSpace>(
         &mut self,
@@ -215,8 +214,8 @@ impl Chain {
         Some(())
     }
 
-    /// So many bytes of the first segment to be read are taken; it has as many. Most headers are all of their segment: that is only
-    /// compared, for to change it would load it whole right after its halves were stored, which stalls the processor.
+    /// Consume bytes of the first readable segment, which has at least as many. Most headers fill their segment. Then the segment is
+    /// not changed: that would load it whole right after its halves were stored, which stalls the processor.
     #[inline(always)]
     fn take_from_segment(&mut self, len: u64) {
         let Some(segment) = self.readable.get_mut(self.taken) else { return };
@@ -228,7 +227,7 @@ impl Chain {
         }
     }
 
-    /// Take bytes from the start of what is to be read. `None`: they are not all there.
+    /// Take bytes from the start of the readable segments. `None`: they are too short.
     #[inline(never)]
     pub(super) fn take_bytes<A: GuestAddressSpace>(
         &mut self,
@@ -251,7 +250,7 @@ impl Chain {
         Some(())
     }
 
-    /// Take the last byte to write. `None`: there is nothing to write.
+    /// Take the last writable byte: its guest-physical address. `None`: there is none.
     #[inline]
     pub(super) fn take_last_byte(&mut self) -> Option<u64> {
         let segment = self.writable.last_mut()?;

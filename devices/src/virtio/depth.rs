@@ -1,9 +1,10 @@
-//! How many requests a guest keeps outstanding: it uses descriptors again that have come back to it.
+//! An estimate of how many requests a guest keeps outstanding. A guest reuses the head descriptor of a completed request, so
+//! the number of requests between two uses of one head is about the depth.
 
-/// The average moves by this part of what differs (a shift).
+/// Weight of a new sample in the average: `1 >> SMOOTHING`.
 const SMOOTHING: u32 = 3;
 
-/// What is known of a queue's guest.
+/// The estimate for one queue.
 #[derive(Clone, Debug)]
 pub(super) struct Depth {
     /// By head: the number of the request that used it last.
@@ -27,7 +28,7 @@ impl Depth {
     pub(super) fn request(&mut self, number: u16, head: u16) {
         let Some(last_use) = self.last_use.get_mut(usize::from(head)) else { return };
         let distance = u32::from(number.wrapping_sub(std::mem::replace(last_use, number)));
-        // Other descriptors are used now and then, and not for long: what is far away counts as a little more.
+        // A head that was unused for long says little about the depth: its distance is limited.
         let average = self.get();
         self.average = self.average - average + distance.min(2 * average + 1);
     }

@@ -1,7 +1,7 @@
-//! The descriptors of a chain, one after the other (VIRTIO 1.2, 2.7.5).
+//! An iterator over the descriptors of a chain (VIRTIO 1.2, 2.7.5).
 //!
-//! It ends where `virtio_queue::DescriptorChain` ends, which is the oracle of the tests. A table is looked up in guest memory
-//! once, and each of its descriptors read by two loads: a request has at least three, so this is much of what a request costs.
+//! It yields the same descriptors as `virtio_queue::DescriptorChain`, which the tests compare it with. A table is translated
+//! once, and a descriptor is read by two loads. A request has at least three descriptors, so this is much of its cost.
 
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
@@ -21,14 +21,15 @@ pub(super) const INDIRECT: u16 = 4;
 pub struct DescriptorChain<'a, M> {
     memory: &'a M,
     head: u16,
-    /// Guest-physical address of the table, and the table where it lies in one region.
+    /// Guest-physical address of the table.
     table: u64,
+    /// The table in host memory, if it is within one region.
     span: Option<Span<'a>>,
     entries: u16,
     next: u16,
-    /// Descriptors that may still come: in a table without loops, no more than it has entries.
+    /// Most descriptors that may follow. More descriptors than entries mean a loop.
     left: u16,
-    /// Bytes that the descriptors so far were about.
+    /// Sum of the descriptors' lengths so far.
     bytes: u32,
     indirect: bool,
 }
@@ -40,7 +41,7 @@ impl<'a, M: Spans> DescriptorChain<'a, M> {
         Self::within(memory, (table, span), entries, head)
     }
 
-    /// The same for a table that was looked up already.
+    /// The same for a table that was translated already.
     #[inline(always)]
     pub(super) const fn within(
         memory: &'a M,
@@ -51,7 +52,7 @@ impl<'a, M: Spans> DescriptorChain<'a, M> {
         Self { memory, head, table, span, entries, next: head, left: entries, bytes: 0, indirect: false }
     }
 
-    /// The indirect table that is all of the chain, and the number of its descriptors. `None`: there is none, or it does not lie in one region.
+    /// The indirect table and the number of its descriptors, if the chain consists of one that is within one region.
     #[inline(always)]
     pub(super) fn table(&self) -> Option<(Span<'a>, u16)> {
         let head = if self.head < self.entries { self.read(self.head)? } else { return None };
@@ -62,7 +63,7 @@ impl<'a, M: Spans> DescriptorChain<'a, M> {
         Some((self.memory.span(head.addr().0, len)?, u16::try_from(len / SIZE).ok()?))
     }
 
-    /// Its first descriptor, by which the chain is known.
+    /// Index of its first descriptor, which identifies the chain.
     #[inline(always)]
     pub(super) const fn head_index(&self) -> u16 {
         self.head
@@ -80,7 +81,7 @@ impl<'a, M: Spans> DescriptorChain<'a, M> {
         }
     }
 
-    /// Not aligned (a table of indirect descriptors need not be), or across regions.
+    /// An indirect table that is not aligned (it need not be), or a table across regions.
     #[cold]
     fn read_slowly(&self, offset: u64) -> Option<Descriptor> {
         self.memory.read_obj(GuestAddress(self.table.checked_add(offset)?)).ok()

@@ -1,8 +1,8 @@
-//! What all kinds of device share.
+//! The part of a virtio device that the block device and the SCSI host device share.
 //!
-//! - `backend`: what a kind of device has to do itself,
-//! - `batch`: the path of a batch through the rings,
-//! - `owner`: the contract with the owner.
+//! - `backend`: the trait that each kind of device implements,
+//! - `batch`: a batch of requests is taken from the rings, started, and its completions are posted,
+//! - `owner`: `PciDevice` and `IoDevice`, the contract with the owner.
 
 pub(super) mod backend;
 mod batch;
@@ -16,8 +16,7 @@ use crate::dma::Dma;
 
 /// A virtio device: [`VirtioBlk`](super::blk::VirtioBlk) or [`VirtioScsi`](super::scsi::VirtioScsi), by its back-end `B`.
 ///
-/// Its base address register 0 is memory; MSI-X has one vector more than there are queues, without it everything
-/// goes through INTx.
+/// BAR 0 is memory. MSI-X has one vector more than there are queues. Without MSI-X, the device interrupts by INTx.
 pub struct Device<A: GuestAddressSpace, B> {
     /// First, so that it is dropped first: requests in flight are waited for while `dma` still keeps their memory.
     pub(super) backend: B,
@@ -25,9 +24,9 @@ pub struct Device<A: GuestAddressSpace, B> {
     pub(super) transport: Transport,
     /// The request queue that is served first, counted from the first of them.
     pub(super) first_queue: usize,
-    /// There may be more to do than an event said.
+    /// There may be work that no event announces: serve the rings before sleeping.
     pub(super) more: bool,
-    /// Rings of request queues lie in memory that is about to be unmapped: nothing is taken from any until it is.
+    /// Rings of request queues are in memory that is about to be unmapped: no request is taken until it is unmapped.
     pub(super) rings_refused: bool,
     pub(super) stats: Stats,
 }

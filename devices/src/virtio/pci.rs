@@ -1,6 +1,6 @@
 //! The transport: register space, capabilities, device status and interrupts (VIRTIO 1.2, 4.1).
 //!
-//! It turns accesses into [`Event`]s for the device in front of it, and completions into interrupts.
+//! It turns register accesses into [`Event`]s for the device, and completions into interrupts.
 
 mod capabilities;
 mod common;
@@ -23,21 +23,21 @@ use crate::moderation::Coalescing;
 use crate::pci::{BusMaster, Function, Identity, LayoutError};
 use crate::time::Time;
 
-/// Queues at the most.
+/// Most queues.
 pub const MAX_QUEUES: u16 = 64;
 
-/// What a device says that it is.
+/// The identity of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceKind {
     /// Device type.
     pub(super) device_type: u16,
     /// PCI class, sub-class and programming interface.
     pub(super) class: [u8; 3],
-    /// Its own features.
+    /// Device-specific features.
     pub(super) features: u64,
     /// Queues, 1 to [`MAX_QUEUES`].
     pub(super) queues: u16,
-    /// Entries of a queue at the most; a power of two.
+    /// Most entries of a queue; a power of two.
     pub(super) queue_size: u16,
 }
 
@@ -48,11 +48,11 @@ pub(super) enum Event {
     None,
     /// A write to configuration space.
     BusMaster(BusMaster),
-    /// Forget everything: call [`Transport::begin_reset`], and [`Transport::reset`] when nothing is in flight.
+    /// Device reset: call [`Transport::begin_reset`], and [`Transport::reset`] when nothing is in flight.
     Reset,
-    /// These bits of the status are new. With DRIVER_OK, requests may have come already.
+    /// These status bits were set. With DRIVER_OK, requests may wait already.
     Status(DeviceStatus),
-    /// Forget what this queue has in flight: call [`Transport::begin_queue_reset`], and [`Transport::reset_queue`] when there is nothing.
+    /// Queue reset: call [`Transport::begin_queue_reset`], and [`Transport::reset_queue`] when nothing of the queue is in flight.
     ResetQueue(usize),
     /// A queue's doorbell.
     Notify(usize),
@@ -69,24 +69,25 @@ pub struct Transport {
     device_feature_select: u32,
     driver_feature_select: u32,
     status: DeviceStatus,
-    /// A device reset waits for requests that the disks have. Until it is over, the status reads as before (2.4.2: a driver
-    /// considers a reset complete when the status reads 0), and no register takes a write.
+    /// A device reset waits for requests that the disks have. Until it completes, the status reads as before (2.4.2: a driver
+    /// considers a reset complete when the status reads 0), and register writes are ignored.
     resetting: bool,
     config_vector: u16,
-    /// Changes of the device-specific configuration by the device, wrapping.
+    /// Counts the changes of the device-specific configuration by the device, wrapping.
     config_generation: u8,
-    /// The configuration has changed while no driver was ready, which may have read it before.
+    /// The configuration changed while the driver was not ready: it may have read the old one.
     config_unreported: bool,
     queue_select: u16,
     isr: Isr,
     queues: Box<[Virtqueue]>,
-    /// One of them is being reset.
+    /// A reset of at least one queue is pending.
     queues_resetting: bool,
     /// One for each vector; without MSI-X, all queues use the first.
     signals: Box<[Signal]>,
     doorbells: Box<[Doorbell]>,
-    /// When to poll queues with suppressed notifications, and whether that time had come.
+    /// When to poll queues with suppressed notifications.
     poll_at: Option<Time>,
+    /// That time had passed when the queues were served last.
     late: bool,
     interrupts: u64,
 }
@@ -250,23 +251,22 @@ impl Transport {
         }
     }
 
-    /// The device-specific configuration has changed: the guest is told, as soon as it has a driver that is ready (2.5,
-    /// 4.1.4.3.1).
+    /// The device-specific configuration has changed: notify the guest, as soon as its driver is ready (2.5, 4.1.4.3.1).
     pub(super) fn config_changed(&mut self) {
         self.config_generation = self.config_generation.wrapping_add(1);
         self.config_unreported = true;
-        self.tell_config();
+        self.notify_if_changed();
     }
 
-    /// Tell of a configuration that has changed.
-    fn tell_config(&mut self) {
+    /// Notify the guest of a changed configuration, if its driver is ready.
+    fn notify_if_changed(&mut self) {
         if self.config_unreported && self.status.contains(DeviceStatus::DRIVER_OK) && !self.resetting {
             self.config_unreported = false;
             self.notify_config();
         }
     }
 
-    /// A device reset begins, and waits for requests that the disks have: nothing is posted or signalled meanwhile.
+    /// A device reset begins, and waits for requests that the disks have. Until it completes, nothing is posted or signalled.
     pub(super) fn begin_reset(&mut self) {
         self.resetting = true;
         self.poll_at = None;
@@ -285,19 +285,19 @@ impl Transport {
         self.queues_resetting = true;
     }
 
-    /// Whether a device reset has begun and is not over.
+    /// Whether a device reset is pending.
     pub(super) const fn resetting(&self) -> bool {
         self.resetting
     }
 
-    /// The queues whose reset has begun and is not over.
+    /// The queues whose reset is pending.
     pub(super) fn resetting_queues(&self) -> Vec<usize> {
         let queues =
             self.queues.iter().enumerate().filter(|(_, queue)| self.queues_resetting && queue.resetting);
         queues.map(|(index, _)| index).collect()
     }
 
-    /// Whether any reset has begun and is not over.
+    /// Whether any reset is pending.
     #[inline]
     pub(super) const fn any_resetting(&self) -> bool {
         self.resetting || self.queues_resetting
@@ -326,7 +326,7 @@ impl Transport {
         }
     }
 
-    /// Reset of one queue, with nothing of it in flight.
+    /// Reset of one queue. None of its requests may be in flight.
     pub(super) fn reset_queue(&mut self, index: usize) {
         if let Some(queue) = self.queues.get_mut(index) {
             queue.reset();
@@ -342,7 +342,7 @@ impl Transport {
     }
 }
 
-/// Copy the bytes of a structure at `offset`, as far as it has any.
+/// Copy the bytes of a structure from `offset` on, up to its end.
 fn copy(structure: &[u8], offset: u64, data: &mut [u8]) {
     let from = usize::try_from(offset).ok().and_then(|offset| structure.get(offset..)).unwrap_or_default();
     for (to, &byte) in data.iter_mut().zip(from) {

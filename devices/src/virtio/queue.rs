@@ -1,8 +1,8 @@
-//! A virtqueue: its registers, its rings, and what the guest said about notifications and interrupts.
+//! A virtqueue: its registers, its rings, and its notification and interrupt suppression.
 //!
-//! `virtio_queue::Queue` has the registers and checks them. The rings are read and written here, each as one [`Span`] of guest
-//! memory that is looked up once a batch, where `virtio_queue` looks up and checks every field by itself. Completions are put
-//! into the used ring one after the other and [published](Virtqueue::publish) together.
+//! `virtio_queue::Queue` holds and checks the registers. The rings are accessed here, each as one [`Span`] of guest memory that is
+//! translated once a batch; `virtio_queue` would translate and check every field. Completions are put into the used ring one after
+//! the other and [published](Virtqueue::publish) together.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};
@@ -55,26 +55,26 @@ pub(super) struct Addresses {
 /// A virtqueue.
 pub(super) struct Virtqueue {
     ring: Queue,
-    /// Used index that is posted to the used ring.
+    /// Used index as the guest sees it.
     published: u16,
     pub(super) addresses: Addresses,
     /// Vector, [`VIRTIO_MSI_NO_VECTOR`] for none.
     pub(super) vector: u16,
     /// Requests taken and not completed.
     pub(super) in_flight: u32,
-    /// A reset of it waits for requests that the disks have. Meanwhile nothing is taken from it and nothing is posted to it.
+    /// A reset of the queue waits for requests that the disks have. Until it completes, no request is taken and no completion posted.
     pub(super) resetting: bool,
     interrupt_suppression: InterruptSuppression,
     depth: Depth,
     kick_suppression: KickSuppression,
-    /// The request (counted by the available ring) of which the guest notifies.
+    /// Available index of the request of which the guest is to notify the device.
     armed: Option<u16>,
-    /// Since when.
+    /// When `armed` was set.
     armed_at: Time,
 }
 
 impl Virtqueue {
-    /// A queue of so many entries at the most; a power of two, or the guest sees none.
+    /// A queue of at most this many entries. If that is no power of two, the guest sees a queue without entries.
     pub(super) fn new(max_size: u16) -> Self {
         Self {
             ring: Queue::new(max_size).unwrap_or_default(),
@@ -108,7 +108,7 @@ impl Virtqueue {
         self.ring.size()
     }
 
-    /// Sizes that cannot be are ignored.
+    /// Invalid sizes are ignored.
     pub(super) fn set_size(&mut self, size: u16) {
         let _ = self.ring.try_set_size(size);
     }
@@ -123,7 +123,7 @@ impl Virtqueue {
         self.ready() && !self.resetting
     }
 
-    /// Take the rings into use.
+    /// Enable the queue, after its addresses were set.
     pub(super) fn enable<M: Spans>(&mut self, memory: &M, event_index: bool) -> Result<(), Broken> {
         let Addresses { desc, driver, device } = self.addresses;
         self.ring.try_set_desc_table_address(GuestAddress(desc))?;
@@ -147,7 +147,7 @@ impl Virtqueue {
         self.ready() && rings.into_iter().any(|(start, len)| overlap(range, start, len))
     }
 
-    /// Rings that have been in use before go on: with the chain of index `next_avail`, and where the used index stands.
+    /// Continue rings that were in use before: at available index `next_avail`, and at the used index in memory.
     /// To be called after [`enable`](Self::enable).
     pub(super) fn go_on<M: Spans>(&mut self, memory: &M, next_avail: u16) -> Result<(), Broken> {
         let used = self.ring.used_idx(memory, Relaxed)?.0;
@@ -173,7 +173,7 @@ impl Virtqueue {
         self.ring.set_next_avail(self.ring.next_avail().wrapping_sub(1));
     }
 
-    /// The chain with this head again, taken before.
+    /// A chain that was taken before, by its head.
     pub(super) fn chain<'a, M: Spans>(&self, memory: &'a M, head: u16) -> DescriptorChain<'a, M> {
         DescriptorChain::new(memory, self.ring.desc_table(), self.ring.size(), head)
     }
@@ -189,7 +189,7 @@ impl Virtqueue {
         let len = VIRTQ_AVAIL_RING + 2 * u64::from(entries);
         let next = self.ring.next_avail();
         let ring = memory.span(available, len);
-        // What the guest has stored before the index is seen by who has loaded the index.
+        // Acquire: what the guest stored before the index is visible after this load.
         let index = load(memory, ring, (available, VIRTQ_AVAIL_IDX), Acquire)?;
         if !self.ring.ready() || index.wrapping_sub(next) > entries {
             return Err(Broken);
@@ -205,8 +205,7 @@ impl Virtqueue {
         index.wrapping_sub(next).min(self.ring.size()).into()
     }
 
-    /// Before the device sleeps, have the guest notify of the next chain, or of one further on. `late`: the time of a
-    /// poll has come.
+    /// Before the device sleeps, have the guest notify the device of the next chain, or of a later one. `late`: a poll was due.
     pub(super) fn arm<M: Spans>(&mut self, memory: &M, late: bool, now: Time) -> Result<Armed, Broken> {
         let next = self.ring.next_avail();
         if !self.ring.event_idx_enabled() {
@@ -242,7 +241,7 @@ impl Virtqueue {
         self.kick_suppression.polled(self.waiting(memory), suppressed.into(), now.since(self.armed_at), now);
     }
 
-    /// Put a completion into the used ring: chain `head`, of which `len` bytes were written from the start of its writable part.
+    /// Put a completion into the used ring: the chain's head, and the number of bytes written to it.
     /// The guest sees it when it is [published](Self::publish).
     #[inline(always)]
     pub(super) fn put<M: Spans>(
@@ -280,12 +279,12 @@ impl Virtqueue {
         Ok(())
     }
 
-    /// Whether something was put into the used ring that no decision to signal, or not to, covers.
+    /// Whether the used ring has a completion that no decision about a signal covers.
     pub(super) fn has_undecided(&self) -> bool {
         self.interrupt_suppression.is_undecided(self.ring.next_used())
     }
 
-    /// Which posted completions the guest wants a signal for. Those that it wants none for are decided.
+    /// Which posted completions the guest wants a signal for. If it wants none, they are decided.
     pub(super) fn requested_signal<M: Spans>(&mut self, memory: &M) -> Requested {
         let used = self.ring.next_used();
         // The guest stores its event index and then loads the used index; the device does both in the other order.
@@ -305,24 +304,26 @@ impl Virtqueue {
         }
     }
 
-    /// Everything posted is signalled, or need not be.
+    /// All posted completions are signalled, or need no signal.
     pub(super) fn decide_all(&mut self) {
         self.interrupt_suppression.decide_up_to(self.ring.next_used());
     }
 }
 
-/// The chains that wait in a queue, from the first on. Each is taken when it is given out.
+/// An iterator over the chains that wait in a queue. It takes each chain that it yields.
 pub(super) struct Waiting<'a, M> {
     queue: &'a mut Virtqueue,
     memory: &'a M,
     ring: Option<Span<'a>>,
-    /// Guest-physical addresses of the available ring and the descriptor table.
+    /// Guest-physical address of the available ring.
     available: u64,
+    /// Guest-physical address of the descriptor table.
     table: u64,
     table_span: Option<Span<'a>>,
     entries: u16,
-    /// Indices of the next chain, and of the one that the guest has not made available yet.
+    /// Available index of the next chain.
     next: u16,
+    /// The guest's available index: the end.
     index: u16,
 }
 
@@ -345,7 +346,7 @@ impl<'a, M: Spans> Iterator for Waiting<'a, M> {
     }
 }
 
-/// Load a word of a ring: of the span, where the ring has one.
+/// Load a word of a ring, from its span if it has one.
 #[inline(always)]
 fn load<M: Spans>(
     memory: &M,
@@ -381,7 +382,7 @@ fn store<M: Spans>(
     }
 }
 
-/// A ring that lies across regions.
+/// For a ring across regions.
 #[cold]
 fn load_slowly<M: Spans>(memory: &M, address: u64, ordering: Ordering) -> Result<u16, Broken> {
     memory.load(GuestAddress(address), ordering).map(u16::from_le).map_err(|_| Broken)

@@ -1,5 +1,4 @@
-//! When an interrupt goes out: moderation for each vector, together with what the guest wants (the rules are in the
-//! module above).
+//! When an interrupt is sent: moderation for each vector, together with the guest's suppression (rules: [`virtio`](super)).
 
 use super::suppression::Requested;
 use crate::moderation::{Coalescing, Moderator};
@@ -10,11 +9,11 @@ pub(super) struct Signal {
     moderator: Moderator,
     /// Requests in flight whose completions signal here.
     pub(super) in_flight: u32,
-    /// Requests that wait in the rings: they are outstanding, too, for more completions will come.
+    /// Requests that wait in the rings. They count as outstanding, as their completions will follow.
     pub(super) waiting: u32,
     /// Moderation would have signalled, but the guest did not want it.
     unused: bool,
-    /// What the guest wants, of the queues that were checked.
+    /// The strongest request for a signal among the queues checked so far.
     requested: Requested,
 }
 
@@ -33,12 +32,12 @@ impl Signal {
         *self = Self::new(*self.moderator.options());
     }
 
-    /// Change the moderation. What the old one held back counts as not used.
+    /// Change the moderation. A signal that the old one held back is due at the next decision.
     pub(super) fn set_options(&mut self, options: Coalescing) {
         self.unused |= self.moderator.set_options(options);
     }
 
-    /// A completion was put into a used ring. True: decide at once.
+    /// A completion was put into a used ring. True: moderation wants a decision before the next completion.
     #[inline]
     pub(super) fn completed(&mut self, now: Time) -> bool {
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -50,12 +49,12 @@ impl Signal {
         self.unused = true;
     }
 
-    /// One of the queues wants this.
+    /// Record what the guest requests for one of the queues.
     pub(super) fn note(&mut self, requested: Requested) {
         self.requested = self.requested.max(requested);
     }
 
-    /// All queues have noted what the guest wants. True: signal; that covers every completion so far.
+    /// Decide, after [`note`](Self::note) for every queue. True: send a signal, which covers every completion so far.
     pub(super) fn decide(&mut self, now: Time) -> bool {
         let due = self.moderator.end_batch(now);
         match std::mem::take(&mut self.requested) {

@@ -59,7 +59,7 @@ bitflags! {
     }
 }
 
-/// Vector that is none (4.1.5.1.2).
+/// No vector (4.1.5.1.2).
 pub const VIRTIO_MSI_NO_VECTOR: u16 = 0xffff;
 
 /// Type of a capability: common configuration (4.1.4).
@@ -75,11 +75,11 @@ pub const VIRTIO_PCI_CAP_PCI_CFG: u8 = 5;
 
 /// Bytes of a capability (`struct virtio_pci_cap`).
 pub const VIRTIO_PCI_CAP_SIZE: usize = 16;
-/// In a capability: register number.
+/// In a capability: BAR number.
 pub const VIRTIO_PCI_CAP_BAR: u16 = 4;
-/// In a capability: offset in the register's space.
+/// In a capability: offset in the BAR.
 pub const VIRTIO_PCI_CAP_OFFSET: u16 = 8;
-/// In a capability: bytes.
+/// In a capability: length in bytes.
 pub const VIRTIO_PCI_CAP_LENGTH: u16 = 12;
 /// In the capability of notifications: bytes from one queue's doorbell to the next.
 pub const VIRTIO_PCI_NOTIFY_CAP_MULT: u16 = 16;
@@ -102,13 +102,13 @@ pub const NUM_QUEUES: u64 = 18;
 pub const DEVICE_STATUS: u64 = 20;
 /// Changes with the device-specific configuration.
 pub const CONFIG_GENERATION: u64 = 21;
-/// The queue that the following registers are about.
+/// The queue that the following registers belong to.
 pub const QUEUE_SELECT: u64 = 22;
 /// Entries; zero: there is no such queue.
 pub const QUEUE_SIZE: u64 = 24;
 /// Vector of the queue.
 pub const QUEUE_MSIX_VECTOR: u64 = 26;
-/// One: the queue is in use.
+/// One: the queue is enabled.
 pub const QUEUE_ENABLE: u64 = 28;
 /// Number of the queue's doorbell.
 pub const QUEUE_NOTIFY_OFF: u64 = 30;

@@ -6,7 +6,7 @@ pub(super) enum Requested {
     /// None of them.
     #[default]
     None,
-    /// The first after those it knew.
+    /// The first one after the last decision.
     Next,
     /// A later one: the guest moderates interrupts by itself.
     Later,
@@ -20,7 +20,7 @@ pub(super) const fn need_event(event: u16, new: u16, old: u16) -> bool {
 /// State between two reads of the guest's event index.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InterruptSuppression {
-    /// Everything before this used index has been signalled, or the guest did not want it to be.
+    /// Completions before this used index were signalled, or the guest wanted no signal for them.
     decided: u16,
     /// The used index at the last check.
     checked: u16,
@@ -29,17 +29,18 @@ pub(super) struct InterruptSuppression {
 }
 
 impl InterruptSuppression {
-    /// Whether a completion before `used` was posted that no decision covers.
+    /// Whether completions up to `used` include one that no decision covers.
     pub(super) const fn is_undecided(&self, used: u16) -> bool {
         self.decided != used
     }
 
-    /// Compare with the guest's event index, after completions up to `used` were posted. Those that it wants no signal for are decided.
+    /// Compare with the guest's event index, after completions up to `used` were posted. If the guest wants a signal for none of
+    /// them, they are decided.
     pub(super) fn check(&mut self, used: u16, event: u16) -> Requested {
         if !need_event(event, used, self.decided) {
             let distance = event.wrapping_sub(used);
-            // Beyond half the circle it is an index of the past. Where completions have come up to it, it stays what it
-            // was when it was further on.
+            // An index more than half the range ahead is a past one. An index that completions have just reached keeps the
+            // meaning that it had when it was ahead.
             let ahead = distance > 0 && distance < 0x8000 || distance == 0 && self.ahead == Some(event);
             self.decide_up_to(used);
             self.ahead = ahead.then_some(event);
@@ -51,7 +52,7 @@ impl InterruptSuppression {
         if later { Requested::Later } else { Requested::Next }
     }
 
-    /// Everything up to `used` is signalled, or need not be.
+    /// Completions up to `used` are signalled, or need no signal.
     pub(super) const fn decide_up_to(&mut self, used: u16) {
         *self = Self { decided: used, checked: used, ahead: None };
     }

@@ -63,7 +63,7 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        let mut more = self.more | self.storvsc.bus_mut().end_lost();
+        let mut more = self.more | self.storvsc.bus_mut().fail_lost();
         let blocked = !self.storvsc.can_take();
         let mut first: Option<Time> = None;
         for index in 0..self.channels.len() {
@@ -92,7 +92,7 @@ where
         self.storvsc.bus_mut().drain();
         self.complete(now);
         // Requests that were taken from the rings complete, too.
-        while !self.storvsc.none_kept() && self.start_kept(now) {
+        while !self.storvsc.none_kept() && self.start_backlog(now) {
             self.storvsc.bus_mut().drain();
             self.complete(now);
         }

@@ -290,7 +290,7 @@ impl<M> Duplex<M> {
 
     /// The deadline of the next call.
     pub(super) fn deadline(&mut self, now: Time) -> Option<Time> {
-        let owed = self.moderator.deadline().filter(|_| self.outgoing.owed());
+        let owed = self.moderator.deadline().filter(|_| self.outgoing.signal_owed());
         let full = self.retry.deadline(!self.late.is_empty(), now);
         [owed, full, self.suppressed.map(|suppressed| suppressed.poll)].into_iter().flatten().min()
     }
@@ -298,7 +298,7 @@ impl<M> Duplex<M> {
     /// Publish the packets that were put in, and signal if a signal is owed.
     fn deliver(&mut self, signals: &mut Signals) {
         self.outgoing.publish();
-        if self.outgoing.settle() {
+        if self.outgoing.take_signal() {
             self.signal(signals);
         }
     }

@@ -30,7 +30,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
 
     /// Take a batch from each channel and hand it to the disks. False: nothing was taken.
     fn fetch(&mut self, now: Time) -> bool {
-        let mut any = !self.storvsc.none_kept() && self.start_kept(now);
+        let mut any = !self.storvsc.none_kept() && self.start_backlog(now);
         let count = self.channels.len();
         let first = self.first;
         for index in (0..count).map(|n| (first + n) % count) {
@@ -67,7 +67,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
                     channel.requests += 1;
                     duplex.taken(number);
                 }
-                Taken::Kept => channel.requests += 1,
+                Taken::Queued => channel.requests += 1,
                 Taken::Answered(answer) => {
                     self.stats.completions += 1;
                     duplex.post(&answer, channel.requests, now, &mut self.signals)?;
@@ -99,9 +99,9 @@ impl<A: GuestAddressSpace> Vmbus<A> {
 
     /// Start requests of the backlog while there are task numbers. False: nothing was started.
     #[cold]
-    pub(super) fn start_kept(&mut self, now: Time) -> bool {
+    pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut any = false;
-        while let Some((channel, taken)) = self.storvsc.take_kept(&mut self.dma) {
+        while let Some((channel, taken)) = self.storvsc.start_from_backlog(&mut self.dma) {
             any = true;
             if let Taken::Answered(answer) = taken {
                 self.end(channel, &answer, None, now);

@@ -310,7 +310,7 @@ impl<M> Outgoing<M> {
         self.owed |= wanted && self.ring.control.load(READ, Acquire) == before;
     }
 
-    pub(super) const fn owed(&self) -> bool {
+    pub(super) const fn signal_owed(&self) -> bool {
         self.owed
     }
 
@@ -319,7 +319,7 @@ impl<M> Outgoing<M> {
     /// A masked ring needs no signal: the mask was set after the fence in [`publish`](Self::publish), so the guest polls the ring again after it
     /// has unmasked.
     #[inline]
-    pub(super) fn settle(&mut self) -> bool {
+    pub(super) fn take_signal(&mut self) -> bool {
         std::mem::take(&mut self.owed)
             && self.ring.control.load(MASK, Acquire) == 0
             && self.ring.control.load(READ, Acquire) != self.write

@@ -1,4 +1,4 @@
-//! A page: its name, its header, its content.
+//! A page: name, header, content.
 
 use zerocopy::IntoBytes;
 
@@ -19,10 +19,10 @@ pub(super) mod page_type {
     pub(in super::super) const MASK: u8 = 0x0f;
 }
 
-/// Longest page in bytes.
+/// Maximum length of a page in bytes.
 pub(in super::super) const MAX_PAGE: usize = 256;
 
-/// Targets with a unit attached, bit by bit.
+/// Targets with at least one unit, as a bitmap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Attached(pub(in super::super) u32);
 
@@ -32,11 +32,11 @@ impl Attached {
     }
 }
 
-/// The page that a request names.
+/// The page that a request refers to.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Name {
     pub(super) kind: u8,
-    /// With [`page_type::EXTENDED`].
+    /// The extended type, if `kind` is [`page_type::EXTENDED`].
     pub(super) extended: u8,
     pub(super) number: u8,
     pub(super) address: u32,
@@ -53,7 +53,7 @@ impl Name {
     }
 }
 
-/// A page's content, header included.
+/// The content of a page, including its header.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Page {
     bytes: [u8; MAX_PAGE],
@@ -107,13 +107,13 @@ impl Page {
         &self.bytes[..self.len]
     }
 
-    /// Its header as a reply carries it.
+    /// The header of the page, for a reply.
     pub(in super::super) fn header(&self) -> PageHeader {
         let [version, length, number, page_type, ..] = self.bytes;
         PageHeader { version, length, number, page_type }
     }
 
-    /// Its length in dwords and its type, where it is an extended page.
+    /// Length in dwords and type of an extended page; `None` for other pages.
     pub(in super::super) fn extension(&self) -> Option<(u16, u8)> {
         let extended = self.header().page_type & page_type::MASK == page_type::EXTENDED;
         extended.then(|| ((self.len / 4) as u16, self.bytes[6]))

@@ -1,10 +1,10 @@
-//! Extended pages of Serial Attached SCSI: a controller with a phy for each target, and on each phy whose target has a
-//! unit an end device, directly attached.
+//! Extended pages of Serial Attached SCSI: the controller has a phy for each target. If a target has a unit, an end
+//! device is attached directly to the phy.
 
 use super::super::spec::ioc_status;
 use super::page::{Attached, Name, Page, page_type};
 
-/// Phys of the controller, and so its targets.
+/// Number of phys of the controller, and so of its targets.
 pub(in crate::lsi) const PHYS: u8 = 8;
 
 /// Types of extended pages.
@@ -17,34 +17,34 @@ mod extended {
     pub(super) const ENCLOSURE: u8 = 0x15;
 }
 
-/// Device information: an end device, which speaks SSP as initiator or as target, with no expander between.
+/// Device information: an end device that supports SSP as initiator or as target, attached without an expander.
 const END_DEVICE: u32 = 1;
 const DIRECT: u32 = 0x800;
 const SSP_INITIATOR: u32 = 0x40;
 const SSP_TARGET: u32 = 0x400;
 const INITIATOR: u32 = END_DEVICE | SSP_INITIATOR;
-/// Of a disk.
+/// Device information of a disk.
 const TARGET: u32 = END_DEVICE | SSP_TARGET | DIRECT;
 /// Link rates: 3 Gbit/s negotiated, 1.5 to 3 Gbit/s allowed.
 const RATE_3_0: u8 = 0x09;
 const RATE_ALLOWED: u8 = 0x98;
-/// Device page 0: the device is there, and its target number is its own.
+/// Flags of device page 0: the device is present, and its target number is mapped.
 const PRESENT: u16 = 1;
 const MAPPED: u16 = 2;
-/// Handle of the controller itself; zero would be none.
+/// Handle of the controller itself; 0 would mean no device.
 const CONTROLLER: u16 = 1;
 /// Handle of the first phy's device.
 const FIRST_DEVICE: u16 = 0x10;
 /// SAS address of the controller, locally assigned (NAA 3); devices follow.
 const CONTROLLER_ADDRESS: u64 = 0x3000_7061_7261_0000;
-/// Forms of a device page's address, bits 31:28.
+/// Forms of a device page's address (bits 31:28).
 const FORM_GET_NEXT: u32 = 0;
 const FORM_BUS_TARGET: u32 = 1;
 const FORM_HANDLE: u32 = 2;
-/// Handle from which the first device is the next.
+/// The handle that requests the first device.
 const BEFORE_FIRST: u32 = 0xffff;
 
-/// A device on the fabric, as events and pages name it.
+/// An attached device, as in events and pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lsi) struct Device {
     pub(in crate::lsi) handle: u16,
@@ -54,7 +54,7 @@ pub(in crate::lsi) struct Device {
     pub(in crate::lsi) info: u32,
 }
 
-/// The device that a target is, where it is attached.
+/// The device of a target, if one is attached.
 pub(in crate::lsi) const fn device_of(target: u8) -> Device {
     Device {
         handle: FIRST_DEVICE + target as u16,
@@ -76,7 +76,7 @@ pub(super) fn find(name: Name, attached: Attached) -> Result<Page, u16> {
         (extended::IO_UNIT, 1) => Ok(io_unit_1(name)),
         (extended::DEVICE, 0) => device_0(name, attached),
         (extended::PHY, 0) => phy_0(name, attached),
-        // Error counters: there are no errors.
+        // Error counters, which are always zero.
         (extended::PHY, 1) => phy(name).map(|_| Page::extended(name, 0, 0, 28)),
         (
             extended::IO_UNIT
@@ -91,7 +91,7 @@ pub(super) fn find(name: Name, attached: Attached) -> Result<Page, u16> {
     }
 }
 
-/// SAS IO unit page 0: what is on each phy.
+/// SAS IO unit page 0: the device on each phy.
 fn io_unit_0(name: Name, attached: Attached) -> Page {
     const HEAD: usize = 16;
     const EACH: usize = 16;
@@ -103,7 +103,7 @@ fn io_unit_0(name: Name, attached: Attached) -> Page {
     })
 }
 
-/// SAS IO unit page 1: how each phy is to be.
+/// SAS IO unit page 1: the configuration of each phy.
 fn io_unit_1(name: Name) -> Page {
     const HEAD: usize = 20;
     const EACH: usize = 12;
@@ -115,7 +115,7 @@ fn io_unit_1(name: Name) -> Page {
     })
 }
 
-/// The phy that an address names: form 0, number in the low byte.
+/// The phy that an address refers to: form 0, number in the low byte.
 fn phy(name: Name) -> Result<u8, u16> {
     let number = name.address as u8;
     if name.address >> 28 != 0 || number >= PHYS {
@@ -143,7 +143,7 @@ fn device_0(name: Name, attached: Attached) -> Result<Page, u16> {
     let mut targets = (0..PHYS).filter(|phy| attached.has(*phy)).map(|target| (target, device_of(target)));
     let found = match form {
         FORM_GET_NEXT if low == BEFORE_FIRST => Some((0, controller())),
-        // In the order of handles, the controller's own first.
+        // In the order of handles; the controller's own is the first.
         FORM_GET_NEXT => targets.find(|(_, device)| u32::from(device.handle) > low),
         FORM_BUS_TARGET => targets.find(|(target, _)| u32::from(*target) == low),
         FORM_HANDLE if low == u32::from(CONTROLLER) => Some((0, controller())),

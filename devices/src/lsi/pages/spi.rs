@@ -1,15 +1,15 @@
-//! Pages of parallel SCSI. The two SCSI device pages have exactly the sizes that drivers reserve for them (12 and 16
-//! bytes).
+//! Pages of parallel SCSI. The two SCSI device pages have exactly the sizes (12 and 16 bytes) for which drivers reserve
+//! space.
 
 use super::super::spec::{config_action, ioc_status};
 use super::page::{Name, Page, page_type};
 
-/// Targets of a bus.
+/// Number of targets of a bus.
 pub(in crate::lsi) const TARGETS: usize = 16;
 /// The adapter's own identifier on the bus.
 pub(in crate::lsi) const HOST_ID: u8 = 7;
 
-/// Transfer parameters: negotiated, requested and possible (same layout).
+/// Transfer parameters: negotiated, requested and supported ones have the same layout.
 mod parameters {
     pub(super) const IU: u32 = 1;
     pub(super) const DT: u32 = 2;
@@ -21,19 +21,19 @@ mod parameters {
     pub(super) const WIDE: u32 = 0x2000_0000;
 }
 
-/// What the port can: Ultra320, offset 127, wide, information units, double transition, quick arbitration.
+/// Capabilities of the port: Ultra320, offset 127, wide, information units, double transition, quick arbitration.
 const PORT_CAPABILITIES: u32 = parameters::WIDE
     | 127 << parameters::OFFSET_SHIFT
     | 0x08 << parameters::PERIOD_SHIFT
     | parameters::QAS
     | parameters::DT
     | parameters::IU;
-/// Low-voltage differential.
+/// Low-voltage differential (LVD).
 const PHYSICAL_INTERFACE_LVD: u32 = 3;
-/// Port page 2: no bus reset is wanted before the bus is scanned.
+/// Port page 2: the driver should not reset the bus before it scans it.
 const PORT_FLAGS_AVOID_SCSI_RESET: u32 = 4;
 
-/// What was requested of each target.
+/// The transfer parameters that were requested for each target.
 #[derive(Debug, Default)]
 pub(super) struct Negotiation {
     requested: [u32; TARGETS],
@@ -55,7 +55,7 @@ impl Negotiation {
             }
             (page_type::SCSI_PORT, 2) => (0..TARGETS).fold(
                 page(persistent, 2, 76).u32(4, PORT_FLAGS_AVOID_SCSI_RESET).u32(8, 0x30 | u32::from(HOST_ID)),
-                // Timeout, synchronous factor, then: disconnect, identifier scan, unit scan, tags.
+                // Timeout, synchronous factor, then flags: disconnect, identifier scan, unit scan, tags.
                 |page, target| page.u32(12 + target * 4, 0x000f_080a),
             ),
             (page_type::SCSI_DEVICE, 0) => {
@@ -68,7 +68,7 @@ impl Negotiation {
         })
     }
 
-    /// A page that exists and may be changed is written.
+    /// Write a page, which the caller has checked to exist and to be changeable.
     pub(super) fn write(&mut self, action: u8, name: Name, data: &[u8]) -> Result<(), u16> {
         if (name.kind, name.number, action) == (page_type::SCSI_DEVICE, 1, config_action::WRITE_CURRENT) {
             let bytes = data.get(4..8).ok_or(ioc_status::CONFIG_INVALID_DATA)?;
@@ -88,7 +88,8 @@ fn device(address: u32) -> Result<usize, u16> {
     Ok(target)
 }
 
-/// What target and port agree on: what was requested, within what the port can; without an offset, asynchronous.
+/// The negotiated parameters: the requested ones, limited to the port's capabilities. Offset 0 means asynchronous
+/// transfers.
 fn negotiated(requested: u32) -> u32 {
     let offset = (requested & parameters::OFFSET_MASK).min(PORT_CAPABILITIES & parameters::OFFSET_MASK);
     let wide = requested & parameters::WIDE;

@@ -1,4 +1,4 @@
-//! From power-on to operational, and what the controller says of itself.
+//! From power-on to operational, and the properties that the controller reports.
 
 use super::*;
 
@@ -69,7 +69,7 @@ fn pages_come_as_long_as_their_header_says() {
     let bytes = guest.bytes(PAGE, 64);
     assert_eq!(bytes[4..8], 0x207f_0807u32.to_le_bytes());
     assert_eq!(bytes[len as usize..], guest.fill(PAGE, 64, 0x77)[len as usize..], "nothing beyond");
-    // A buffer shorter than the page is not written beyond.
+    // A page is not written beyond a shorter buffer.
     ask(&mut guest, &config(config_action::READ_CURRENT, 3, 0, 0), &simple(6, PAGE));
     assert_eq!(guest.bytes(PAGE, 64)[6..], guest.fill(PAGE, 64, 0x77)[6..]);
 }
@@ -95,14 +95,14 @@ fn pages_that_are_not_there_have_a_status() {
 #[test]
 fn handshakes_cut_short_or_too_long_do_no_harm() {
     let mut guest = Guest::powered(64);
-    // Announced and left.
+    // A request that is announced and not completed.
     guest.begin(&[1, 2, 3]);
     for dwords in [0u32, 33, 255] {
         guest.hard_reset();
         guest.write(reg::DOORBELL, u32::from(doorbell_fn::HANDSHAKE) << 24 | dwords << 16);
         assert_eq!(guest.read(reg::DOORBELL) & doorbell::USED, 0, "{dwords}");
     }
-    // A message shorter than its function needs.
+    // A message that is too short for its function.
     for dwords in 1..3usize {
         let reply = guest.handshake(&vec![u32::from(function::IOC_INIT) << 24; dwords]);
         assert_eq!(reply[0x0e..0x10], ioc_status::INVALID_FIELD.to_le_bytes());
@@ -116,7 +116,7 @@ fn handshakes_cut_short_or_too_long_do_no_harm() {
     assert_eq!(again[0x0e..0x10], ioc_status::INVALID_STATE.to_le_bytes());
 }
 
-/// SeaBIOS (`src/hw/mpt-scsi.c`) enables no port, acknowledges a whole reply at once and gives one short frame.
+/// SeaBIOS (`src/hw/mpt-scsi.c`) enables no port, acknowledges a whole reply at once, and provides one short frame.
 #[test]
 fn firmware_can_boot_from_it() {
     const FRAME: u64 = 4;
@@ -134,7 +134,7 @@ fn firmware_can_boot_from_it() {
     assert_eq!(guest.state(), IocState::Operational as u32);
     let before = guest.fill(REPLIES, 128, 0x77);
     guest.write(reg::REPLY_FIFO, REPLIES as u32);
-    // The unit attention of a disk that has just come.
+    // The unit attention of a new disk.
     let request = guest.scsi(&[0; 6], 0, 0);
     guest.post(request.as_bytes(), &[]);
     guest.serve();

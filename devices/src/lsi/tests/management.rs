@@ -13,7 +13,7 @@ fn manage(kind: u8, target: u8, task: u32) -> TaskMgmtRequest {
     request
 }
 
-/// Three reads held by the disks: two of target 0, one of target 3. Their contexts.
+/// Three reads that the disks hold: two of target 0, one of target 3. Returns their contexts.
 fn held(guest: &mut Guest) -> [u32; 3] {
     guest.hold.set(true);
     [0, 0, 3].map(|target| {
@@ -57,7 +57,7 @@ fn an_aborted_task_is_told_before_its_abort() {
     guest.check_io();
 }
 
-/// A disk that has stopped, and a driver that uses its credits up: the last one gets through.
+/// The disk is stalled, and the driver uses all its credits: task management with the last credit is processed.
 #[test]
 fn task_management_is_taken_with_the_last_credit() {
     let mut guest = Guest::new();
@@ -102,7 +102,7 @@ fn resets_end_what_they_reach_and_nothing_else() {
         held(&mut guest);
         guest.post(manage(kind, 0, 0).as_bytes(), &[]);
         guest.serve();
-        // It is over when the disk has done with them, and nobody waits for that but the driver.
+        // The reset completes when the disk has completed the requests. Only the driver waits for that.
         assert!(guest.replies().is_empty());
         assert_eq!(guest.hold.waits(), 0);
         guest.hold.set(false);
@@ -114,7 +114,7 @@ fn resets_end_what_they_reach_and_nothing_else() {
         let management = replies.iter().position(|reply| reply.0 == TM);
         assert!(management >= replies.iter().rposition(|reply| reply.1 != 0), "after those of the tasks");
         assert_eq!(replies.len(), 4, "{kind}");
-        // The unit tells of the reset.
+        // The unit reports the reset.
         let ready = guest.scsi(&[0; 6], 0, 0);
         let reply: ScsiIoReply = guest.run(&ready, &[]).frame();
         assert_eq!((reply.scsi_status, guest.bytes(SENSE, 14)[12]), (2, 0x29));
@@ -147,7 +147,7 @@ fn a_unit_reset_drops_everything_silently() {
     for message in [doorbell_fn::MESSAGE_UNIT_RESET, doorbell_fn::IO_UNIT_RESET] {
         guest.write(reg::DOORBELL, u32::from(message) << 24);
         guest.write(reg::INT_STATUS, 0);
-        // It is over when the disks have done with them: a driver waits for READY.
+        // The reset completes when the disks have completed the requests: a driver waits for READY.
         assert_eq!(guest.state(), IocState::Reset as u32);
     }
     guest.write(reg::DOORBELL, u32::from(doorbell_fn::HANDSHAKE) << 24 | 3 << 16);
@@ -188,7 +188,7 @@ fn management_is_no_request_and_requests_that_a_reset_drops_have_completed() {
     }
 }
 
-/// As many as the FIFO holds, each of which used to take the next one inside itself.
+/// As many task management requests as the FIFO holds. They must not be processed recursively.
 #[test]
 fn a_fifo_full_of_task_management_is_served() {
     let mut guest = Guest::new();
@@ -207,7 +207,7 @@ fn a_fifo_full_of_task_management_is_served() {
     guest.check_io();
 }
 
-/// A guest that asks and asks, and gives no frames: the controller gives up instead of keeping all replies.
+/// A guest keeps posting requests, and provides no frames: the controller enters FAULT instead of keeping all replies.
 #[test]
 fn replies_that_nobody_takes_do_not_pile_up_for_ever() {
     let mut guest = Guest::new();
@@ -218,7 +218,7 @@ fn replies_that_nobody_takes_do_not_pile_up_for_ever() {
     assert_eq!(guest.device.state, IocState::Fault);
 }
 
-/// Without bus mastering nothing reaches memory; with it again, what had ended is told.
+/// Without bus mastering, memory is not written. When it is enabled again, completions are posted.
 #[test]
 fn nothing_is_written_without_bus_mastering() {
     let mut guest = Guest::new();
@@ -234,7 +234,7 @@ fn nothing_is_written_without_bus_mastering() {
     assert_eq!(guest.replies().len(), 3);
 }
 
-/// Requests of both units, more than there are task numbers for. Their contexts, those of target 0 first.
+/// Requests for both units, more than there are task numbers. Returns their contexts, those of target 0 first.
 fn crowded(tasks: u32, count: u32) -> (Guest, Vec<u32>) {
     let mut guest = Guest::with(tasks, Personality::Spi1030);
     guest.bring_up(64);
@@ -286,13 +286,14 @@ fn task_management_reaches_what_waits_for_a_task() {
         };
         let (mut guest, contexts) = crowded(tasks, 24);
         assert!(guest.replies().is_empty());
-        // Aborted where it waits.
+        // Abort a request of the backlog.
         send(&mut guest, &manage(task_type::QUERY_TASK, 0, contexts[11]));
         let reply: TaskMgmtReply = guest.replies()[0].frame();
         assert_eq!(reply.response_code, response::TM_SUCCEEDED);
         send(&mut guest, &manage(task_type::ABORT_TASK, 0, contexts[11]));
         assert_eq!(statuses(&guest.replies()), [(contexts[11], TERMINATED), (TM, 0)]);
-        // A reset of the target: what waits ends at once, what the disk has when it is done, the reset after that.
+        // A target reset: requests of the backlog end at once, those on the disk when the disk completes them, and the
+        // reset after them.
         send(&mut guest, &manage(task_type::TARGET_RESET, 0, 0));
         let mut replies = statuses(&guest.replies());
         assert!(replies.len() >= 11 - tasks as usize && replies.len() < 12, "{}", replies.len());

@@ -1,4 +1,4 @@
-//! A guest that writes anything anywhere, and then comes up as if nothing had happened.
+//! A guest that writes random values to random registers, and then initializes the controller as usual.
 
 use super::*;
 use crate::testing::{MEMORY_END, Random};
@@ -52,7 +52,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
             guest.device.on_completions(guest.now);
         }
         _ => {
-            // Its state is not always one in which it may sleep soon: requests go on.
+            // The device may not be ready to sleep. Requests continue anyway.
             let _ = guest.device.before_sleep(guest.now);
             guest.device.on_completions(guest.now);
         }
@@ -70,11 +70,11 @@ fn nothing_that_a_guest_writes_breaks_it() {
             step(&mut guest, &mut random);
             let stats = guest.device.stats();
             assert_eq!(stats.requests, stats.completions + guest.held());
-            // Else it would be faulty most of the time.
+            // Otherwise the controller would be in FAULT most of the time.
             if number % 97 == 0 && guest.state() != IocState::Operational as u32 {
                 guest.hold.set(false);
                 guest.hard_reset();
-                // What the disks complete from here on, the guest does not see.
+                // The guest must not see completions of the disks from here on.
                 let before = guest.bytes(0, MEMORY_END as usize);
                 guest.device.on_completions(guest.now);
                 assert!(guest.bytes(0, MEMORY_END as usize) == before, "memory was written after a reset");

@@ -30,7 +30,7 @@ fn the_read_that_empties_the_fifo_lowers_the_line_where_it_is_made() {
         assert!(registers.read(1, offset, &mut data), "no switch to the device's thread");
         u32::from_le_bytes(data)
     };
-    // The second round: the device knows that the line was lowered, and raises it again.
+    // In the second round the device knows that the line was deasserted, and asserts it again.
     for _ in 0..2 {
         for block in 0..2 {
             let request = guest.transfer(false, block, 1);
@@ -128,14 +128,14 @@ fn what_is_wrong_has_its_status() {
 #[test]
 fn short_and_long_transfers_are_told_apart() {
     let mut guest = Guest::new();
-    // INQUIRY gives what it has; the buffer is longer.
+    // INQUIRY returns fewer bytes than the buffer has.
     let inquiry = guest.scsi(&[0x12, 0, 0, 0, 0xff, 0], control::DIRECTION_READ, 255);
     let reply: ScsiIoReply = guest.run(&inquiry, &simple(255, DATA)).frame();
     assert_eq!(reply.ioc_status.get(), ioc_status::SCSI_DATA_UNDERRUN);
     assert_eq!(reply.scsi_status, 0);
     let given = reply.transfer_count.get();
     assert!((36..255).contains(&given), "{given}");
-    // READ of two sectors into one.
+    // READ of two sectors into a buffer of one.
     let mut read = guest.transfer(false, 0, 2);
     read.data_length = 512.into();
     let reply: ScsiIoReply = guest.run(&read, &simple(512, DATA)).frame();
@@ -152,7 +152,7 @@ fn sense_data_arrive_with_the_status() {
     assert_eq!(reply.scsi_state, scsi_state::AUTOSENSE_VALID);
     let sense = guest.bytes(SENSE, reply.sense_count.get() as usize);
     assert_eq!((sense[0] & 0x7f, sense[2] & 0xf, sense[12]), (0x70, 5, 0x21));
-    // Nowhere to put them.
+    // A sense buffer outside of memory.
     let mut beyond = guest.transfer(false, 1 << 20, 1);
     beyond.sense_buffer_low_addr = (2 * MIB as u32).into();
     let reply: ScsiIoReply = guest.run(&beyond, &simple(512, DATA)).frame();
@@ -222,7 +222,7 @@ fn more_requests_than_credits_do_no_harm() {
     guest.check_io();
 }
 
-/// SeaBIOS: frames on its stack, time stamps for contexts.
+/// SeaBIOS has frames on its stack, and time stamps as contexts.
 #[test]
 fn frames_lie_at_multiples_of_four_and_contexts_are_any_but_addresses() {
     let mut guest = Guest::new();
@@ -241,7 +241,7 @@ fn frames_lie_at_multiples_of_four_and_contexts_are_any_but_addresses() {
     assert_eq!((reply.msg_context.get(), reply.ioc_status.get()), (0x8000_0001, ioc_status::SUCCESS));
 }
 
-/// Of memory that is unmapped, replies count as well, whatever the requests themselves use.
+/// If reply frames are in memory that is to be unmapped, requests in flight use that memory, whatever their data are.
 #[test]
 fn reply_frames_are_in_use_while_requests_are_in_flight() {
     let mut guest = Guest::new();
@@ -262,7 +262,7 @@ fn reply_frames_are_in_use_while_requests_are_in_flight() {
     start(&mut guest);
     assert!(uses(&mut guest, &of_frames));
     assert!(!uses(&mut guest, &(last + REPLY_SIZE..last + REPLY_SIZE + 1)));
-    // A guest that goes on sending does not keep the memory in use.
+    // A guest that keeps sending requests does not keep the memory in use.
     guest.device.refuse_memory(std::slice::from_ref(&of_frames));
     start(&mut guest);
     guest.serve();

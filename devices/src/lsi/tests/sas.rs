@@ -1,4 +1,4 @@
-//! The SAS personality as its driver finds it: topology, pages, hot-plug.
+//! The SAS personality as its driver sees it: topology, pages, hot-plug.
 
 use super::bringup::{ask, config};
 use super::*;
@@ -9,10 +9,10 @@ const DEVICE: u8 = 0x12;
 const GET_NEXT: u32 = 0;
 const BUS_TARGET: u32 = 1 << 28;
 const HANDLE: u32 = 2 << 28;
-/// Disk with SSP, directly attached.
+/// Device information of a disk: SSP target, directly attached.
 const DISK: u32 = 0xc01;
 
-/// Read an extended page as drivers do: header, then as much as it says.
+/// Read an extended page as drivers do: first the header, then the length that it has.
 fn page(guest: &mut Guest, kind: u8, number: u8, address: u32) -> Result<Vec<u8>, u16> {
     let mut request = config(config_action::PAGE_HEADER, EXTENDED, number, address);
     request.ext_page_type = kind;
@@ -37,8 +37,8 @@ fn u32_at(page: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(page[at..at + 4].try_into().unwrap())
 }
 
-/// Targets of the disks that a driver would add: all devices in turn that are targets, present, mapped, with a parent, and at the
-/// end of a link.
+/// Targets of the disks that a driver would add: all devices that are targets, present, mapped, with a parent, and at
+/// the end of a link.
 fn scan(guest: &mut Guest) -> Vec<u8> {
     let unit = page(guest, 0x10, 0, 0).unwrap();
     let links: Vec<u16> = (0..usize::from(unit[0x0c])).map(|phy| u16_at(&unit, 16 + phy * 16 + 8)).collect();
@@ -157,7 +157,7 @@ fn hot_plug_is_told_to_who_wants_to_know() {
     }
 }
 
-/// A guest without reply frames gets no more events than are kept for it, and works afterwards.
+/// A guest without reply frames gets only as many events as the device keeps, and works afterwards.
 #[test]
 fn events_without_frames_are_bounded() {
     let mut guest = Guest::with(64, Personality::Sas1068);

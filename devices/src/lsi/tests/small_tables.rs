@@ -1,15 +1,15 @@
-//! Fewer task numbers than requests, disks whose I/O does not complete, and resets at random.
+//! Random requests and resets with few task numbers, and with stalled disks.
 
 use super::*;
 use crate::testing::broken_queues;
 use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 
 const TARGETS: [u8; 2] = [0, 3];
-/// Contexts of requests are from here on.
+/// First context of the requests.
 const FIRST: u32 = 0x100;
 const MANAGEMENT: u32 = 0x00aa_0000;
 
-/// A driver that waits for the reply to its task management before it sends more of it.
+/// A driver that waits for the reply to task management before it sends the next one.
 struct Driver {
     guest: Guest,
     managing: bool,
@@ -49,7 +49,7 @@ impl Initiator for Driver {
 
     fn serve(&mut self) -> Vec<(u64, Outcome)> {
         let mut ended = Vec::new();
-        // What has ended gives its frames back, and others may need them.
+        // Replies return their frames, which other replies may need.
         for _ in 0..3 {
             self.guest.device.on_completions(self.guest.now);
             self.guest.serve();

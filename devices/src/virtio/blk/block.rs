@@ -1,4 +1,4 @@
-//! The disk behind the transport.
+//! The back-end of the block device.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::spec::Status;
 use crate::dma::{Dma, Footprint, Spans};
 use crate::time::Time;
 
-/// The disk behind the transport.
+/// The back-end of the block device: its disk, its configuration, and the requests in flight.
 pub struct Block {
     /// First, so that it is dropped first: requests in flight are waited for while their memory is kept.
     pub(super) requests: Requests,
@@ -85,8 +85,8 @@ impl Backend for Block {
         self.requests.has_ended()
     }
 
-    fn end_lost(&mut self) -> bool {
-        self.requests.end_lost()
+    fn fail_lost(&mut self) -> bool {
+        self.requests.fail_lost()
     }
 
     #[inline(always)]

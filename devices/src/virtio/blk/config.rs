@@ -6,26 +6,26 @@ use zerocopy::IntoBytes;
 use super::super::spec::Features;
 use super::spec::{BlkConfig, BlkFeatures, SECTOR_SIZE, WRITEBACK};
 
-/// Ranges of a discard or a write of zeros at the most.
+/// Most ranges of a discard or a write of zeros.
 pub(super) const MAX_RANGES: u32 = 16;
 
-/// Sectors of a range at the most: 1 GiB, so that a single request does not occupy the disk for too long.
+/// Most sectors of a range: 1 GiB, so that a single request does not occupy the disk for too long.
 pub(super) const MAX_RANGE_SECTORS: u32 = 1 << 21;
 
-/// What the guest is told of a disk, and what it has accepted of that: for the device, and for one behind another
-/// transport.
+/// The features and the configuration space that the guest reads, and the features that its driver has accepted. Used by the PCI
+/// device and by other transports.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     offered: BlkFeatures,
     config: BlkConfig,
     /// The writeback mode after reset.
     writeback: u8,
-    /// Those that the driver has accepted.
+    /// The features that the driver has accepted.
     features: BlkFeatures,
 }
 
 impl Configuration {
-    /// Of a disk with so many queues of so many entries (4 at least).
+    /// For a disk with `queues` queues of `queue_size` entries (at least 4).
     #[must_use]
     pub fn new(info: &DiskInfo, queues: u16, queue_size: u16) -> Self {
         let config = configuration(info, queues, queue_size);
@@ -39,7 +39,7 @@ impl Configuration {
         self.offered.bits()
     }
 
-    /// The same with those of the rings, as [`Ring`](super::Ring) has them.
+    /// The same with the features of the rings that [`Ring`](super::Ring) has.
     #[must_use]
     pub const fn offered_with_rings(&self) -> u64 {
         let rings = Features::VERSION_1.union(Features::RING_INDIRECT_DESC).union(Features::RING_EVENT_IDX);
@@ -52,14 +52,14 @@ impl Configuration {
         self.config.as_bytes()
     }
 
-    /// The guest writes to it: `len` bytes at `offset`. What it may not write stays.
+    /// The guest writes `len` bytes at `offset`. Writes to read-only fields are ignored.
     pub fn write(&mut self, offset: u64, value: u64, len: usize) {
         if (offset, len) == (WRITEBACK, 1) && self.features.contains(BlkFeatures::CONFIG_WCE) {
             self.config.writeback = u8::from(value != 0);
         }
     }
 
-    /// The disk has so many bytes now. True: the configuration has changed and must be reported.
+    /// Set the disk's capacity. True: it has changed, and the guest must be notified.
     pub fn set_capacity(&mut self, bytes: u64) -> bool {
         let sectors = (bytes / SECTOR_SIZE).into();
         std::mem::replace(&mut self.config.capacity, sectors) != sectors
@@ -74,7 +74,7 @@ impl Configuration {
         }
     }
 
-    /// As before a driver came.
+    /// Reset to the state before a driver accepted features.
     pub fn reset(&mut self) {
         self.features = BlkFeatures::empty();
         self.config.writeback = self.writeback;
@@ -108,7 +108,7 @@ fn configuration(info: &DiskInfo, queues: u16, queue_size: u16) -> BlkConfig {
     let granularity = info.discard.map_or(u64::from(logical), |discard| discard.granularity);
     BlkConfig {
         capacity: (info.capacity / SECTOR_SIZE).into(),
-        // A request has a descriptor for its header and one for its status, too.
+        // A request also has a descriptor for its header and one for its status.
         seg_max: (u32::from(queue_size) - 2).into(),
         blk_size: logical.into(),
         physical_block_exp: (info.physical_sector / logical).max(1).ilog2() as u8,

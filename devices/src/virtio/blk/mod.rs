@@ -2,10 +2,10 @@
 //!
 //! - `spec`: its constants and structures,
 //! - `config`: features and configuration space,
-//! - `request`: a chain becomes a request,
-//! - `requests`: requests on their way through the disk,
-//! - `block`: the disk behind the transport,
-//! - `ring`: a queue of it behind another transport.
+//! - `request`: a chain is parsed into a request,
+//! - `requests`: the requests in flight,
+//! - `block`: the back-end of the PCI device,
+//! - `ring`: one queue for another transport, such as vhost-user.
 
 mod block;
 mod config;
@@ -33,22 +33,22 @@ use crate::interrupt::InterruptSink;
 use crate::moderation::Coalescing;
 use crate::pci::LayoutError;
 
-/// Entries of a queue at the most.
+/// Most entries of a queue.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
 
-/// How a block device is made.
+/// Configuration of a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Interrupt moderation.
     pub coalescing: Coalescing,
     /// Queues, 1 to [`MAX_QUEUES`].
     pub queues: u16,
-    /// Entries of each queue at the most, 4 to [`MAX_QUEUE_SIZE`], rounded up to a power of two.
+    /// Most entries of each queue, 4 to [`MAX_QUEUE_SIZE`], rounded up to a power of two.
     pub queue_size: u16,
-    /// Requests in flight at the most, over all queues; the disk's queue must have been made for at least as many.
+    /// Most requests in flight, over all queues. The disk's queue must have been made for at least as many.
     /// Further requests wait in the guest's rings.
     pub tasks: u32,
-    /// Serial number, zeros behind it where it is shorter ([`serial`]).
+    /// Serial number, padded with zeros ([`serial`]).
     pub serial: [u8; VIRTIO_BLK_ID_BYTES],
 }
 
@@ -64,7 +64,7 @@ impl Default for Config {
     }
 }
 
-/// A serial number as the guest reads it: the text, cut where it is too long.
+/// A serial number as the guest reads it: the text, truncated or padded with zeros.
 #[must_use]
 pub fn serial(text: &str) -> [u8; VIRTIO_BLK_ID_BYTES] {
     let mut serial = [0; VIRTIO_BLK_ID_BYTES];
@@ -93,7 +93,7 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
         let configuration = Configuration::new(&info, queues, queue_size);
         let kind = DeviceKind {
             device_type: DEVICE_TYPE_BLOCK,
-            // Mass storage, SCSI: what firmware and older drivers expect of it.
+            // Mass storage, SCSI: the class that firmware and older drivers expect.
             class: [0x01, 0x00, 0x00],
             features: configuration.offered(),
             queues,

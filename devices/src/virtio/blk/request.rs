@@ -1,4 +1,4 @@
-//! A chain becomes a request: checked once, right or answered with the status that the specification has for it
+//! A chain is parsed into a request. An invalid one has the status that the specification requires
 //! (VIRTIO 1.2, 5.2.6).
 
 use paradisk_disk_formats::{DiskInfo, IoBuf, Op};
@@ -9,7 +9,7 @@ use super::config::{MAX_RANGE_SECTORS, MAX_RANGES};
 use super::spec::*;
 use crate::dma::{Access, Dma};
 
-/// A step of a request: what the disk does at once.
+/// A step of a request: one operation of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) op: Op,
@@ -19,7 +19,7 @@ pub(super) struct Step {
 
 pub(super) const FLUSH: Step = Step { op: Op::Flush, offset: 0, len: 0 };
 
-/// A request that is no read and no write.
+/// A request other than a read or a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// A flush.
@@ -30,7 +30,7 @@ pub(super) enum Command {
     GetId,
 }
 
-/// Type and sector of a chain of which the status byte is taken. `None`: it has no header.
+/// Type and sector of a chain whose status byte was taken. `None`: it has no header.
 #[inline(always)]
 pub(super) fn take_header<A: GuestAddressSpace>(chain: &mut Chain, dma: &mut Dma<A>) -> Option<(u32, u64)> {
     // `RequestHeader`: a type, a dword that is ignored, and the sector.
@@ -46,8 +46,8 @@ pub(super) struct Transfer<'a> {
     pub(super) bufs: &'a [IoBuf],
 }
 
-/// Parse a read or a write of a chain of which status byte and header are taken. Its data are mapped into `one` or `list`. The
-/// error is what the guest gets.
+/// Parse a read or a write, from a chain whose status byte and header were taken. Its data are mapped into `one` or `list`. The
+/// error is the status for the guest.
 #[inline(always)]
 pub(super) fn parse_transfer<'a, A: GuestAddressSpace>(
     chain: &Chain,
@@ -66,7 +66,7 @@ pub(super) fn parse_transfer<'a, A: GuestAddressSpace>(
     };
     let mapped = map(data.iter().copied(), access, dma, one, list);
     let (len, bufs) = mapped.map_err(|_| Status::IoErr)?;
-    // Data one way only, and whole sectors. What lies outside the disk, the disk refuses.
+    // Data in one direction only, and whole sectors. The disk refuses offsets beyond its end.
     if !other_way.is_empty() || len == 0 || !len.is_multiple_of(SECTOR_SIZE) {
         return Err(Status::IoErr);
     }
@@ -74,8 +74,8 @@ pub(super) fn parse_transfer<'a, A: GuestAddressSpace>(
     Ok(Transfer { offset, len, bufs })
 }
 
-/// Parse what is no read and no write, of a chain of which status byte and header are taken. Data to transfer are appended to
-/// `bufs`. The error is what the guest gets.
+/// Parse a request other than a read or a write, from a chain whose status byte and header were taken. Its data buffers are
+/// appended to `bufs`. The error is the status for the guest.
 pub(super) fn parse<A: GuestAddressSpace>(
     chain: &mut Chain,
     request_type: u32,
@@ -102,7 +102,7 @@ pub(super) fn parse<A: GuestAddressSpace>(
     }
 }
 
-/// All ranges are checked before the first is done.
+/// All ranges are checked before the first one is executed.
 fn ranges<A: GuestAddressSpace>(
     discard: bool,
     chain: &mut Chain,

@@ -1,4 +1,4 @@
-//! Requests on their way through the disk, by number.
+//! The block device's requests in flight, by number.
 
 use std::collections::VecDeque;
 
@@ -14,31 +14,31 @@ use crate::dma::{Dma, Footprint, Spans};
 use crate::fault::{self, Fault};
 use crate::in_flight::InFlight;
 
-/// What is kept of a request.
+/// A request in flight.
 #[derive(Debug)]
 struct Pending {
     queue: usize,
     head: u16,
-    /// Where the status byte goes.
+    /// Guest-physical address of the status byte.
     status: u64,
-    /// Bytes surely written from the start of the writable part: when it went well, and otherwise.
+    /// Bytes written from the start of the writable part, at least: if the request succeeds, and if it fails.
     written: (u32, u32),
-    /// What is still to be done, last first.
+    /// Remaining steps, in reverse order.
     steps: Vec<Step>,
-    /// Its queue was reset: it is not answered.
+    /// Its queue was reset: its completion is not posted.
     disowned: bool,
-    /// The disk has a step of it.
+    /// The disk executes a step of it.
     in_disk: bool,
 }
 
-/// A request that has ended, as the guest is to see it.
+/// A completed request, with what is posted to the guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
     pub(super) queue: usize,
     pub(super) head: u16,
     pub(super) written: u32,
     pub(super) status: Status,
-    /// Where the status byte goes.
+    /// Guest-physical address of the status byte.
     pub(super) status_at: u64,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Requests {
     completions: Vec<Completion>,
     chain: Chain,
     bufs: Vec<IoBuf>,
-    /// The disk was given steps since it was last submitted to.
+    /// Steps were pushed that are not submitted yet.
     pushed: bool,
     fault: Fault,
 }
@@ -83,7 +83,7 @@ impl Requests {
         &*self.queue
     }
 
-    /// The disk has so many bytes from now on.
+    /// The disk has this many bytes from now on.
     pub(super) const fn set_capacity(&mut self, bytes: u64) {
         self.info.capacity = bytes;
     }
@@ -93,15 +93,15 @@ impl Requests {
         self.in_flight.footprint(dma, |pending| pending.status)
     }
 
-    /// Requests that can be taken.
+    /// Number of requests that can be started.
     pub(super) fn free_slots(&self) -> usize {
         self.in_flight.free_slots()
     }
 
-    /// Start what a chain asks for. Only with [free slots](Self::free_slots). Always inlined, with the walk of the chain.
+    /// Start the request of a chain. Only with [free slots](Self::free_slots). Always inlined, with the collection of the chain.
     ///
     /// # Errors
-    /// [`Broken`] where there is nothing to answer to.
+    /// [`Broken`] if the chain cannot be processed or has no status byte.
     #[inline(always)]
     pub(super) fn start<A: GuestAddressSpace, M: Spans>(
         &mut self,
@@ -113,13 +113,13 @@ impl Requests {
         let head = descriptors.head_index();
         self.chain.collect(descriptors)?;
         let status = self.chain.take_last_byte().ok_or(Broken)?;
-        let id = self.in_flight.number().ok_or(Broken)?;
+        let id = self.in_flight.allocate().ok_or(Broken)?;
         self.bufs.clear();
         dma.begin();
         let durable = write_through && self.info.volatile_cache;
-        // With data before it, the status byte is not the start of what is written.
+        // If data precede the status byte, a failed request has written nothing at the start of the writable part for sure.
         let alone = u32::from(self.chain.writable.is_empty());
-        // What is kept is made where it is kept, of what is in registers: a copy of it would load it right after it was stored.
+        // A closure, so that the record is built in its slot: a copy would load it right after it was stored in smaller pieces.
         let pending = |good, steps, in_disk| Pending {
             queue,
             head,
@@ -135,7 +135,7 @@ impl Requests {
             Some((VIRTIO_BLK_T_OUT, sector)) => (true, sector),
             _ => {
                 let (done, good, steps) = self.start_other(id, header, durable, alone, dma);
-                self.keep(id, pending(good, steps, done.is_none()), done, dma);
+                self.store(id, pending(good, steps, done.is_none()), done, dma);
                 return Ok(());
             }
         };
@@ -145,7 +145,7 @@ impl Requests {
             match parse_transfer(chain, (write, sector), info, dma, &mut one, list) {
                 Ok(transfer) => transfer,
                 Err(status) => {
-                    self.keep(id, pending(alone, Vec::new(), false), Some(status), dma);
+                    self.store(id, pending(alone, Vec::new(), false), Some(status), dma);
                     return Ok(());
                 }
             };
@@ -163,20 +163,21 @@ impl Requests {
             }
         };
         let steps = if then_flush { vec![FLUSH] } else { Vec::new() };
-        self.keep(id, pending(good, steps, done.is_none()), done, dma);
+        self.store(id, pending(good, steps, done.is_none()), done, dma);
         Ok(())
     }
 
-    /// Keep a request that was started, or that is done already.
+    /// Store a request that was started, or that is complete already.
     #[inline(always)]
-    fn keep<A: GuestAddressSpace>(&mut self, id: u32, pending: Pending, done: Option<Status>, dma: &Dma<A>) {
-        self.in_flight.keep(id, pending, dma.footprint());
+    fn store<A: GuestAddressSpace>(&mut self, id: u32, pending: Pending, done: Option<Status>, dma: &Dma<A>) {
+        self.in_flight.store(id, pending, dma.footprint());
         if let Some(status) = done {
             self.ended.push_back((id, status));
         }
     }
 
-    /// Start what is no read and no write. Its status if it is done, bytes surely written if it goes well, and the steps that follow.
+    /// Start a request other than a read or a write. Returns its status if it is complete, the bytes written if it succeeds, and the
+    /// steps that follow.
     #[cold]
     fn start_other<A: GuestAddressSpace>(
         &mut self,
@@ -209,7 +210,7 @@ impl Requests {
         }
     }
 
-    /// Give the disk a step with the data in `bufs`. A status: it was not taken.
+    /// Push a step to the disk, with the data in `bufs`. `Some`: the disk refused it.
     #[inline]
     fn push(&mut self, id: u32, op: Op, offset: u64, len: u64) -> Option<Status> {
         if self.fault.is_set() {
@@ -221,7 +222,7 @@ impl Requests {
         self.queue.push(&request).err().map(|_| Status::IoErr)
     }
 
-    /// Copy the serial number into the request's data; how much is written with the status.
+    /// Copy the serial number into the request's data. Returns the bytes written, including the status byte.
     fn write_serial(&self) -> u32 {
         let mut rest = &self.serial[..];
         for buf in &self.bufs {
@@ -232,14 +233,14 @@ impl Requests {
         written as u32 + u32::from(all)
     }
 
-    /// Hand the disk what it was given.
+    /// Submit the pushed steps.
     pub(super) fn submit(&mut self) {
         if std::mem::take(&mut self.pushed) {
             self.queue.submit();
         }
     }
 
-    /// Find out what has ended, and start the steps that follow.
+    /// Reap completed steps, and start the steps that follow.
     pub(super) fn reap(&mut self) {
         loop {
             let mut completions = std::mem::take(&mut self.completions);
@@ -253,11 +254,11 @@ impl Requests {
             if !self.pushed {
                 break;
             }
-            // They may have ended at once.
+            // They may have completed at once.
             self.submit();
         }
         if self.fault.is_set() {
-            self.fail_lost();
+            self.fail_stranded();
         }
     }
 
@@ -298,9 +299,9 @@ impl Requests {
         self.fault.set(what, &String::from_utf8_lossy(serial));
     }
 
-    /// End what a faulted queue will never complete.
+    /// Fail the requests that a faulted queue will never complete.
     #[cold]
-    fn fail_lost(&mut self) {
+    fn fail_stranded(&mut self) {
         if self.queue.in_flight() > 0 {
             return;
         }
@@ -314,27 +315,26 @@ impl Requests {
         }
     }
 
-    /// Fail requests that wait for what the disk's queue does not have. True: there were some. To be called with everything
-    /// submitted and reaped.
-    pub(super) fn end_lost(&mut self) -> bool {
+    /// Fail requests whose steps the disk's queue has lost. True: there were some. To be called after `submit` and `reap`.
+    pub(super) fn fail_lost(&mut self) -> bool {
         if self.in_flight.count() as usize == self.ended.len() || self.queue.in_flight() > 0 {
             return false;
         }
         self.set_fault(fault::NOTHING_IN_FLIGHT);
-        self.fail_lost();
+        self.fail_stranded();
         true
     }
 
-    /// Whether anything has ended that was not taken.
+    /// Whether there is a completed request.
     pub(super) fn has_ended(&self) -> bool {
         !self.ended.is_empty()
     }
 
-    /// Take one that has ended.
+    /// Take the next completed request.
     #[inline(always)]
     pub(super) fn next_ended(&mut self) -> Option<Ended> {
         while let Some((id, status)) = self.ended.pop_front() {
-            let ended = self.in_flight.end_with(id, |pending| {
+            let ended = self.in_flight.complete_with(id, |pending| {
                 let (good, bad) = pending.written;
                 let written = if status == Status::Ok { good } else { bad };
                 let Pending { queue, head, status: status_at, disowned, .. } = *pending;
@@ -348,7 +348,7 @@ impl Requests {
         None
     }
 
-    /// Requests of a queue, or all, go no further than the step that the disk has, and are not answered.
+    /// Requests of a queue (`None`: all) end with their current step, and their completions are not posted.
     pub(super) fn disown(&mut self, queue: Option<usize>) {
         self.submit();
         for pending in
@@ -359,7 +359,7 @@ impl Requests {
         }
     }
 
-    /// Forget what has ended of a queue, or all. True: the disk has nothing more of it.
+    /// Forget completed requests of a queue (`None`: all). True: the disk has no more of them.
     pub(super) fn forget(&mut self, queue: Option<usize>) -> bool {
         let its = |pending: &Pending| queue.is_none_or(|queue| queue == pending.queue);
         for _ in 0..self.ended.len() {
@@ -369,7 +369,7 @@ impl Requests {
                 continue;
             };
             if its(pending) {
-                self.in_flight.end(id);
+                self.in_flight.complete(id);
             } else {
                 self.ended.push_back((id, status));
             }
@@ -377,7 +377,7 @@ impl Requests {
         !self.in_flight.iter().any(|(_, pending)| its(pending))
     }
 
-    /// Wait until all have ended.
+    /// Wait until all requests have completed.
     pub(super) fn drain(&mut self) {
         self.submit();
         self.reap();
@@ -385,6 +385,6 @@ impl Requests {
             self.queue.wait();
             self.reap();
         }
-        self.end_lost();
+        self.fail_lost();
     }
 }

@@ -1,5 +1,5 @@
-//! A queue of the block device whose rings another transport has set up, such as vhost-user: the same requests, without
-//! the PCI function, its interrupts and its registers.
+//! One queue of the block device for another transport, such as vhost-user: without the PCI function, its interrupts and its
+//! registers.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::dma::{Dma, Spans};
 use crate::moderation::Coalescing;
 use crate::time::Time;
 
-/// Requests taken before completions are posted.
+/// Most requests taken before completions are posted.
 const BATCH: usize = 128;
 
-/// Batches before the owner gets its thread back.
+/// Most batches in one call.
 const MAX_ROUNDS: usize = 16;
 
-/// How a queue is made.
+/// Configuration of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RingConfig {
-    /// Entries of its rings at the most: a power of two. The disk's queue must have been made for as many requests.
+    /// Most entries of its rings: a power of two. The disk's queue must have been made for as many requests.
     pub max_size: u16,
     /// Serial number ([`serial`](super::serial)).
     pub serial: [u8; VIRTIO_BLK_ID_BYTES],
-    /// Interrupt moderation, beside the guest's own suppression.
+    /// Interrupt moderation, in addition to the guest's own suppression.
     pub coalescing: Coalescing,
 }
 
@@ -39,9 +39,9 @@ pub struct RingSetup {
     pub size: u16,
     /// Guest-physical address of the descriptor table.
     pub descriptors: u64,
-    /// Of the available ring.
+    /// Guest-physical address of the available ring.
     pub available: u64,
-    /// Of the used ring.
+    /// Guest-physical address of the used ring.
     pub used: u64,
     /// Index of the first chain to take.
     pub next_avail: u16,
@@ -96,14 +96,14 @@ pub struct Ring<A: GuestAddressSpace> {
     write_through: bool,
     /// When to poll for requests with suppressed notifications.
     poll_at: Option<Time>,
-    /// That time had passed when the queue was served last.
+    /// `poll_at` had passed when the queue was served last.
     late: bool,
-    /// Where a queue that broke stands: the index of the first chain that was not processed.
+    /// After the queue broke: the available index of the first chain that was not processed.
     broken_at: Option<u16>,
 }
 
 impl<A: GuestAddressSpace> Ring<A> {
-    /// A queue of a disk described by `info`, with a queue of that disk.
+    /// A virtqueue in front of `queue`, a queue of the disk that `info` describes.
     pub fn new(memory: A, queue: Box<dyn DiskQueue>, info: DiskInfo, config: RingConfig) -> Self {
         Self {
             requests: Requests::new(queue, info, config.serial, config.max_size.into()),
@@ -113,7 +113,7 @@ impl<A: GuestAddressSpace> Ring<A> {
             poll_at: None,
             late: false,
             broken_at: None,
-            // What a driver gets that has said nothing.
+            // The mode for a driver that has accepted no feature.
             write_through: true,
         }
     }
@@ -129,8 +129,8 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.requests.set_capacity(bytes);
     }
 
-    /// Take other memory. The queue is stopped by that, as with [`stop`](Self::stop) but without posting completions
-    /// in memory that is unmapped.
+    /// Change the guest memory. Stops the queue as [`stop`](Self::stop) does, but posts no completions: the old memory may be
+    /// unmapped.
     pub fn set_memory(&mut self, memory: A) {
         self.abandon();
         self.dma = Dma::new(memory);
@@ -139,7 +139,7 @@ impl<A: GuestAddressSpace> Ring<A> {
     /// Start to use rings. The first completion is posted at the used index in memory.
     ///
     /// # Errors
-    /// [`Broken`] where the rings are not in memory, or not as they must be.
+    /// [`Broken`] if the size is invalid, or the rings are not in memory or not aligned.
     pub fn start(&mut self, setup: &RingSetup) -> Result<(), Broken> {
         self.abandon();
         self.queue.set_size(setup.size);
@@ -163,10 +163,10 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.queue.next_used()
     }
 
-    /// Start requests again that an earlier server had taken and not completed. To be called before [`service`](Self::service).
+    /// Start requests that an earlier server had taken but not completed. To be called before [`service`](Self::service).
     ///
     /// # Errors
-    /// [`Broken`] where a chain cannot be processed or has no status byte.
+    /// [`Broken`] if a chain cannot be processed or has no status byte.
     pub fn resume(&mut self, heads: &[u16]) -> Result<(), Broken> {
         let memory = self.dma.view();
         for &head in heads.iter().take(self.requests.free_slots()) {
@@ -179,7 +179,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(())
     }
 
-    /// Post completions and take requests that wait. `call` signals the guest.
+    /// Post completions and take waiting requests. `call` signals the guest.
     ///
     /// # Errors
     /// [`Broken`]: the rings or a chain cannot be processed. The queue is stopped then; its requests in flight have completed,
@@ -225,17 +225,17 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(())
     }
 
-    /// Stop a queue that is broken, and remember where: the owner asks later.
+    /// Stop a broken queue, and remember its available index for [`stop`](Self::stop).
     fn break_off<M: Spans>(&mut self, memory: &M, track: &mut impl Track) {
         self.requests.drain();
-        // Each call takes at least one request that has ended, also where its completion cannot be posted.
+        // Each call takes at least one completed request, even if its completion cannot be posted.
         while self.complete(memory, track, Time::default(), &mut || ()).is_err() {}
         let next = self.queue.next_avail();
         self.abandon();
         self.broken_at = Some(next);
     }
 
-    /// Take a batch; how many.
+    /// Take a batch of requests, and return their number.
     fn fetch<M: Spans>(&mut self, memory: &M, track: &mut impl Track) -> Result<u32, Broken> {
         let free = self.requests.free_slots().min(BATCH) as u32;
         let mut count = 0;
@@ -252,7 +252,7 @@ impl<A: GuestAddressSpace> Ring<A> {
             if started.is_err() {
                 break;
             }
-            // Before the disk has it for sure: a server that is killed now leaves a chain that was not taken.
+            // Recorded before `submit`. After a kill, a recorded request is started again; an unrecorded one is still in the ring.
             track.taken(head);
             count += 1;
         }
@@ -289,8 +289,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(())
     }
 
-    /// Whether to signal the posted completions, by the guest's suppression and the moderation, after the rules of
-    /// [`virtio`](crate::virtio).
+    /// Whether to signal the posted completions, by the rules of [`virtio`](crate::virtio).
     fn decide<M: Spans>(&mut self, memory: &M, now: Time) -> bool {
         if self.queue.has_undecided() {
             self.signal.note(self.queue.requested_signal(memory));
@@ -302,15 +301,15 @@ impl<A: GuestAddressSpace> Ring<A> {
         signal
     }
 
-    /// Asked before the thread sleeps: closes the races with the guest.
+    /// To be called before the thread sleeps: enables notifications, then checks for requests that came before the guest saw that.
     ///
     /// # Errors
-    /// [`Broken`] where the rings are not in memory any more; the queue is stopped then.
+    /// [`Broken`] if the rings are no longer in memory. The queue is stopped then.
     pub fn before_sleep(&mut self, now: Time, track: &mut impl Track) -> Result<RingSleep, Broken> {
         if !self.running() {
             return Ok(RingSleep::Forever);
         }
-        if self.requests.end_lost() {
+        if self.requests.fail_lost() {
             return Ok(RingSleep::No);
         }
         if self.requests.free_slots() > 0 {
@@ -338,9 +337,9 @@ impl<A: GuestAddressSpace> Ring<A> {
         }
         self.requests.drain();
         let memory = self.dma.view();
-        // A driver whose rings are broken by now waits for no completion.
+        // If the rings are broken, the driver cannot wait for completions.
         let posted = self.complete(&memory, track, Time::default(), &mut || ()).is_ok();
-        // Nothing stays held back.
+        // No signal stays held back.
         self.signal.force();
         let signal = posted && self.decide(&memory, Time::default());
         let next = self.queue.next_avail();
@@ -357,12 +356,12 @@ impl<A: GuestAddressSpace> Ring<A> {
         (self.poll_at, self.late, self.broken_at) = (None, false, None);
     }
 
-    /// Readable (level) while something may have ended.
+    /// Readable (level-triggered) while requests may have completed.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.requests.disk().event()
     }
 
-    /// What the disk's queue did.
+    /// Statistics of the disk's queue.
     pub fn queue_stats(&self) -> QueueStats {
         self.requests.disk().stats()
     }

@@ -4,7 +4,7 @@ use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of the sectors in which requests and configuration count, whatever the disk's are.
+/// Bytes of the sectors that requests and configuration count in, whatever the disk's sector size.
 pub const SECTOR_SIZE: u64 = 512;
 
 bitflags! {
@@ -36,7 +36,7 @@ bitflags! {
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct BlkConfig {
-    /// Sectors of 512 bytes.
+    /// Capacity in sectors of 512 bytes.
     pub capacity: U64,
     /// Bytes of a segment at the most (not offered).
     pub size_max: U32,
@@ -70,7 +70,7 @@ pub struct BlkConfig {
     pub max_write_zeroes_sectors: U32,
     /// Ranges of a write of zeros at the most.
     pub max_write_zeroes_seg: U32,
-    /// One: a write of zeros may give space back.
+    /// One: a write of zeros may unmap.
     pub write_zeroes_may_unmap: u8,
     /// Zero.
     pub unused1: [u8; 3],
@@ -79,7 +79,7 @@ pub struct BlkConfig {
 /// Offset of [`BlkConfig::writeback`].
 pub const WRITEBACK: u64 = std::mem::offset_of!(BlkConfig, writeback) as u64;
 
-/// What a request begins with (`struct virtio_blk_req`, 5.2.6).
+/// Header of a request (`struct virtio_blk_req`, 5.2.6).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RequestHeader {
@@ -103,7 +103,7 @@ pub struct RangeDesc {
     pub flags: U32,
 }
 
-/// In the flags of a range: space may be given back.
+/// In the flags of a range: the range may be unmapped.
 pub const RANGE_UNMAP: u32 = 1;
 
 /// Read.
@@ -122,7 +122,7 @@ pub const VIRTIO_BLK_T_WRITE_ZEROES: u32 = 13;
 /// Bytes of a serial number, zeros behind it where it is shorter.
 pub const VIRTIO_BLK_ID_BYTES: usize = 20;
 
-/// How a request ended, as its last byte says.
+/// Status of a request: its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {

@@ -1,4 +1,4 @@
-//! What a kind of device has to do itself.
+//! What each kind of device implements.
 
 use std::os::fd::BorrowedFd;
 
@@ -13,14 +13,14 @@ use crate::device::HotPlug;
 use crate::dma::{Dma, Footprint, Spans};
 use crate::time::Time;
 
-/// A chain whose answer is in guest memory.
+/// A chain whose response is written to guest memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered {
     pub(in super::super) queue: usize,
     pub(in super::super) head: u16,
-    /// Bytes surely written from the start of the writable part; `None`: the place of the answer is not memory.
+    /// Bytes written from the start of the writable part, at least; `None`: the response's address is not in memory.
     pub(in super::super) written: Option<u32>,
-    /// It went well.
+    /// The request succeeded.
     pub(in super::super) good: bool,
 }
 
@@ -32,17 +32,17 @@ pub trait Backend: Send {
     /// The device-specific configuration as the guest reads it.
     fn config(&self) -> &[u8];
 
-    /// The guest writes to it.
+    /// The guest writes to the device-specific configuration.
     fn write_config(&mut self, offset: u64, value: u64, len: usize);
 
     /// The driver has accepted these features.
     fn accept(&mut self, features: u64);
 
-    /// A device reset (`None`) or that of a queue begins: what it has in flight goes no further than it is and is not answered.
+    /// A reset of the device (`None`) or of a queue begins. Its requests in flight start no further steps and are not answered.
     /// Never waits.
     fn begin_reset(&mut self, queue: Option<usize>);
 
-    /// Find out whether the disks have done with everything that a reset has begun for. True: they have, and nothing of it is kept.
+    /// Whether the disks have completed every request that the reset covers. True: they have, and the requests are forgotten.
     fn finish_reset(&mut self, queue: Option<usize>) -> bool;
 
     /// Guest memory that requests in flight use.
@@ -51,10 +51,10 @@ pub trait Backend: Send {
     /// Requests that can be started.
     fn free_slots(&self) -> usize;
 
-    /// Start what a chain of a request queue asks for. Only with [free slots](Self::free_slots).
+    /// Start the request of a chain from a request queue. Only with [free slots](Self::free_slots).
     ///
     /// # Errors
-    /// [`Broken`] where there is nothing to answer to.
+    /// [`Broken`] if the chain has no place for a response.
     fn start<A: GuestAddressSpace, M: Spans>(
         &mut self,
         queue: usize,
@@ -62,11 +62,10 @@ pub trait Backend: Send {
         dma: &mut Dma<A>,
     ) -> Result<(), Broken>;
 
-    /// Serve the other queues, after all request queues were served. True: something was done that
-    /// more may follow.
+    /// Serve the other queues, after all request queues were served. True: serve all queues again.
     ///
     /// # Errors
-    /// [`Broken`] where there is nothing to answer to.
+    /// [`Broken`] if the chain has no place for a response.
     fn serve<A: GuestAddressSpace, M: Spans>(
         &mut self,
         _transport: &mut Transport,
@@ -76,11 +75,11 @@ pub trait Backend: Send {
         Ok(false)
     }
 
-    /// Start chains that were taken and could not be started, as far as they can be now. True: one was started.
+    /// Start chains that were taken but had to wait, as far as possible. True: one was started.
     ///
     /// # Errors
-    /// [`Broken`] where there is nothing to answer to.
-    fn start_kept<A: GuestAddressSpace, M: Spans>(
+    /// [`Broken`] if the chain has no place for a response.
+    fn start_backlog<A: GuestAddressSpace, M: Spans>(
         &mut self,
         _transport: &mut Transport,
         _dma: &mut Dma<A>,
@@ -89,21 +88,21 @@ pub trait Backend: Send {
         Ok(false)
     }
 
-    /// Whether a chain that comes on one of the other queues could be taken at once.
+    /// Whether a chain of one of the other queues could be taken at once.
     fn wants(&self, _queue: usize) -> bool {
         false
     }
 
-    /// Hand the disks what was started.
+    /// Submit the started requests to the disks.
     fn submit(&mut self);
 
-    /// Find out what has ended. True: there is something to answer.
+    /// Reap completions of the disks. True: there are requests to answer.
     fn reap(&mut self) -> bool;
 
     /// Fail requests that wait for what the disk's queue does not have ([`fault`](crate::fault)). True: there were some.
-    fn end_lost(&mut self) -> bool;
+    fn fail_lost(&mut self) -> bool;
 
-    /// Answer the next request that has ended.
+    /// Write the response of the next completed request.
     fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered>;
 
     /// Wait until nothing is in flight.
@@ -115,15 +114,15 @@ pub trait Backend: Send {
     /// Whether all disks complete requests while these are started.
     fn completes_at_once(&self) -> bool;
 
-    /// What the disks' queues did.
+    /// Statistics of the disks' queues.
     fn queue_stats(&self) -> QueueStats;
 
-    /// Disks may have another capacity: check, and report a change to the guest.
+    /// Check whether disks have another capacity, and report a change to the guest.
     fn refresh<A: GuestAddressSpace>(device: &mut Device<A, Self>, now: Time)
     where
         Self: Sized;
 
-    /// The way to attach and detach disks, where there is one.
+    /// Attaching and detaching disks, for devices that can.
     fn hot_plug<A: GuestAddressSpace>(_device: &mut Device<A, Self>) -> Option<&mut dyn HotPlug>
     where
         Self: Sized,

@@ -1,4 +1,4 @@
-//! The path of a batch through the rings.
+//! A batch: requests are taken from the rings and started, completions are posted, interrupts decided.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::dma::{Footprint, View};
 use crate::pci::BusMaster;
 use crate::time::Time;
 
-/// Requests taken from a queue before it is another's turn.
+/// Most requests taken from a queue before the next queue is served.
 const BATCH: usize = 128;
 
-/// Rounds over all queues before the owner gets its thread back.
+/// Most rounds over all queues in one call.
 const MAX_ROUNDS: usize = 16;
 
 impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
@@ -53,7 +53,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         for index in (0..count).map(|n| B::REQUEST_QUEUES + (first + n) % count) {
             any |= self.fetch_queue(index, memory);
         }
-        // Each queue is first in turn, for the free slots may not suffice for all.
+        // Round robin: the free slots may not suffice for all queues.
         self.first_queue = (self.first_queue + 1) % count;
         any
     }
@@ -84,7 +84,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         count > 0
     }
 
-    /// See to the other queues. False: nothing was done.
+    /// Serve the other queues. False: nothing was done.
     fn serve(&mut self, memory: &View<A::T>) -> bool {
         if B::REQUEST_QUEUES == 0 || !self.transport.live() {
             return false;
@@ -96,9 +96,9 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         })
     }
 
-    /// Start chains that were taken and could not be started before. False: there was none.
-    pub(super) fn start_kept(&mut self, memory: &View<A::T>) -> bool {
-        let started = self.backend.start_kept(&mut self.transport, &mut self.dma, memory);
+    /// Start chains that were taken but had to wait. False: there was none.
+    pub(super) fn start_backlog(&mut self, memory: &View<A::T>) -> bool {
+        let started = self.backend.start_backlog(&mut self.transport, &mut self.dma, memory);
         started.unwrap_or_else(|Broken| {
             self.transport.needs_reset();
             false
@@ -128,20 +128,20 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             self.stats.completions += 1;
             self.stats.errors += u64::from(!good);
         } else {
-            // Rare, and waited for.
-            self.transport.hasten(queue);
+            // Control responses and events are rare, and the driver waits for them.
+            self.transport.force_signal(queue);
         }
         self.transport.complete(queue, (head, written), memory, now);
     }
 
-    /// Wait for everything in flight; resets that wait for it are over then.
+    /// Wait for all requests in flight, which completes pending resets.
     pub(super) fn drain(&mut self, now: Time) {
         self.backend.drain();
         self.finish_resets(now);
     }
 
-    /// Resets that have begun end when the disks have done with what was in flight: until then they may read and write guest
-    /// memory, and the registers say that the reset is not over.
+    /// Complete pending resets if the disks have completed what was in flight. Until then the disks may access guest memory, and
+    /// the registers show the reset as pending.
     #[inline]
     pub(super) fn finish_resets(&mut self, now: Time) {
         if self.transport.any_resetting() {
@@ -181,7 +181,8 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         queues.filter(|queue| wanted(queue)).any(|queue| ranges.iter().any(|range| queue.has_ring_in(range)))
     }
 
-    /// Guest memory that requests use. Without bus mastering it is none: the disks have completed the requests whose completions are not posted yet.
+    /// Guest memory that requests use. Without bus mastering there is none: the disks have completed all requests, and only their
+    /// completions are not posted yet.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
         if self.transport.bus_master() { self.backend.footprint(&mut self.dma) } else { Footprint::NONE }
     }
@@ -220,7 +221,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         }
     }
 
-    /// Whether a chain that comes on a queue could be taken. Where it could not, the next completion makes the device fetch.
+    /// Whether a further chain of a queue could be taken. If not, the next completion makes the device fetch.
     pub(super) fn wants(&self, queue: usize) -> bool {
         if queue < B::REQUEST_QUEUES { self.backend.wants(queue) } else { self.backend.free_slots() > 0 }
     }

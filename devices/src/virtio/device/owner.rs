@@ -24,7 +24,7 @@ where
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
         let event = self.transport.config_write(offset, data, &self.dma.view());
-        // Nothing of this has a time of its own: what it starts is done before the thread sleeps.
+        // Configuration accesses carry no time. Work that they start is done before the thread sleeps.
         self.on_event(event, Time::default());
     }
 
@@ -33,7 +33,7 @@ where
     }
 
     fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
-        // A driver reads until the reset is over.
+        // A driver polls the status until the reset is complete.
         self.finish_resets(now);
         self.transport.bar_read(bar, offset, data, self.backend.config());
     }
@@ -75,7 +75,7 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.more || self.backend.end_lost() {
+        if self.more || self.backend.fail_lost() {
             return Sleep::No;
         }
         if self.transport.live() && !self.rings_refused {
@@ -101,8 +101,8 @@ where
         let memory = self.dma.view();
         self.transport.flush();
         self.complete(&memory, now);
-        // What was taken from the rings is done, too.
-        while self.transport.live() && self.start_kept(&memory) {
+        // Requests that were taken from the rings complete, too.
+        while self.transport.live() && self.start_backlog(&memory) {
             self.drain(now);
             self.complete(&memory, now);
         }
@@ -114,16 +114,16 @@ where
         let memory = self.dma.view();
         let before = self.stats.completions;
         self.complete(&memory, now);
-        // What waits for the requests that have ended can go on, and no event tells of that any more.
+        // Requests that waited for the completed ones can start, and no further event will announce that.
         self.more |= self.stats.completions != before;
-        // A ring is written to when its requests end.
+        // The completion of a request writes to its ring.
         let in_rings = self.transport.live() && self.has_rings_in(ranges, |queue| queue.in_flight > 0);
         in_rings || self.memory_in_use().meets(self.dma.users_of(ranges))
     }
 
     fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
         self.dma.refuse(ranges);
-        // Requests that follow would keep them in use.
+        // Further requests would keep the rings in use.
         self.rings_refused |= self.has_rings_in(ranges, |_| true);
     }
 

@@ -1,4 +1,4 @@
-//! Where the structures are, and the way to them through configuration space (VIRTIO 1.2, 4.1.4).
+//! The capabilities that locate the register structures, and access to the structures through configuration space (VIRTIO 1.2, 4.1.4).
 
 use super::super::spec::*;
 use super::layout::{
@@ -9,7 +9,7 @@ use crate::pci::{Function, LayoutError};
 
 /// The capability of access through configuration space (4.1.4.9).
 pub(super) struct ConfigAccess {
-    /// Where it is.
+    /// Its offset in configuration space.
     at: u16,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn add(function: Function) -> Result<(Function, ConfigAccess), Layout
     let (function, _) =
         fixed(function, capability(VIRTIO_PCI_CAP_DEVICE_CFG, DEVICE_CFG, DEVICE_CFG_SIZE, &[]))?;
     let bytes = capability(VIRTIO_PCI_CAP_PCI_CFG, 0, 0, &[0; 4]);
-    // Register number, offset and length are the guest's. The data are not kept: each access to them goes further.
+    // The guest writes BAR number, offset and length. The data field stores nothing: accesses to it are forwarded to the BAR.
     let mut writable = vec![0; bytes.len()];
     for (at, mask) in (2..).zip(&mut writable) {
         let place = VIRTIO_PCI_CAP_OFFSET..VIRTIO_PCI_CFG_DATA;
@@ -47,8 +47,8 @@ pub(super) fn add(function: Function) -> Result<(Function, ConfigAccess), Layout
 }
 
 impl ConfigAccess {
-    /// Where an access of configuration space goes, if it is to the data of the capability. It is as long as the
-    /// capability says, and aligned; others have no effect.
+    /// BAR and offset that an access to the capability's data field is forwarded to. The access must have the length in the
+    /// capability and be aligned; others have no effect.
     pub(super) fn window(&self, function: &Function, offset: u16, len: usize) -> Option<(u8, u64)> {
         let at = self.at;
         if offset != at + VIRTIO_PCI_CFG_DATA {

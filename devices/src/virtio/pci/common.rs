@@ -41,7 +41,7 @@ impl Transport {
         bytes
     }
 
-    /// Only accesses of the registers' own widths have an effect (4.1.3.1); addresses are written by halves, or whole.
+    /// Only accesses of a register's own width have an effect (4.1.3.1). Addresses are written whole or by halves.
     pub(super) fn common_write<M: Spans>(
         &mut self,
         offset: u64,
@@ -81,7 +81,7 @@ impl Transport {
         Event::None
     }
 
-    /// The selected queue's size and addresses, while it is not in use.
+    /// Write the selected queue's size or addresses. Ignored if the queue is enabled.
     fn write_ring(&mut self, offset: u64, value: u64, len: usize) {
         let queue = self.queues.get_mut(usize::from(self.queue_select));
         let Some(queue) = queue.filter(|queue| !queue.ready()) else { return };
@@ -115,12 +115,13 @@ impl Transport {
         }
     }
 
-    /// A vector as it is kept: one that is not there is none.
+    /// A vector as it is stored: [`VIRTIO_MSI_NO_VECTOR`] for one that does not exist.
     fn vector(&self, vector: u16) -> u16 {
         if usize::from(vector) < self.signals.len() { vector } else { VIRTIO_MSI_NO_VECTOR }
     }
 
-    /// Bits are only ever added; zero resets. A bit that does not hold is not taken (2.1, 3.1.1).
+    /// Zero resets; other values only set bits. FEATURES_OK is not set for features that cannot be accepted, and DRIVER_OK not without
+    /// FEATURES_OK (2.1, 3.1.1).
     fn write_status(&mut self, value: u8) -> Event {
         if value == 0 {
             return Event::Reset;
@@ -135,7 +136,7 @@ impl Transport {
             added -= DeviceStatus::DRIVER_OK;
         }
         self.status |= added;
-        self.tell_config();
+        self.notify_if_changed();
         Event::Status(added)
     }
 }

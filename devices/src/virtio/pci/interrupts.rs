@@ -1,4 +1,4 @@
-//! Completions become interrupts: MSI-X vectors, or the line with its ISR status (VIRTIO 1.2, 4.1.4.5 and 4.1.5).
+//! Interrupts for completions: MSI-X vectors, or the line with its ISR status (VIRTIO 1.2, 4.1.4.5 and 4.1.5).
 
 use super::super::signals::Signal;
 use super::super::spec::Isr;
@@ -34,8 +34,8 @@ impl Transport {
         }
     }
 
-    /// Put a completion into the used ring: the head of a chain of a queue, and how many bytes were written. The guest sees it at
-    /// the end of the batch, or when it is signalled before. Always inlined: it is done for each request, by one caller.
+    /// Put a completion into a queue's used ring: the chain's head, and the number of bytes written. The guest sees it at the end of
+    /// the batch, or when a signal is sent before. Always inlined: called for each request, at one place.
     #[inline(always)]
     pub(in super::super) fn complete<M: Spans>(
         &mut self,
@@ -76,7 +76,7 @@ impl Transport {
         }
     }
 
-    /// All completions are in the used rings: post them, and decide for each vector.
+    /// Publish the completions that are in the used rings, and decide for each vector whether to signal.
     pub(in super::super) fn end_batch<M: Spans>(&mut self, memory: &M, now: Time) {
         let mut posted = Ok(());
         for index in 0..self.queues.len() {
@@ -105,14 +105,14 @@ impl Transport {
         }
     }
 
-    /// When the next signal that is held back must go out, or a poll of the queues is due.
+    /// When the next delayed signal must be sent, or a poll of the queues is due.
     pub(in super::super) fn deadline(&self) -> Option<Time> {
         let deadlines = self.signals.iter().filter_map(Signal::deadline).chain(self.poll_at);
         // Without bus mastering nothing can be signalled or read: no reason to wake.
         deadlines.min().filter(|_| self.function.bus_master())
     }
 
-    /// Signal what is held back, and from here on by these options.
+    /// Change the moderation. Signals that are held back are sent at the end of the batch.
     pub(in super::super) fn set_coalescing(&mut self, coalescing: Coalescing) {
         for signal in &mut self.signals {
             signal.set_options(coalescing);
@@ -120,14 +120,14 @@ impl Transport {
     }
 
     /// The next completion of a queue signals with its batch, whatever moderation says.
-    pub(in super::super) fn hasten(&mut self, queue: usize) {
+    pub(in super::super) fn force_signal(&mut self, queue: usize) {
         let signal = self.signal_of(queue);
         if let Some(signal) = signal.and_then(|signal| self.signals.get_mut(signal)) {
             signal.force();
         }
     }
 
-    /// Let go what moderation holds back, at the end of the batch.
+    /// Signals that moderation holds back are sent at the end of the batch.
     pub(in super::super) fn flush(&mut self) {
         for signal in &mut self.signals {
             signal.force();
@@ -139,7 +139,7 @@ impl Transport {
         self.interrupts
     }
 
-    /// Which of `signals` a queue's completions go to.
+    /// Index in `signals` for a queue's completions.
     #[inline]
     fn signal_of(&self, queue: usize) -> Option<usize> {
         if self.function.mode() != InterruptMode::Msix {
@@ -149,8 +149,8 @@ impl Transport {
         (vector < self.signals.len()).then_some(vector)
     }
 
-    /// Queues signal elsewhere from here on: nothing stays behind where they signalled before. What was held back there
-    /// goes out when the device serves its queues, which it does at once.
+    /// Queues have other vectors now. Signals that were held back for the old ones are sent by the new ones, when the device serves
+    /// its queues, which it does at once.
     pub(super) fn rerouted(&mut self) {
         for signal in &mut self.signals {
             signal.reset();
@@ -165,7 +165,7 @@ impl Transport {
         }
     }
 
-    /// Tell the guest that configuration or status has changed.
+    /// Notify the guest of a change of configuration or status.
     pub(super) fn notify_config(&mut self) {
         if self.function.mode() == InterruptMode::Msix {
             self.interrupts += u64::from(self.function.signal(self.config_vector));

@@ -1,6 +1,6 @@
-//! Where the structures are in the base address register.
+//! Offsets of the structures in the BAR.
 
-/// The one base address register.
+/// The only BAR.
 pub(super) const BAR: u8 = 0;
 pub(super) const BAR_SIZE: u64 = 0x8000;
 pub(super) const ISR: u64 = 0x1000;

@@ -1,4 +1,4 @@
-//! Notification suppression: which requests the guest notifies of while the device sleeps (VIRTIO 1.2, 2.7.10).
+//! Notification suppression: for which requests the guest notifies the device while it sleeps (VIRTIO 1.2, 2.7.10).
 
 use super::super::queue::Armed;
 use super::Transport;

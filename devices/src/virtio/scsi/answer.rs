@@ -1,4 +1,4 @@
-//! Where the answer to a chain goes: the start of its writable part, however that is cut into descriptors.
+//! The part of a chain that the response is written to: the start of its writable segments.
 
 use vm_memory::GuestAddressSpace;
 
@@ -6,17 +6,17 @@ use super::super::chain::Segment;
 use super::super::device::backend::Answered;
 use crate::dma::Dma;
 
-/// The place of an answer.
+/// The segments of a response.
 #[derive(Debug)]
 pub(super) struct Answer {
     first: Segment,
-    /// Hardly ever any.
+    /// Further segments; drivers have none.
     rest: Box<[Segment]>,
 }
 
 impl Answer {
-    /// Take `len` bytes, at least one, from the start of the segments: the place, and what is left. `None`: there are
-    /// fewer.
+    /// Take `len` bytes (at least one) from the start of the segments. Returns them and the remainder. `None`: the segments are
+    /// shorter.
     #[inline(always)]
     pub(super) fn take(segments: &[Segment], len: u64) -> Option<(Self, Remainder)> {
         let (first, others) = segments.split_first()?;
@@ -27,7 +27,7 @@ impl Answer {
         Self::take_cut(first, others, len)
     }
 
-    /// The same where it does not fit into the first segment.
+    /// The same for a response that does not fit into the first segment.
     #[cold]
     fn take_cut(first: &Segment, others: &[Segment], len: u64) -> Option<(Self, Remainder)> {
         let mut left = len - first.len;
@@ -51,7 +51,7 @@ impl Answer {
         self.first.address
     }
 
-    /// Write the first 12 bytes of the answer, a qword and a dword. `None`: it is cut between them.
+    /// Write the first 12 bytes of the response, a qword and a dword. `None`: they are not within one segment.
     #[inline(always)]
     pub(super) fn write_words<A: GuestAddressSpace>(
         &self,
@@ -61,7 +61,7 @@ impl Answer {
         (self.first.len >= 12).then(|| dma.write_words(self.first.address, first, second).is_ok())
     }
 
-    /// Write the start of the answer. False: it is not memory.
+    /// Write the start of the response. False: its address is not in memory.
     #[inline(always)]
     pub(super) fn write<A: GuestAddressSpace>(&self, bytes: &[u8], dma: &mut Dma<A>) -> bool {
         if bytes.len() as u64 <= self.first.len {
@@ -70,7 +70,7 @@ impl Answer {
         self.write_cut(bytes, dma)
     }
 
-    /// The same where it lies in several segments.
+    /// The same for a response in several segments.
     #[cold]
     fn write_cut<A: GuestAddressSpace>(&self, mut bytes: &[u8], dma: &mut Dma<A>) -> bool {
         for segment in std::iter::once(&self.first).chain(&self.rest) {
@@ -85,17 +85,17 @@ impl Answer {
     }
 }
 
-/// What is left of segments of which the answer was taken.
+/// The rest of the segments, after the response was taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remainder {
-    /// The first of them that is left.
+    /// Index of the first segment that remains.
     index: usize,
-    /// Bytes of that one that are taken.
+    /// Bytes of that segment that were taken.
     cut: u64,
 }
 
 impl Remainder {
-    /// What is left, where the answer is all of the first of two segments, as drivers have it.
+    /// The remaining segment, if the response is the first of two segments, as drivers have it.
     #[inline(always)]
     pub(super) fn other(self, segments: &[Segment]) -> Option<Segment> {
         match segments {
@@ -104,7 +104,7 @@ impl Remainder {
         }
     }
 
-    /// What is left of the segments.
+    /// The remaining segments.
     #[inline(always)]
     pub(super) fn of(self, segments: &[Segment]) -> impl Iterator<Item = Segment> + Clone + '_ {
         let mut cut = self.cut;
@@ -116,20 +116,20 @@ impl Remainder {
     }
 }
 
-/// An answer of the control or the event queue.
+/// A response on the control queue, or an event.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) queue: usize,
     pub(super) head: u16,
-    /// `None`: the guest gave no buffer for it.
+    /// `None`: the guest's buffer is too short.
     pub(super) answer: Option<Answer>,
     pub(super) bytes: [u8; 16],
-    /// How many of them.
+    /// Valid bytes of `bytes`.
     pub(super) len: usize,
 }
 
 impl Reply {
-    /// Show the guest.
+    /// Write it to guest memory.
     pub(super) fn write<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Answered {
         let bytes = self.bytes.get(..self.len).unwrap_or_default();
         let written = match &self.answer {

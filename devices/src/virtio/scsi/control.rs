@@ -1,7 +1,8 @@
 //! The control queue: task management and asynchronous notifications (VIRTIO 1.2, 5.6.6.2).
 //!
-//! A function is about requests that the guest put into any queue before it, taken or not. So it is taken when those are, if need
-//! be to the backlog, and answered after those that it ended: a reset that waits for a disk is answered late and does not delay other requests.
+//! A function covers all requests that the guest made available before it, in any queue. So it is taken after those requests, which
+//! may go to the backlog, and answered after the requests that it ends. A reset that waits for a disk is answered late, but does not
+//! delay other requests.
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
@@ -18,7 +19,7 @@ use super::spec::*;
 use crate::dma::{Dma, Spans};
 use crate::scsi::{Address, TaskEnd};
 
-/// Chains taken at once at the most.
+/// Most chains taken at once.
 const BATCH: usize = 64;
 
 impl Host {
@@ -79,7 +80,7 @@ impl Host {
                 }
                 (Vec::new(), size_of::<NotificationsResponse>())
             }
-            // Whatever it is, an answer has a byte that says how it went.
+            // The response to an unknown type is taken to begin with a response byte.
             _ => {
                 bytes[0] = Response::FunctionRejected as u8;
                 (Vec::new(), 1)
@@ -95,12 +96,12 @@ impl Host {
         Ok(())
     }
 
-    /// Perform a function: the requests whose end it waits for, and the answer.
+    /// Perform a function. Returns the requests whose end it waits for, and the response.
     fn manage(&mut self, function: &TaskManagement) -> (Vec<u32>, Response) {
         let code = function.subtype.get();
         let address = match self.unit(&function.lun) {
             Ok(address) => address,
-            // About all units of the target.
+            // The function covers all units of the target.
             Err(Response::IncorrectLun) if code == tmf::I_T_NEXUS_RESET => {
                 Address { target: function.lun[1], lun: 0 }
             }
@@ -118,13 +119,13 @@ impl Host {
             tmf::ABORT_TASK_SET | tmf::CLEAR_TASK_SET => self.abort(address, |_| true),
             tmf::LOGICAL_UNIT_RESET => {
                 let requests = self.requests(|at, _| at == address);
-                self.end_kept(|at, _| at == address, TaskEnd::Reset);
+                self.end_backlog(|at, _| at == address, TaskEnd::Reset);
                 self.bus.reset_unit(address);
                 requests
             }
             tmf::I_T_NEXUS_RESET => {
                 let requests = self.requests(|at, _| at.target == address.target);
-                self.end_kept(|at, _| at.target == address.target, TaskEnd::Reset);
+                self.end_backlog(|at, _| at.target == address.target, TaskEnd::Reset);
                 self.bus.reset_target(address.target);
                 requests
             }
@@ -135,7 +136,7 @@ impl Host {
         (requests, Response::Ok)
     }
 
-    /// The unit at an address that is there.
+    /// The address, if there is a unit at it.
     fn unit(&self, lun: &[u8; 8]) -> Result<Address, Response> {
         let Some(Place::Unit(address)) = place(lun, self.targets) else { return Err(Response::BadTarget) };
         if self.bus.addresses().any(|other| other == address) {
@@ -147,20 +148,20 @@ impl Host {
         }
     }
 
-    /// Requests that are not answered, by address and what task management knows them by.
+    /// Requests in flight that match, by address and by the identifier of task management.
     fn requests(&self, wanted: impl Fn(Address, u64) -> bool) -> Vec<u32> {
         let wanted = |pending: &Pending| pending.address.is_some_and(|address| wanted(address, pending.id));
         self.in_flight.iter().filter(|(_, pending)| wanted(pending)).map(|(id, _)| id).collect()
     }
 
-    /// End requests that have no task number yet. They are answered before the function is.
-    fn end_kept(&mut self, wanted: impl Fn(Address, u64) -> bool, end: TaskEnd) {
+    /// End matching requests of the backlog. They are answered before the function.
+    fn end_backlog(&mut self, wanted: impl Fn(Address, u64) -> bool, end: TaskEnd) {
         let kept = self.backlog.take(|address, pending| wanted(address, pending.id));
         self.failed.extend(kept.into_iter().map(|pending| (pending, Verdict::Ended(end))));
     }
 
     fn abort(&mut self, address: Address, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
-        self.end_kept(|at, request| at == address && wanted(request), TaskEnd::Aborted);
+        self.end_backlog(|at, request| at == address && wanted(request), TaskEnd::Aborted);
         let requests = self.requests(|at, request| at == address && wanted(request));
         for request in &requests {
             self.bus.abort(*request);

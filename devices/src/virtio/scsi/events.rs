@@ -1,4 +1,4 @@
-//! The event queue, and units that come and go (VIRTIO 1.2, 5.6.6.3).
+//! The event queue, and hot-plug of units (VIRTIO 1.2, 5.6.6.3).
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
@@ -16,14 +16,14 @@ use crate::kind::AdapterKind;
 use crate::scsi::{Address, AttachError, LogicalUnit};
 use crate::time::Time;
 
-/// Buffers taken at once at the most.
+/// Most buffers taken at once.
 const BATCH: usize = 64;
 
 /// CAPACITY DATA HAS CHANGED: additional sense code, and its qualifier in the second byte.
 const CAPACITY_CHANGED: u32 = 0x09 << 8 | 0x2a;
 
 impl Host {
-    /// Put as many events into buffers as there are of both. False: none.
+    /// Put waiting events into buffers while there are both. False: none.
     pub(super) fn serve_events<M: Spans>(
         &mut self,
         transport: &mut Transport,
@@ -38,7 +38,7 @@ impl Host {
             transport.taken(EVENT_QUEUE, 1);
             let len = size_of::<EventInfo>();
             let place = Answer::take(&self.chain.writable, len as u64).map(|(answer, _)| answer);
-            // A buffer that is too short goes back with nothing.
+            // A buffer that is too short is returned empty.
             let event = if place.is_some() { self.events.pop() } else { EventInfo::default() };
             let mut bytes = [0; 16];
             for (to, from) in bytes.iter_mut().zip(event.as_bytes()) {
@@ -49,7 +49,7 @@ impl Host {
         Ok(true)
     }
 
-    /// Tell of a unit, if the driver wants to know of such things.
+    /// Report an event of a unit, if the driver has accepted the feature.
     fn report(&mut self, feature: ScsiFeatures, event: u32, address: Address, reason: u32) {
         if self.features.contains(feature) {
             self.events.push(EventInfo { event: event.into(), lun: lun(address), reason: reason.into() });
@@ -85,7 +85,7 @@ impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
 }
 
 impl<A: GuestAddressSpace> VirtioScsi<A> {
-    /// Disks of units may have another capacity: check, and report a change to the guest.
+    /// Check whether units' disks have another capacity, and report a change to the guest.
     pub(super) fn check_capacities(&mut self, now: Time) {
         for address in self.backend.bus.refresh() {
             let event = VIRTIO_SCSI_T_PARAM_CHANGE;

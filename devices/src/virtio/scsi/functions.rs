@@ -1,4 +1,4 @@
-//! Functions of the control queue that wait: for requests to be taken, and for their end.
+//! Functions of the control queue that wait until earlier requests are taken from the rings, or until requests have ended.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use super::answer::Reply;
 use super::spec::*;
 use crate::dma::Spans;
 
-/// Functions that wait for requests at the most; further ones wait in the ring.
+/// Most functions that wait for the end of requests; further ones wait in the ring.
 const MAX_FUNCTIONS: usize = 64;
 
 /// A function that waits for the end of requests.
@@ -17,14 +17,14 @@ pub(super) struct Function {
     pub(super) reply: Reply,
 }
 
-/// What is kept of the control queue.
+/// State of the control queue.
 #[derive(Debug)]
 pub(super) struct Control {
-    /// Requests of each request queue that were there before the next function and are still to be taken.
+    /// For each request queue: the requests that precede the next function and are not taken yet.
     owed: Box<[u32]>,
-    /// `owed` is about the function that waits.
+    /// `owed` is valid: a function waits for these requests.
     marked: bool,
-    /// It waits for requests to end, as not even the backlog takes more.
+    /// The function waits for requests to end, as the backlog is full.
     pub(super) blocked: bool,
     pub(super) functions: Vec<Function>,
 }
@@ -61,7 +61,7 @@ impl Control {
         }
     }
 
-    /// A request is over: so may be functions that waited for it.
+    /// A request has ended: so may have functions that waited for it.
     #[inline]
     pub(super) fn task_ended(&mut self, id: u32, replies: &mut VecDeque<Reply>) {
         if self.functions.is_empty() {
@@ -74,8 +74,8 @@ impl Control {
         replies.extend(over.map(|function| function.reply));
     }
 
-    /// Whether all requests are taken that were there before the function that waits. A guest that takes requests back
-    /// is believed.
+    /// Whether all requests that precede the waiting function are taken. If the guest moves an available index back, the count
+    /// decreases with it.
     pub(super) fn earlier_taken<M: Spans>(&mut self, transport: &mut Transport, memory: &M) -> bool {
         let queues = transport.queues().iter().skip(REQUEST_QUEUES);
         let mut none = true;

@@ -1,4 +1,4 @@
-//! Requests on their way through the target.
+//! The back-end of the SCSI host device: the SCSI bus, and the requests in flight.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -30,10 +30,10 @@ use crate::time::Time;
 /// Largest logical unit number (flat space addressing, SAM-5, 4.7.7.3).
 const MAX_LUN: u32 = 0x3fff;
 
-/// Sectors of a request at the most: as many as one command may have, but for the last.
+/// Most sectors of a request: just below the largest transfer of the target.
 const MAX_SECTORS: u32 = 0xffff;
 
-/// What is kept of a request.
+/// A request in flight.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) queue: usize,
@@ -41,43 +41,44 @@ pub(super) struct Pending {
     answer: Answer,
     /// Bytes of data.
     len: u64,
-    /// Bytes that the guest has for sense data.
+    /// Bytes of the guest's buffer for sense data.
     sense_size: u32,
-    /// What task management knows it by.
+    /// Identifier for task management.
     pub(super) id: u64,
-    /// `None`: not for a unit.
+    /// `None`: the REPORT LUNS well known logical unit, or an invalid request.
     pub(super) address: Option<Address>,
-    /// Its queue was reset: it is not answered.
+    /// Its queue was reset: its completion is not posted.
     disowned: bool,
 }
 
 /// How a request without a task number ended.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// It never came to the target.
+    /// The target never received it.
     Refused(Response),
     /// The target ended it.
     Ended(TaskEnd),
 }
 
-/// The SCSI host behind the transport.
+/// The back-end of the SCSI host device.
 pub struct Host {
     pub(super) bus: Bus,
     pub(super) targets: u16,
     config: ScsiConfig,
-    /// Those that the driver has accepted.
+    /// The features that the driver has accepted.
     pub(super) features: ScsiFeatures,
     pub(super) in_flight: InFlight<Pending>,
-    /// Requests that have ended, and how many of them are answered.
+    /// Requests that have ended.
     ended: Vec<(u32, TaskEnd)>,
+    /// Number of requests in `ended` that are answered.
     answered: usize,
     /// Requests that have ended without a task number.
     pub(super) failed: VecDeque<(Pending, Verdict)>,
-    /// Requests that are taken from the rings and have no task number yet: no more than the rings hold.
+    /// Requests that were taken from the rings and have no task number yet. Never more than the rings hold.
     pub(super) backlog: Backlog<Pending>,
     /// Entries of all request queues.
     entries: usize,
-    /// What the control and the event queue have to tell.
+    /// Responses of the control queue and events that are to be posted.
     pub(super) replies: VecDeque<Reply>,
     pub(super) control: Control,
     pub(super) events: Events,
@@ -94,7 +95,7 @@ impl Host {
             targets,
             config: ScsiConfig {
                 num_queues: u32::from(config.queues).into(),
-                // A request has a descriptor for its header and one for its answer, too.
+                // A request also has a descriptor for its header and one for its response.
                 seg_max: (u32::from(config.queue_size) - 2).into(),
                 max_sectors: MAX_SECTORS.into(),
                 cmd_per_lun: tasks.into(),
@@ -120,15 +121,15 @@ impl Host {
         }
     }
 
-    /// Whether not even requests that a function of the control queue waits for can be taken.
+    /// Whether the backlog is full, so that no request can be taken.
     pub(super) fn full(&self) -> bool {
         self.backlog.len() >= self.entries
     }
 
-    /// A request is over: what `read` returns of it.
+    /// A request has ended: free its slot, and return the result of `read`.
     #[inline]
     fn end<T>(&mut self, id: u32, read: impl FnOnce(&Pending) -> T) -> Option<T> {
-        let result = self.in_flight.end_with(id, read)?;
+        let result = self.in_flight.complete_with(id, read)?;
         self.control.task_ended(id, &mut self.replies);
         Some(result)
     }
@@ -137,9 +138,9 @@ impl Host {
         Some(Answer::take(&self.chain.writable, size_of::<ResponseHeader>() as u64)?.0)
     }
 
-    /// Forget everything, if the disks have done with it.
+    /// Forget all requests if the disks have completed them. False: they have not.
     fn forget_all(&mut self) -> bool {
-        // They are as many as the bus has in flight at the most.
+        // `ended` stays bounded: by the number of requests in flight.
         self.bus.reap(&mut self.ended);
         if self.bus.in_flight() > 0 {
             return false;
@@ -155,7 +156,7 @@ impl Host {
         true
     }
 
-    /// What is in flight is not answered.
+    /// Completions of requests in flight are not posted.
     fn disown_all(&mut self) {
         self.bus.reset_all();
         self.backlog.clear();
@@ -164,7 +165,7 @@ impl Host {
         self.in_flight.iter_mut().for_each(|pending| pending.disowned = true);
     }
 
-    /// What is in flight of a queue is ended, and not answered.
+    /// Abort a queue's requests in flight. Their completions are not posted.
     fn disown(&mut self, queue: usize) {
         for pending in self.in_flight.iter_mut().filter(|pending| pending.queue == queue) {
             pending.disowned = true;
@@ -182,11 +183,11 @@ impl Host {
         let before = self.replies.len();
         self.replies.retain(|reply| reply.queue != queue);
         if queue == EVENT_QUEUE && self.replies.len() < before {
-            self.events.lose();
+            self.events.set_missed();
         }
     }
 
-    /// Whether the disks have done with all requests of a queue.
+    /// Whether the disks have completed all requests of a queue.
     fn forget(&mut self, queue: usize) -> bool {
         self.bus.reap(&mut self.ended);
         self.ended.drain(..std::mem::take(&mut self.answered));
@@ -200,9 +201,9 @@ impl Host {
         !self.in_flight.iter().any(|(_, pending)| pending.queue == queue)
     }
 
-    /// Start what was kept for a unit.
+    /// Start a request of the backlog.
     #[cold]
-    fn begin_kept<A: GuestAddressSpace, M: Spans>(
+    fn begin_from_backlog<A: GuestAddressSpace, M: Spans>(
         &mut self,
         pending: &Pending,
         descriptors: DescriptorChain<'_, M>,
@@ -211,8 +212,8 @@ impl Host {
         self.begin(pending.queue, descriptors, pending.address, dma)
     }
 
-    /// Start what a chain asks for, or keep it until its unit may have a task number. `kept`: it was kept for this unit. Always
-    /// inlined, for the requests that come from a ring.
+    /// Start the request of a chain, or put it into the backlog until its unit may have a task number. `kept`: the unit of a request
+    /// from the backlog. Always inlined for requests from a ring.
     #[inline(always)]
     fn begin<A: GuestAddressSpace, M: Spans>(
         &mut self,
@@ -227,7 +228,7 @@ impl Host {
         let whole = size_of::<ResponseHeader>() as u64 + u64::from(sense_size);
         let (answer, data_in) = match Answer::take(&self.chain.writable, whole) {
             Some((answer, rest)) => (answer, Some(rest)),
-            // Too short, but enough to say so.
+            // Too short for sense data, but long enough for an error.
             None => (self.take_short_answer().ok_or(Broken)?, None),
         };
         dma.begin();
@@ -279,7 +280,7 @@ impl Host {
                 self.backlog.push(address, Pending::new(queue, head, answer, sense_size, about));
                 return Ok(());
             }
-            // The guest has changed it meanwhile.
+            // The guest has changed the address since.
             Some(unit) if unit != address => {
                 let pending = Pending::new(queue, head, answer, sense_size, about);
                 self.failed.push_back((pending, Verdict::Refused(Response::Failure)));
@@ -287,19 +288,32 @@ impl Host {
             }
             _ => {}
         }
-        let id = self.in_flight.number().ok_or(Broken)?;
+        let id = self.in_flight.allocate().ok_or(Broken)?;
         let end = self.bus.submit(&task(id, address));
         if let Some(end) = end {
             self.ended.push((id, end));
         }
         let pending = Pending::new(queue, head, answer, sense_size, about);
-        self.in_flight.keep(id, pending, dma.footprint());
+        self.in_flight.store(id, pending, dma.footprint());
         Ok(())
     }
 }
 
 impl Host {
-    /// Answer what has ended without a task number, and the functions of the other queues.
+    /// Start requests of the backlog, and serve the control and the event queue.
+    #[cold]
+    fn serve_others<A: GuestAddressSpace, M: Spans>(
+        &mut self,
+        transport: &mut Transport,
+        dma: &mut Dma<A>,
+        memory: &M,
+    ) -> Result<bool, Broken> {
+        let started = self.start_backlog(transport, dma, memory)?;
+        let controlled = self.serve_control(transport, dma, memory)?;
+        Ok(self.serve_events(transport, memory)? || controlled || started)
+    }
+
+    /// Answer requests that ended without a task number, then post responses and events of the other queues.
     fn answer_others<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
         self.ended.clear();
         self.answered = 0;
@@ -310,14 +324,14 @@ impl Host {
             };
             return Some(pending.respond(&outcome, dma));
         }
-        // After the requests that they are about.
+        // Responses to functions follow the requests that they ended.
         self.replies.pop_front().map(|reply| reply.write(dma))
     }
 }
 
 impl Pending {
-    /// Length of the data, identifier and unit are what it is `about`. Always inlined, so that it is made where it is kept: a copy
-    /// would load it right after it was stored, which stalls the processor.
+    /// `(len, id, address)` as in [`Pending`]. Always inlined, so that it is built in its slot: a copy would load it right after it
+    /// was stored, which stalls the processor.
     #[inline(always)]
     fn new(
         queue: usize,
@@ -329,7 +343,7 @@ impl Pending {
         Self { queue, head, answer, len, sense_size, id, address, disowned: false }
     }
 
-    /// Show the guest.
+    /// Write the response to guest memory.
     #[inline(always)]
     fn respond<A: GuestAddressSpace>(&self, outcome: &Outcome, dma: &mut Dma<A>) -> Answered {
         let written = outcome.write(&self.answer, dma);
@@ -344,7 +358,7 @@ impl Backend for Host {
         self.config.as_bytes()
     }
 
-    /// Sizes beyond all reason are not taken.
+    /// Sizes above the limits are ignored.
     fn write_config(&mut self, offset: u64, value: u64, len: usize) {
         let value = value as u32;
         match (offset, len) {
@@ -376,8 +390,8 @@ impl Backend for Host {
         self.in_flight.footprint(dma, |pending| pending.answer.address())
     }
 
-    /// Where a function of the control queue waits for requests, or several units share the tasks, what cannot start is kept. Else it
-    /// had better wait in the rings.
+    /// If a function of the control queue waits for requests, or several units share the task numbers, requests that cannot start are
+    /// taken to the backlog. Otherwise they wait in the rings.
     #[inline]
     fn free_slots(&self) -> usize {
         let reserved = self.bus.reserved();
@@ -402,7 +416,7 @@ impl Backend for Host {
         self.begin(queue, descriptors, None, dma)
     }
 
-    fn start_kept<A: GuestAddressSpace, M: Spans>(
+    fn start_backlog<A: GuestAddressSpace, M: Spans>(
         &mut self,
         transport: &mut Transport,
         dma: &mut Dma<A>,
@@ -414,21 +428,27 @@ impl Backend for Host {
             let Some(pending) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
             let queue = transport.queues().get_mut(pending.queue).ok_or(Broken)?;
             let chain = queue.chain(memory, pending.head);
-            self.begin_kept(&pending, chain, dma)?;
+            self.begin_from_backlog(&pending, chain, dma)?;
             started = true;
         }
         Ok(started)
     }
 
+    /// Called after each batch of requests. The backlog, functions and events are rare, so only the check for them is inlined.
+    #[inline(always)]
     fn serve<A: GuestAddressSpace, M: Spans>(
         &mut self,
         transport: &mut Transport,
         dma: &mut Dma<A>,
         memory: &M,
     ) -> Result<bool, Broken> {
-        let started = !self.backlog.is_empty() && self.start_kept(transport, dma, memory)?;
-        let controlled = self.serve_control(transport, dma, memory)?;
-        Ok(self.serve_events(transport, memory)? || controlled || started)
+        let queue = transport.queues().get_mut(CONTROL_QUEUE).filter(|queue| queue.active());
+        let functions = queue.map_or(0, |queue| queue.waiting(memory));
+        if functions == 0 && self.backlog.is_empty() && !self.events.wants() {
+            self.control.blocked = false;
+            return Ok(false);
+        }
+        self.serve_others(transport, dma, memory)
     }
 
     fn wants(&self, queue: usize) -> bool {
@@ -447,8 +467,8 @@ impl Backend for Host {
         !(self.ended.is_empty() && self.failed.is_empty() && self.replies.is_empty())
     }
 
-    fn end_lost(&mut self) -> bool {
-        self.bus.end_lost()
+    fn fail_lost(&mut self) -> bool {
+        self.bus.fail_lost()
     }
 
     #[inline(always)]
@@ -457,7 +477,7 @@ impl Backend for Host {
         // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
         while let Some((id, end)) = ended.get(*answered) {
             *answered += 1;
-            let answer = in_flight.end_with(*id, |pending| {
+            let answer = in_flight.complete_with(*id, |pending| {
                 let outcome = Outcome::of(end, pending.len, pending.sense_size);
                 (!pending.disowned).then(|| pending.respond(&outcome, dma))
             });

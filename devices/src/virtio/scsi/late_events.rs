@@ -6,7 +6,7 @@ use zerocopy::little_endian::U32;
 
 use super::spec::*;
 
-/// Events kept for a guest that gives no buffers; of later ones it learns that they were lost.
+/// Most events that wait for buffers. Further events are lost, which the last one reports.
 const MAX_LATE_EVENTS: usize = 64;
 
 /// Events that wait for buffers.
@@ -24,7 +24,7 @@ impl Events {
     }
 
     /// An event was lost.
-    pub(super) const fn lose(&mut self) {
+    pub(super) const fn set_missed(&mut self) {
         self.missed = true;
     }
 
@@ -32,7 +32,7 @@ impl Events {
         if self.late.len() < MAX_LATE_EVENTS {
             self.late.push_back(event);
         } else {
-            self.lose();
+            self.set_missed();
         }
     }
 

@@ -1,20 +1,20 @@
-//! How logical units are addressed: 1, the target, and a logical unit number of one level (VIRTIO 1.2, 5.6.6.1).
+//! Addresses of logical units: a byte 1, the target, and a single-level logical unit number (VIRTIO 1.2, 5.6.6.1).
 
 use crate::scsi::{Address, single_level_lun};
 
 /// The REPORT LUNS well known logical unit.
 pub(super) const REPORT_LUNS: [u8; 8] = [0xc1, 0x01, 0, 0, 0, 0, 0, 0];
 
-/// Who a request is for.
+/// The addressee of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A logical unit, there or not.
+    /// A logical unit, which need not exist.
     Unit(Address),
     /// The REPORT LUNS well known logical unit.
     ReportLuns,
 }
 
-/// Read the address of a device with so many targets. `None`: there is no such target.
+/// Parse an address, for a device with `targets` targets. `None`: there is no such target.
 #[inline]
 pub(super) fn place(lun: &[u8; 8], targets: u16) -> Option<Place> {
     let [first, target, a, b, c, d, e, f] = *lun;
@@ -46,7 +46,7 @@ mod tests {
             let address = Address { target, lun: number };
             assert_eq!(place(&lun(address), 64), Some(Place::Unit(address)));
         }
-        // Drivers use flat space addressing for small numbers, too.
+        // Drivers also use flat space addressing for small numbers.
         let seven = Some(Place::Unit(Address { target: 3, lun: 7 }));
         assert_eq!(place(&[1, 3, 0x40, 7, 0, 0, 0, 0], 64), seven);
         assert_eq!(place(&REPORT_LUNS, 1), Some(Place::ReportLuns));

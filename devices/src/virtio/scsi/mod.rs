@@ -2,11 +2,11 @@
 //!
 //! - `spec`: its constants and structures,
 //! - `lun`: how it addresses logical units,
-//! - `answer`: where the answer to a chain goes,
-//! - `request`: a chain becomes a task, a task's end becomes an answer,
-//! - `host`: requests on their way through the target,
-//! - `control`: the control queue: task management; `functions`: functions that wait,
-//! - `events`: the event queue; hot-plug; `late_events`: events that wait for buffers.
+//! - `answer`: the part of a chain that the response is written to,
+//! - `request`: a chain is parsed into a task, the end of a task is written as a response,
+//! - `host`: the back-end: the requests in flight,
+//! - `control`: the control queue (task management); `functions`: its functions that wait,
+//! - `events`: the event queue and hot-plug; `late_events`: events that wait for buffers.
 
 mod answer;
 mod config;

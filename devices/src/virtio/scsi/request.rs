@@ -1,4 +1,4 @@
-//! A chain becomes a task, and the end of a task becomes an answer (VIRTIO 1.2, 5.6.6.1).
+//! A chain is parsed into a task, and the end of a task is written as a response (VIRTIO 1.2, 5.6.6.1).
 
 use std::slice;
 
@@ -13,7 +13,7 @@ use super::spec::*;
 use crate::dma::{Access, Dma};
 use crate::scsi::{Attribute, Direction, SenseData, Status, TaskEnd};
 
-/// Bytes of the longest CDB that the target reads.
+/// Length of the longest CDB that the target reads, in bytes.
 const MAX_CDB: usize = 32;
 const HEADER: usize = size_of::<RequestHeader>();
 
@@ -30,8 +30,8 @@ pub(super) struct Request<'a> {
     pub(super) cdb: &'a [u8],
 }
 
-/// Where header and command descriptor block are copied to, and the buffer of a request that has but one: they stay where they
-/// are, as a move would load them right after they were stored, which stalls the processor.
+/// Copies of the header and the CDB, and the buffer of a request with only one. They are not moved: a move would load them right
+/// after they were stored, which stalls the processor.
 pub(super) struct Space {
     bytes: [u8; HEADER + MAX_CDB],
     one: IoBuf,
@@ -44,8 +44,8 @@ impl Space {
     }
 }
 
-/// Parse a chain of whose writable part `data_in` is left beside the answer. The data are mapped into `space` or
-/// `list`. The error is what the guest gets.
+/// Parse a chain. `data_in` is the rest of its writable segments, after the response was taken. The data are mapped into `space` or
+/// `list`. The error is the response for the guest.
 #[inline(always)]
 pub(super) fn parse<'a, A: GuestAddressSpace>(
     chain: &mut Chain,
@@ -84,7 +84,7 @@ pub(super) fn parse<'a, A: GuestAddressSpace>(
     Ok(Request { place, id, attribute, direction, len, bufs, cdb })
 }
 
-/// Map the data of a request whose header was taken, however they are cut.
+/// Map the data of a request whose header was taken.
 #[inline(always)]
 fn map_data<'a, A: GuestAddressSpace>(
     chain: &Chain,
@@ -104,7 +104,7 @@ fn map_data<'a, A: GuestAddressSpace>(
     Ok((direction, len, bufs))
 }
 
-/// A header with a CDB of another size than the target reads: zeros behind a shorter one, the end of a longer one ignored.
+/// Take a header with a CDB of another size than the target reads: a shorter one is padded with zeros, a longer one truncated.
 #[cold]
 fn take_odd<A: GuestAddressSpace>(
     chain: &mut Chain,
@@ -120,28 +120,28 @@ fn take_odd<A: GuestAddressSpace>(
     Some(())
 }
 
-/// The answer to a request.
+/// The response to a request.
 pub(super) struct Outcome {
     response: Response,
     status: Status,
     residual: u32,
     sense_len: u32,
     sense: Option<SenseData>,
-    /// It went well.
+    /// The request succeeded.
     pub(super) good: bool,
 }
 
 impl Outcome {
-    /// The answer to a request with `len` bytes of data that nothing was done for.
+    /// The response to a request with `len` bytes of data, none of which was transferred.
     pub(super) fn nothing(response: Response, len: u64) -> Self {
         Self::new(response, Status::Good, len)
     }
 
-    /// The answer to a request with `len` bytes of data and at most `sense_size` bytes of sense data.
+    /// The response to a request with `len` bytes of data and at most `sense_size` bytes of sense data.
     #[inline(always)]
     pub(super) fn of(end: &TaskEnd, len: u64, sense_size: u32) -> Self {
         match end {
-            // Nothing is to be read into data that were moved in part.
+            // An overrun has no residual: the transferred data are not meaningful.
             TaskEnd::Answered { status: Status::Good, wanted, .. } if *wanted > len => {
                 Self::new(Response::Overrun, Status::Good, 0)
             }
@@ -167,15 +167,15 @@ impl Outcome {
         Self { response, status, residual, sense_len: 0, sense: None, good }
     }
 
-    /// [`ResponseHeader`] as a qword and a dword. They are made in registers: to load it whole after its fields were stored stalls
-    /// the processor.
+    /// [`ResponseHeader`] as a qword and a dword, computed in registers: storing its fields and then loading it whole stalls the
+    /// processor.
     #[inline(always)]
     const fn words(&self) -> (u64, u32) {
         let first = self.sense_len as u64 | (self.residual as u64) << 32;
         (first, (self.status as u32) << 16 | (self.response as u32) << 24)
     }
 
-    /// Show the guest: the bytes written, `None` where there is no memory.
+    /// Write it to guest memory. Returns the bytes written; `None`: the address is not in memory.
     #[inline(always)]
     pub(super) fn write<A: GuestAddressSpace>(&self, answer: &Answer, dma: &mut Dma<A>) -> Option<u32> {
         const LEN: u32 = size_of::<ResponseHeader>() as u32;
@@ -185,7 +185,7 @@ impl Outcome {
         }
     }
 
-    /// The same with sense data, or where the answer is cut.
+    /// The same with sense data, or for a response in several segments.
     #[cold]
     fn write_all<A: GuestAddressSpace>(&self, answer: &Answer, dma: &mut Dma<A>) -> Option<u32> {
         let (first, second) = self.words();

@@ -17,9 +17,9 @@ bitflags! {
     pub struct ScsiFeatures: u64 {
         /// A request may have data both ways (not offered: no command here moves any).
         const INOUT = 1;
-        /// The guest is told of units that come and go.
+        /// Hot-plug of units is reported.
         const HOTPLUG = 1 << 1;
-        /// The guest is told of parameters that change.
+        /// Changes of units' parameters are reported.
         const CHANGE = 1 << 2;
         /// Protection information (not offered).
         const T10_PI = 1 << 3;
@@ -32,11 +32,11 @@ bitflags! {
 pub struct ScsiConfig {
     /// Request queues.
     pub num_queues: U32,
-    /// Segments of a request's data at the most.
+    /// Most segments of a request's data.
     pub seg_max: U32,
-    /// Sectors of 512 bytes of a request at the most.
+    /// Most sectors of 512 bytes of a request.
     pub max_sectors: U32,
-    /// Requests in flight for a unit at the most.
+    /// Most requests in flight for a unit.
     pub cmd_per_lun: U32,
     /// Bytes of a buffer in the event queue.
     pub event_info_size: U32,
@@ -64,16 +64,16 @@ pub const VIRTIO_SCSI_CDB_DEFAULT_SIZE: u32 = 32;
 
 /// Largest size of the sense data that a guest may set, in bytes.
 pub const MAX_SENSE_SIZE: u32 = 0xffff;
-/// Bytes of a CDB at the most that a guest may ask for.
+/// Largest size of a CDB that a guest may set, in bytes.
 pub const MAX_CDB_SIZE: u32 = 0xff;
 
-/// What a request begins with (`struct virtio_scsi_req_cmd`, 5.6.6.1); the CDB follows.
+/// Header of a request (`struct virtio_scsi_req_cmd`, 5.6.6.1). The CDB follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RequestHeader {
     /// Logical unit.
     pub lun: [u8; 8],
-    /// What task management knows the request by.
+    /// Identifier of the request for task management.
     pub id: U64,
     /// Task attribute, one of `VIRTIO_SCSI_S_`...
     pub task_attr: u8,
@@ -89,13 +89,13 @@ pub const VIRTIO_SCSI_S_ORDERED: u8 = 1;
 /// Task attribute: HEAD OF QUEUE.
 pub const VIRTIO_SCSI_S_HEAD: u8 = 2;
 
-/// The answer to a request; sense data follow, and then the data that were read.
+/// Header of a response. The sense data and then the data of a read follow.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ResponseHeader {
     /// Bytes of sense data.
     pub sense_len: U32,
-    /// Bytes of data that were not moved.
+    /// Bytes of data that were not transferred.
     pub residual: U32,
     /// Zero.
     pub status_qualifier: U16,
@@ -105,7 +105,7 @@ pub struct ResponseHeader {
 }
 const _: () = assert!(size_of::<ResponseHeader>() == 12);
 
-/// How the device got on with a request or with task management (those values that it uses).
+/// Response codes of requests and of task management (those that the device uses).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Response {
@@ -119,7 +119,7 @@ pub enum Response {
     BadTarget = 3,
     /// `VIRTIO_SCSI_S_RESET`: ended by a reset.
     Reset = 4,
-    /// `VIRTIO_SCSI_S_FAILURE`: the request makes no sense.
+    /// `VIRTIO_SCSI_S_FAILURE`: the request is invalid.
     Failure = 9,
     /// `VIRTIO_SCSI_S_FUNCTION_SUCCEEDED`: the task is there.
     FunctionSucceeded = 10,
@@ -148,7 +148,7 @@ pub mod tmf {
     pub const QUERY_TASK_SET: u32 = 7;
 }
 
-/// Task management after its type (`struct virtio_scsi_ctrl_tmf`); the answer is a [`Response`] of one byte.
+/// A task management function, after its type (`struct virtio_scsi_ctrl_tmf`). The response is a [`Response`] of one byte.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct TaskManagement {
@@ -179,7 +179,7 @@ pub struct NotificationsResponse {
     pub response: u8,
 }
 
-/// What comes through the event queue (`struct virtio_scsi_event`, 5.6.6.3).
+/// An event of the event queue (`struct virtio_scsi_event`, 5.6.6.3).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -189,7 +189,7 @@ pub struct EventInfo {
     pub event: U32,
     /// Logical unit.
     pub lun: [u8; 8],
-    /// More about it.
+    /// Details of the event.
     pub reason: U32,
 }
 
@@ -197,11 +197,11 @@ pub struct EventInfo {
 pub const VIRTIO_SCSI_T_EVENTS_MISSED: u32 = 1 << 31;
 /// Nothing happened.
 pub const VIRTIO_SCSI_T_NO_EVENT: u32 = 0;
-/// A unit came, went or was reset.
+/// A unit was added, removed or reset.
 pub const VIRTIO_SCSI_T_TRANSPORT_RESET: u32 = 1;
 /// A unit's parameters changed; the reason is additional sense code and qualifier (in the second byte).
 pub const VIRTIO_SCSI_T_PARAM_CHANGE: u32 = 3;
 /// Reason: there is a new unit.
 pub const VIRTIO_SCSI_EVT_RESET_RESCAN: u32 = 1;
-/// Reason: the unit has gone.
+/// Reason: the unit was removed.
 pub const VIRTIO_SCSI_EVT_RESET_REMOVED: u32 = 2;

@@ -31,10 +31,10 @@ use crate::scsi::{Address, AttachError, Bus, LogicalUnit, Task, TaskEnd};
 pub const MAX_LUNS: u8 = 64;
 
 /// The most requests of the backlog, which wait for a task number. Linux has fewer outstanding; further requests wait in the rings.
-const MAX_KEPT: usize = 1024;
+const MAX_BACKLOG: usize = 1024;
 
 /// A request of the backlog, which waits for a task number.
-struct Kept {
+struct Queued {
     channel: u8,
     packet: Box<[U64]>,
 }
@@ -46,7 +46,7 @@ pub(super) enum Taken {
     /// It is a request, now in flight with this task number.
     InFlight(u32),
     /// It is a request, and waits for a task number.
-    Kept,
+    Queued,
     /// It is a request that completed or failed at once.
     Answered(HostPacket),
     /// It is another operation. It may have ended requests, or requested sub-channels.
@@ -71,7 +71,7 @@ pub(super) struct Storvsc {
     sub_channels: u16,
     session: Session,
     in_flight: InFlight<Pending>,
-    backlog: Backlog<Kept>,
+    backlog: Backlog<Queued>,
     bufs: Vec<IoBuf>,
     counts: Counts,
 }
@@ -111,7 +111,7 @@ impl Storvsc {
     /// Whether another packet can be taken.
     #[inline]
     pub(super) const fn can_take(&self) -> bool {
-        self.backlog.len() < MAX_KEPT
+        self.backlog.len() < MAX_BACKLOG
     }
 
     /// Take a packet of a channel; the primary channel is 0. The answers of requests that a reset ends are appended to `ended`, with their
@@ -132,8 +132,8 @@ impl Storvsc {
             Ok(payload) if payload.operation.get() == operation::EXECUTE_SRB => {
                 self.counts.requests += 1;
                 let taken = self.execute(channel, packet, payload, dma);
-                if let Taken::Kept = taken {
-                    self.keep(channel, packet, payload);
+                if let Taken::Queued = taken {
+                    self.push_to_backlog(channel, packet, payload);
                 }
                 taken
             }
@@ -149,7 +149,10 @@ impl Storvsc {
 
     /// Start a request of the backlog. Returns its channel and the result.
     #[cold]
-    pub(super) fn take_kept<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<(u8, Taken)> {
+    pub(super) fn start_from_backlog<A: GuestAddressSpace>(
+        &mut self,
+        dma: &mut Dma<A>,
+    ) -> Option<(u8, Taken)> {
         let free = self.in_flight.free_slots();
         let kept = self.backlog.next(|address| self.bus.admits(address, free))?;
         let packet = Packet::new(&kept.packet).ok()?;
@@ -174,12 +177,12 @@ impl Storvsc {
         if !self.session.ready() {
             return self.failed(Pending::new(channel, packet, payload).not_ready());
         }
-        Taken::Kept
+        Taken::Queued
     }
 
     #[cold]
-    fn keep(&mut self, channel: u8, packet: &Packet<'_>, payload: &VstorPacket) {
-        self.backlog.push(address(&payload.srb), Kept { channel, packet: packet.words().into() });
+    fn push_to_backlog(&mut self, channel: u8, packet: &Packet<'_>, payload: &VstorPacket) {
+        self.backlog.push(address(&payload.srb), Queued { channel, packet: packet.words().into() });
     }
 
     /// Always inlined, for the requests that come from a ring while there are enough task numbers.
@@ -213,17 +216,17 @@ impl Storvsc {
                 _ => self.failed(pending().no_unit()),
             };
         }
-        let Some(id) = self.in_flight.number() else {
+        let Some(id) = self.in_flight.allocate() else {
             debug_assert!(false, "a request was admitted without a task number");
             return self.failed(pending().malformed());
         };
         match self.bus.submit(&task(id)) {
             None => {
-                self.in_flight.keep(id, pending(), dma.footprint());
+                self.in_flight.store(id, pending(), dma.footprint());
                 Taken::InFlight(id)
             }
             Some(end) => {
-                self.in_flight.give_back(id);
+                self.in_flight.release(id);
                 self.answered(&pending(), &end)
             }
         }
@@ -255,14 +258,14 @@ impl Storvsc {
                 let unit = address(&payload.srb);
                 tracing::info!(?unit, "vstor unit reset");
                 self.bus.reset_unit(unit);
-                self.end_kept(|at| at == unit, ended);
+                self.end_backlog(|at| at == unit, ended);
                 answer(nt_status::SUCCESS)
             }
             // Each request is still answered; drivers wait for that.
             operation::RESET_ADAPTER | operation::RESET_BUS if self.session.ready() => {
                 tracing::info!("vstor bus reset");
                 self.bus.reset_all();
-                self.end_kept(|_| true, ended);
+                self.end_backlog(|_| true, ended);
                 answer(nt_status::SUCCESS)
             }
             _ if channel == 0 => self.session.control(payload, self.sub_channels),
@@ -271,7 +274,7 @@ impl Storvsc {
     }
 
     /// End requests of the backlog with the status of a reset.
-    fn end_kept(&mut self, wanted: impl Fn(Address) -> bool, ended: &mut Vec<(u8, HostPacket)>) {
+    fn end_backlog(&mut self, wanted: impl Fn(Address) -> bool, ended: &mut Vec<(u8, HostPacket)>) {
         for kept in self.backlog.take(|at, _| wanted(at)) {
             self.counts.errors += 1;
             if let Ok(packet) = Packet::new(&kept.packet)
@@ -298,7 +301,7 @@ impl Storvsc {
     #[inline(always)]
     pub(super) fn end(&mut self, id: u32, end: &TaskEnd) -> Option<(u8, HostPacket)> {
         let (channel, (answer, good)) =
-            self.in_flight.end_with(id, |pending| (pending.channel, pending.answer(end)))?;
+            self.in_flight.complete_with(id, |pending| (pending.channel, pending.answer(end)))?;
         self.counts.errors += u64::from(!good);
         Some((channel, answer))
     }
