@@ -1,6 +1,7 @@
 //! Opening, numbering and flushing the disks of the command line.
 
 use std::borrow::Borrow;
+use std::path::Path;
 use std::sync::Arc;
 
 use facts::disk::{self as opened_disk, OpenDisk};
@@ -8,18 +9,26 @@ use paradisk_devices::Nameless;
 use paradisk_disk_formats::ParentRules;
 use paradisk_disk_formats::{
     Delayed, Disk, EngineKind, FileDisk, IoError, NullDisk, Op, OpenError, OpenOptions, QueueConfig, RamDisk,
-    Request, SectorSize,
+    Request, SectorSize, pass,
 };
 
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
+use crate::inherited;
 
 /// Open a disk.
 pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
-    let disk = open_disk(spec).map_err(|error| Failure::Failed(error.to_string()))?;
-    let path = match &spec.source {
-        Source::Path(path) => Some(path.clone()),
-        Source::Ram(_) | Source::Null(_) => None,
+    let failed = |error: OpenError| Failure::Failed(error.to_string());
+    let (disk, path): (Arc<dyn Disk>, _) = match &spec.source {
+        Source::Path(path) => (open_file(spec, path).map_err(failed)?, Some(path.clone())),
+        Source::Descriptor(number) => {
+            let file =
+                inherited::take(*number).map_err(|error| Failure::Usage(format!("--disk: {error}")))?;
+            let path = pass(file.into());
+            (open_file(spec, &path).map_err(failed)?, Some(path))
+        }
+        Source::Ram(size) => (Arc::new(RamDisk::new(*size, SectorSize::B512).map_err(failed)?), None),
+        Source::Null(size) => (Arc::new(NullDisk::new(*size, SectorSize::B512).map_err(failed)?), None),
     };
     let delay = spec.delay.map(|delay| format!("delay={delay:?}"));
     let disk = match spec.delay {
@@ -36,29 +45,21 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
     })
 }
 
-fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
-    Ok(match &spec.source {
-        Source::Path(path) => {
-            let options = OpenOptions {
-                path: path.clone(),
-                format: spec.format,
-                read_only: spec.read_only,
-                direct: spec.direct,
-                parents: ParentRules {
-                    directories: spec.parent_dir.iter().cloned().collect(),
-                    any_time: false,
-                },
-                map_memory: spec.map_memory,
-            };
-            let format = options.open_format()?;
-            if let Some(remark) = format.remark() {
-                eprintln!("note: {remark}");
-            }
-            Arc::new(FileDisk::new(format))
-        }
-        Source::Ram(size) => Arc::new(RamDisk::new(*size, SectorSize::B512)?),
-        Source::Null(size) => Arc::new(NullDisk::new(*size, SectorSize::B512)?),
-    })
+/// Open an image file or a block device.
+fn open_file(spec: &DiskSpec, path: &Path) -> Result<Arc<dyn Disk>, OpenError> {
+    let options = OpenOptions {
+        path: path.to_owned(),
+        format: spec.format,
+        read_only: spec.read_only,
+        direct: spec.direct,
+        parents: ParentRules { directories: spec.parent_dir.iter().cloned().collect(), any_time: false },
+        map_memory: spec.map_memory,
+    };
+    let format = options.open_format()?;
+    if let Some(remark) = format.remark() {
+        eprintln!("note: {remark}");
+    }
+    Ok(Arc::new(FileDisk::new(format)))
 }
 
 /// Give every disk of a machine a serial number: the user's, or one that is the same in each run and unique in this one. Each disk

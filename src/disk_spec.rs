@@ -1,6 +1,7 @@
 //! `--disk SPEC`: `KEY=VALUE,...`, or a bare path.
 
 use std::fmt;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,10 +16,18 @@ use crate::units;
 pub(crate) enum Source {
     /// An image file or a block device, or an image inside one (`FILE//`, `FILE//N`).
     Path(PathBuf),
+    /// An image file or a block device that the process was started with.
+    Descriptor(RawFd),
     /// Memory of this size.
     Ram(u64),
     /// Nothing: a disk of this size that discards writes and transfers no data.
     Null(u64),
+}
+
+impl Source {
+    const fn is_file(&self) -> bool {
+        matches!(self, Self::Path(_) | Self::Descriptor(_))
+    }
 }
 
 /// A disk as the user described it.
@@ -47,7 +56,7 @@ pub(crate) struct DiskSpec {
 }
 
 /// The keys with their values.
-pub(crate) const KEYS: &str = "path=FILE[//[N]], ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
+pub(crate) const KEYS: &str = "path=FILE[//[N]], fd=N, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
      direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE";
 
 /// Characters of a serial number at the most.
@@ -100,20 +109,20 @@ impl FromStr for DiskSpec {
             keys.set(key, value).map_err(&wrong)?;
         }
         let source =
-            keys.source.take().ok_or_else(|| wrong("one of path, ram, null is needed".to_owned()))?;
-        if !matches!(source, Source::Path(_))
+            keys.source.take().ok_or_else(|| wrong("one of path, fd, ram, null is needed".to_owned()))?;
+        if !source.is_file()
             && (keys.format.is_some()
                 || keys.direct.is_some()
                 || keys.parent_dir.is_some()
                 || keys.map_memory.is_some())
         {
-            let reason = "format, direct, parent-dir and map-memory are for files and devices (path=)";
+            let reason = "format, direct, parent-dir and map-memory are for files and devices (path=, fd=)";
             return Err(wrong(reason.to_owned()));
         }
-        if !matches!(source, Source::Path(_)) && keys.read_only == Some(true) {
-            return Err(wrong("readonly is for files and devices (path=)".to_owned()));
+        if !source.is_file() && keys.read_only == Some(true) {
+            return Err(wrong("readonly is for files and devices (path=, fd=)".to_owned()));
         }
-        if matches!(source, Source::Path(_)) && keys.delay.is_some() {
+        if source.is_file() && keys.delay.is_some() {
             return Err(wrong("delay is for disks without files (ram=, null=)".to_owned()));
         }
         Ok(Self::new(source, keys))
@@ -142,6 +151,9 @@ impl Keys {
         match key {
             "path" if value.is_empty() => Err("path is empty".to_owned()),
             "path" => self.source(Source::Path(value.into())),
+            "fd" => self.source(Source::Descriptor(
+                value.parse().map_err(|_| format!("`fd={value}`: expected a number"))?,
+            )),
             "parent-dir" => once(&mut self.parent_dir, key, value.into()),
             "map-memory" => once(&mut self.map_memory, key, units::size(value)?),
             "ram" => self.source(Source::Ram(units::size(value)?)),
@@ -177,7 +189,7 @@ impl Keys {
 
     fn source(&mut self, source: Source) -> Result<(), String> {
         if self.source.is_some() {
-            return Err("only one of path, ram, null".to_owned());
+            return Err("only one of path, fd, ram, null".to_owned());
         }
         self.source = Some(source);
         Ok(())
@@ -203,6 +215,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Descriptor(number) => write!(f, "fd={number}"),
             Self::Ram(size) => write!(f, "ram={size}"),
             Self::Null(size) => write!(f, "null={size}"),
         }
@@ -269,10 +282,10 @@ mod tests {
             ("path=a,", "`` is not KEY=VALUE"),
             ("path=", "path is empty"),
             ("ram=4X", "size `4X`"),
-            ("ram=1M,null=1M", "only one of path, ram, null"),
-            ("path=a,path=b", "only one of path, ram, null"),
+            ("ram=1M,null=1M", "only one of path, fd, ram, null"),
+            ("path=a,path=b", "only one of path, fd, ram, null"),
             ("path=a,engine=threads,engine=threads", "`engine` is given twice"),
-            ("readonly=on", "one of path, ram, null is needed"),
+            ("readonly=on", "one of path, fd, ram, null is needed"),
             ("ram=1M,readonly=on", "readonly is for files"),
             ("ram=1M,format=raw", "format, direct, parent-dir and map-memory are for files"),
             ("path=a,delay=1ms", "delay is for disks without files"),

@@ -2,6 +2,7 @@
 
 mod control;
 mod lifecycle;
+mod listen;
 mod nbd;
 mod vfio_user;
 mod vhost_user_blk;

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use common::{PIECE, Process, Run, image, piece, socket, spread};
 use paradisk_disk_formats::{EngineKind, FormatName, OpenOptions};
-use paradisk_serve::nbd::{Address, Export, Exports, Server};
+use paradisk_serve::Socket;
+use paradisk_serve::nbd::{Export, Exports, Server};
 
 const PEER: &str = "qemu-nbd";
 /// Set for our server, which is this program again.
@@ -117,7 +118,7 @@ fn serve(image: &Path) {
         engine: EngineKind::default(),
     };
     let exports = Exports::new(vec![export]).unwrap();
-    let _server = Server::start(&Address::Unix(socket(image)), exports).unwrap();
+    let _server = Server::start(Socket::listen(&socket(image)).unwrap(), exports).unwrap();
     loop {
         std::thread::park();
     }

@@ -16,4 +16,4 @@ pub mod vfio_user;
 #[cfg(feature = "vhost-user-blk")]
 pub mod vhost_user_blk;
 
-pub use socket::Socket;
+pub use socket::{Permissions, Socket};

@@ -36,6 +36,6 @@ mod tls;
 mod tls;
 
 pub use export::{Export, Exports, ExportsError};
-pub use server::{Address, Server, serve_client};
+pub use server::{Listener, Server, serve_client};
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};

@@ -1,4 +1,4 @@
-//! A listening Unix socket and its file.
+//! A listening Unix socket and its file, or one that another process has made.
 //!
 //! A socket file without a listener counts as left over by a server that was killed. So a new socket is bound under a temporary name and
 //! listens before it is renamed to its path. A server that replaces a leftover file holds a lock on the folder from the check to the
@@ -7,7 +7,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,11 +30,25 @@ const NAME_TRIES: u32 = 64;
 /// Sockets bound so far: makes temporary names unique in this process.
 static BOUND: AtomicUsize = AtomicUsize::new(0);
 
+/// Who may connect to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    /// Mode of the socket's file. To connect, a process needs the permission to write.
+    pub mode: u32,
+    /// Group of the socket's file. `None`: that of this process.
+    pub group: Option<u32>,
+}
+
+impl Permissions {
+    /// This user alone.
+    pub const OWNER: Self = Self { mode: 0o600, group: None };
+}
+
 /// A listening socket. Dropping it removes its file, if that is still the same.
 #[derive(Debug)]
 pub struct Socket {
-    /// The first field, so dropped first: the file is removed while the socket still listens.
-    _file: SocketFile,
+    /// The first field, so dropped first: the file is removed while the socket still listens. `None`: the file is another process's.
+    _file: Option<SocketFile>,
     listener: UnixListener,
 }
 
@@ -45,9 +59,23 @@ impl Socket {
     /// # Errors
     /// The path exists or cannot be created.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        let (listener, mut file) = bound(path)?;
+        Self::listen_for(path, Permissions::OWNER)
+    }
+
+    /// As [`listen`](Self::listen), for the processes that `permissions` admit.
+    ///
+    /// # Errors
+    /// Also if this process may not give the file to the group.
+    pub fn listen_for(path: &Path, permissions: Permissions) -> io::Result<Self> {
+        let (listener, mut file) = bound(path, permissions)?;
         file.move_to(path)?;
-        Ok(Self { listener, _file: file })
+        Ok(Self { listener, _file: Some(file) })
+    }
+
+    /// A socket that listens already. Its file is left to the process that made it.
+    #[must_use]
+    pub const fn given(listener: UnixListener) -> Self {
+        Self { listener, _file: None }
     }
 
     /// The socket that accepts clients.
@@ -118,8 +146,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// A new listening socket beside `path`, to which only this user can connect from the moment it exists.
-fn bound(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+/// A new listening socket beside `path`, to which only the processes that `permissions` admit can connect from the moment it exists.
+fn bound(path: &Path, permissions: Permissions) -> io::Result<(UnixListener, SocketFile)> {
     // The path must be valid for clients, too.
     SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -134,6 +162,11 @@ fn bound(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
         }
     };
     let file = SocketFile { identity: identity(&beside)?, path: beside };
+    if permissions != Permissions::OWNER {
+        // Nobody can connect before the socket listens.
+        lchown(&file.path, None, permissions.group)?;
+        fs::set_permissions(&file.path, fs::Permissions::from_mode(permissions.mode))?;
+    }
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), file))
 }
@@ -175,6 +208,35 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn the_file_has_the_wanted_mode_and_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let metadata = || fs::metadata(&path).unwrap();
+        let socket = Socket::listen(&path).unwrap();
+        assert_eq!(
+            (metadata().mode() & 0o777, metadata().gid()),
+            (0o600, rustix::process::getegid().as_raw())
+        );
+        drop(socket);
+        // A process may give files to its own group; the umask has no effect on the mode.
+        let group = rustix::process::getegid().as_raw();
+        let permissions = Permissions { mode: 0o666, group: Some(group) };
+        let _socket = Socket::listen_for(&path, permissions).unwrap();
+        assert_eq!((metadata().mode() & 0o777, metadata().gid()), (0o666, group));
+    }
+
+    #[test]
+    fn a_given_socket_keeps_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let socket = Socket::given(UnixListener::bind(&path).unwrap());
+        UnixStream::connect(&path).unwrap();
+        socket.listener().accept().unwrap();
+        drop(socket);
+        assert!(path.exists());
+    }
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use facts::disk::OpenDisk;
+use sd_notify::NotifyState;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
@@ -17,10 +18,19 @@ use crate::failure::Failure;
 /// How long to wait for the client of `stop` to take its answer.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
-/// Print that clients can connect. The reader of standard output may have ended already, which is no error.
+/// Print that clients can connect, and tell a service manager (sd_notify(3)). The reader of standard output may have ended already,
+/// which is no error.
 pub(super) fn announce(line: &str) {
     let mut out = io::stdout();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    notify(&[NotifyState::Ready, NotifyState::Status(line)]);
+}
+
+/// Tell the service manager, if there is one.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        eprintln!("warning: the service manager cannot be told: {error}");
+    }
 }
 
 /// Flush and close the disks of a server that has stopped with this result. Every failure is reported, also to the client of `stop`.
@@ -29,6 +39,7 @@ pub(super) fn close(
     served: Result<(), Failure>,
     pending: Option<PendingCommand>,
 ) -> Result<(), Failure> {
+    notify(&[NotifyState::Stopping]);
     let unflushed = disk::flush_all(&opened);
     // This frees their locks.
     drop(opened);
@@ -42,6 +53,35 @@ pub(super) fn close(
         (Err(failure), Err(unflushed)) => {
             failure.report();
             Err(Failure::Failed(unflushed))
+        }
+    }
+}
+
+/// When a server ends without a signal.
+#[derive(clap::Args)]
+pub(super) struct Lifetime {
+    /// End when the first client has disconnected
+    #[arg(long)]
+    exit_on_disconnect: bool,
+}
+
+impl Lifetime {
+    /// `end`: where a byte stops the server.
+    pub(super) fn begin(&self, end: &UnixStream) -> Result<Clients, Failure> {
+        let end = self.exit_on_disconnect.then(|| end.try_clone()).transpose();
+        end.map(Clients).map_err(|error| Failure::Failed(format!("--exit-on-disconnect: {error}")))
+    }
+}
+
+/// Stops the server when a client has disconnected, if that was its only one.
+pub(super) struct Clients(Option<UnixStream>);
+
+impl Clients {
+    /// A client has disconnected.
+    pub(super) fn disconnected(&self) {
+        if let Some(mut end) = self.0.as_ref() {
+            // Fails only if the server is ending already.
+            let _ = end.write_all(&[0]);
         }
     }
 }

@@ -1,15 +1,16 @@
 //! `paradisk serve nbd`: disks for NBD clients, among them the Linux kernel.
 
 use std::io::Read;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use facts::disk::OpenDisk;
-use paradisk_serve::nbd::{Address, Export, Exports, Server, Tls};
+use paradisk_serve::nbd::{Export, Exports, Listener, Server, Tls};
 
 use super::control::Control;
 use super::lifecycle::{announce, close, ends};
+use super::listen::Listen;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -22,11 +23,10 @@ use crate::failure::Failure;
   nbd-client -unix disk.socket /dev/nbd0 && mount /dev/nbd0p1 /mnt
   qemu-img info 'nbd+unix:///?socket=disk.socket'")]
 pub(crate) struct Args {
-    /// Listen at this Unix socket, for this user alone
-    #[arg(long, value_name = "PATH", required_unless_present = "listen", conflicts_with = "listen")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    unix: Listen,
     /// Listen at this TCP address or host name, for everybody who reaches it; port 0 is any that is free
-    #[arg(long, value_name = "ADDR:PORT", value_parser = resolve)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = resolve, conflicts_with = "socket")]
     listen: Option<SocketAddr>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
     #[arg(long, value_name = "SPEC", required = true)]
@@ -83,14 +83,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         _ => exports,
     };
-    let (address, text) = address(args);
-    let server = Server::start(&address, exports)
-        .map_err(|error| Failure::Failed(format!("{text}: cannot listen: {error}")))?;
+    let (listener, place) = open(args)?;
+    let server = Server::start(listener, exports)
+        .map_err(|error| Failure::Failed(format!("{place}: cannot listen: {error}")))?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
     let control = Control { disks, refresh: None, end }.listen(args.control.as_deref())?;
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
-    let address = server.local_addr().map_or(text, |address| address.to_string());
+    let address = server.local_addr().map_or(place, |address| address.to_string());
     if let Some(warning) = exposed(args) {
         eprintln!("{warning}");
     }
@@ -102,13 +102,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     close(opened, Ok(()), pending)
 }
 
-fn address(args: &Args) -> (Address, String) {
-    match (&args.socket, args.listen) {
-        (Some(path), _) => (Address::Unix(path.clone()), path.display().to_string()),
-        (None, Some(address)) => (Address::Tcp(address), address.to_string()),
-        // The arguments require one of them.
-        (None, None) => (Address::Unix(PathBuf::new()), String::new()),
-    }
+/// The socket of `--listen`, or the Unix socket, and its name for messages.
+fn open(args: &Args) -> Result<(Listener, String), Failure> {
+    let Some(address) = args.listen else {
+        return args.unix.open().map(|(socket, place)| (socket.into(), place));
+    };
+    let listener = TcpListener::bind(address)
+        .map_err(|error| Failure::Failed(format!("{address}: cannot listen: {error}")))?;
+    Ok((listener.into(), address.to_string()))
 }
 
 /// A warning where other machines may reach the address without TLS.

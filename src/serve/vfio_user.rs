@@ -11,7 +11,8 @@ use paradisk_serve::Socket;
 use paradisk_serve::vfio_user::{Ended, Note, Server};
 
 use super::control::Control;
-use super::lifecycle::{announce, close, ends};
+use super::lifecycle::{Lifetime, announce, close, ends};
+use super::listen::Listen;
 use crate::coalescing::Moderation;
 use crate::control::server::PendingCommand;
 use crate::disk;
@@ -30,9 +31,8 @@ const TASKS: u32 = 256;
     qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G,share=on -machine memory-backend=ram \\\n    \
     -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/run/paradisk/pvscsi.socket\"}}'")]
 pub(crate) struct Args {
-    /// Where clients connect; the file is made, and removed at the end
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
+    #[command(flatten)]
+    listen: Listen,
     /// The adapter: pvscsi, lsi, lsi-sas, buslogic, ide-native, virtio-blk, virtio-scsi
     #[arg(long, value_name = "NAME", default_value = "pvscsi")]
     adapter: Adapter,
@@ -41,6 +41,8 @@ pub(crate) struct Args {
     disk: Vec<DiskSpec>,
     #[command(flatten)]
     moderation: Moderation,
+    #[command(flatten)]
+    lifetime: Lifetime,
     /// Take commands at this Unix socket (`paradisk ctl`): disks are `disk0`, `disk1`, in their order
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -54,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut opened = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let places = kind.targets().map(|target| format!("{kind}0:{target}"));
     disk::number(&mut places.zip(&mut opened).collect::<Vec<_>>())?;
-    let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
+    let socket = args.listen.open()?;
     match serve(args, kind, &opened, &socket, (stop.as_fd(), end)) {
         Ok(pending) => close(opened, Ok(()), pending),
         Err(failure) => close(opened, Err(failure), None),
@@ -88,7 +90,7 @@ fn serve(
     args: &Args,
     kind: AdapterKind,
     opened: &[OpenDisk],
-    socket: &Socket,
+    (socket, place): &(Socket, String),
     (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
 ) -> Result<Option<PendingCommand>, Failure> {
     let config = AdapterConfig { kind, coalescing: args.moderation.get(), tasks: TASKS };
@@ -101,11 +103,18 @@ fn serve(
     let mut server = server.map_err(|error| failed(&error))?;
     let refresher = server.refresher();
     let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());
+    let clients = args.lifetime.begin(&end)?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
     let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
-    announce(&format!("serving {kind} at {}", args.socket.display()));
-    server.run(stop, tell).map_err(|error| failed(&error))?;
+    announce(&format!("serving {kind} at {place}"));
+    let report = |note| {
+        if let Note::Left(_) = note {
+            clients.disconnected();
+        }
+        tell(note);
+    };
+    server.run(stop, report).map_err(|error| failed(&error))?;
     Ok(control.end())
 }
 

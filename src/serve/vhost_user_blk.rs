@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use paradisk_serve::Socket;
 use paradisk_serve::vhost_user_blk::{Event, Options, Server};
 
 use super::control::Control;
-use super::lifecycle::{announce, close, ends};
+use super::lifecycle::{Lifetime, announce, close, ends};
+use super::listen::Listen;
 use crate::coalescing::Moderation;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
@@ -23,9 +23,8 @@ use crate::failure::Failure;
     qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G,share=on -machine memory-backend=ram \\\n    \
     -chardev socket,id=disk,path=/run/paradisk/disk.socket,reconnect-ms=1000 -device vhost-user-blk-pci,chardev=disk,num-queues=2")]
 pub(crate) struct Args {
-    /// Where clients connect; the file is made, and removed at the end
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
+    #[command(flatten)]
+    listen: Listen,
     /// The disk: a path, or KEY=VALUE,... as for the other commands; without adapter
     #[arg(long, value_name = "SPEC")]
     disk: DiskSpec,
@@ -34,6 +33,8 @@ pub(crate) struct Args {
     queues: u16,
     #[command(flatten)]
     moderation: Moderation,
+    #[command(flatten)]
+    lifetime: Lifetime,
     /// Take commands at this Unix socket (`paradisk ctl`): the disk is `disk0`
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -56,15 +57,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
     let server = Arc::new(Server::new(Arc::clone(&opened.disk), options).map_err(failed)?);
-    let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
+    let (socket, place) = args.listen.open()?;
     let refresh: Box<dyn Fn() + Send + Sync> = {
         let server = Arc::clone(&server);
         Box::new(move || server.refresh())
     };
+    let clients = args.lifetime.begin(&end)?;
     let disks = vec![("disk0".to_owned(), opened.clone())];
     let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
-    announce(&format!("serving {} at {}", args.disk.source, args.socket.display()));
-    let served = server.run(socket.listener(), stop.as_fd(), &tell).map_err(failed);
+    announce(&format!("serving {} at {place}", args.disk.source));
+    let report = |event| {
+        if let Event::Gone(_) = event {
+            clients.disconnected();
+        }
+        tell(event);
+    };
+    let served = server.run(socket.listener(), stop.as_fd(), &report).map_err(failed);
     let pending = control.end();
     drop(server);
     close(vec![opened], served, pending)

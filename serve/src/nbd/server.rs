@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -22,13 +21,25 @@ use crate::socket::Socket;
 /// How long to wait after the host could not accept a client.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Where to listen.
-#[derive(Clone, Debug)]
-pub enum Address {
-    /// A Unix socket that only this user may connect to. The socket file of a server that has ended is replaced.
-    Unix(PathBuf),
-    /// TCP. Port 0: the host chooses one.
-    Tcp(SocketAddr),
+/// A socket that listens.
+#[derive(Debug)]
+pub enum Listener {
+    /// A Unix socket.
+    Unix(Socket),
+    /// A TCP socket.
+    Tcp(TcpListener),
+}
+
+impl From<Socket> for Listener {
+    fn from(socket: Socket) -> Self {
+        Self::Unix(socket)
+    }
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
 }
 
 /// A server, listening.
@@ -42,20 +53,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listen and serve.
+    /// Serve the clients that connect.
     ///
     /// # Errors
-    /// The host's: the address is in use, or may not be used.
-    pub fn start(address: &Address, exports: Exports) -> io::Result<Self> {
+    /// The host's: it has no descriptors or threads left.
+    pub fn start(listener: impl Into<Listener>, exports: Exports) -> io::Result<Self> {
         let stop = Arc::new(Stop::new()?);
         let mut server = Self { stop: Arc::clone(&stop), acceptor: None, socket: None, address: None };
-        let listener: OwnedFd = match address {
-            Address::Unix(path) => {
-                let socket = server.socket.insert(Socket::listen(path)?);
-                socket.listener().as_fd().try_clone_to_owned()?
-            }
-            Address::Tcp(address) => {
-                let listener = TcpListener::bind(address)?;
+        let listener: OwnedFd = match listener.into() {
+            Listener::Unix(socket) => server.socket.insert(socket).listener().as_fd().try_clone_to_owned()?,
+            Listener::Tcp(listener) => {
                 server.address = Some(listener.local_addr()?);
                 listener.into()
             }

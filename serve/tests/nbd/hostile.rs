@@ -1,6 +1,7 @@
 //! Clients that leave, lie and flood. None of them harms the server, the disk, or other clients.
 
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 use paradisk_disk_formats::{
     Allocation, Disk, DiskInfo, DiskQueue, IoError, OpenError, OpenOptions, QueueConfig,
 };
-use paradisk_serve::nbd::{Address, Export, Exports, Server};
+use paradisk_serve::Socket;
+use paradisk_serve::nbd::{Export, Exports, Server};
 
 use crate::client::*;
 use crate::{MIB, Served, ram, sparse};
@@ -191,8 +193,8 @@ fn one_address_does_not_lock_out_another() {
         disk: ram(64 * MIB),
         engine: Default::default(),
     };
-    let address = Address::Tcp("127.0.0.1:0".parse().unwrap());
-    let server = Server::start(&address, Exports::new(vec![export]).unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server::start(listener, Exports::new(vec![export]).unwrap()).unwrap();
     let to = server.local_addr().unwrap();
     let connect = |from: &str| {
         let from: SocketAddr = format!("{from}:0").parse().unwrap();
@@ -232,7 +234,7 @@ fn memory_is_shared_by_all_connections() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let exports = Exports::new(vec![export]).unwrap().within(budget as usize);
-    let server = Server::start(&Address::Unix(socket.clone()), exports).unwrap();
+    let server = Server::start(Socket::listen(&socket).unwrap(), exports).unwrap();
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::of(&socket, "", false)).collect();
     // Each asks for 64 MiB, and receives nothing.
     for client in &mut clients {
@@ -336,7 +338,7 @@ fn an_abandoned_socket_is_replaced_and_nothing_else_is() {
             disk: ram(MIB),
             engine: Default::default(),
         };
-        Server::start(&Address::Unix(path.clone()), Exports::new(vec![export]).unwrap())
+        Socket::listen(&path).and_then(|socket| Server::start(socket, Exports::new(vec![export]).unwrap()))
     };
     drop(UnixListener::bind(&path).unwrap());
     let server = start().unwrap();

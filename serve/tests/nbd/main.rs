@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paradisk_disk_formats::{Disk, EngineKind, RamDisk, SectorSize};
-use paradisk_serve::nbd::{Address, Export, Exports, Server};
+use paradisk_serve::Socket;
+use paradisk_serve::nbd::{Export, Exports, Server};
 
 const MIB: u64 = 1 << 20;
 
@@ -33,8 +34,8 @@ impl Served {
             disk: Arc::clone(disk),
             engine,
         });
-        let address = Address::Unix(folder.path().join("socket"));
-        let server = Server::start(&address, Exports::new(exports.collect()).unwrap()).unwrap();
+        let socket = Socket::listen(&folder.path().join("socket")).unwrap();
+        let server = Server::start(socket, Exports::new(exports.collect()).unwrap()).unwrap();
         Self { server: Some(server), folder }
     }
 

@@ -1,0 +1,118 @@
+//! Where a server listens: at a path, or at a socket that it was started with.
+
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use paradisk_serve::{Permissions, Socket};
+use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
+use rustix::net::{AddressFamily, SocketType};
+
+use crate::failure::Failure;
+use crate::inherited;
+
+/// The Unix socket of a server.
+#[derive(clap::Args)]
+pub(super) struct Listen {
+    /// Where clients connect: a path (the file is made, and removed at the end), or fd=N, a listening socket that is open already.
+    /// Default: the socket that a service manager passes (LISTEN_FDS)
+    #[arg(long, value_name = "PATH|fd=N")]
+    socket: Option<Place>,
+    /// Permissions of the socket's file, in octal; to connect, a process needs the permission to write
+    #[arg(long, value_name = "MODE", value_parser = mode, default_value = "600", requires = "socket")]
+    socket_mode: u32,
+    /// Group of the socket's file, as a number
+    #[arg(long, value_name = "GID", requires = "socket")]
+    socket_group: Option<u32>,
+}
+
+/// The value of `--socket`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Path(PathBuf),
+    Descriptor(RawFd),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("fd=") {
+            None => Ok(Self::Path(text.into())),
+            Some(number) => number
+                .parse()
+                .map(Self::Descriptor)
+                .map_err(|_| format!("`{number}` is no number of a descriptor")),
+        }
+    }
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "expected an octal number of 0 to 777".to_owned())
+}
+
+impl Listen {
+    /// The socket, and its name for messages.
+    pub(super) fn open(&self) -> Result<(Socket, String), Failure> {
+        match &self.socket {
+            Some(Place::Path(path)) => {
+                let permissions = Permissions { mode: self.socket_mode, group: self.socket_group };
+                let socket = Socket::listen_for(path, permissions);
+                let socket = socket.map_err(|error| Failure::on(path, "listen", error))?;
+                Ok((socket, path.display().to_string()))
+            }
+            Some(Place::Descriptor(number)) => given(*number),
+            None => Self::passed(),
+        }
+    }
+
+    /// The one socket that a service manager passes (sd_listen_fds(3)).
+    fn passed() -> Result<(Socket, String), Failure> {
+        let mut numbers =
+            sd_notify::listen_fds().map_err(|error| Failure::Usage(format!("LISTEN_FDS: {error}")))?;
+        match (numbers.len(), numbers.next()) {
+            (1, Some(number)) => given(number),
+            (0, _) => Err(Failure::Usage(
+                "--socket: expected a path or fd=N, as no service manager passes a socket".to_owned(),
+            )),
+            (several, _) => {
+                Err(Failure::Usage(format!("LISTEN_FDS: {several} sockets are passed, and one is needed")))
+            }
+        }
+    }
+}
+
+/// The listening Unix socket with this number.
+fn given(number: RawFd) -> Result<(Socket, String), Failure> {
+    let descriptor = inherited::take(number).map_err(|error| Failure::Usage(format!("--socket: {error}")))?;
+    if !is_listening(&descriptor) {
+        return Err(Failure::Usage(format!("--socket: fd={number} is not a listening Unix stream socket")));
+    }
+    Ok((Socket::given(UnixListener::from(descriptor)), format!("fd={number}")))
+}
+
+fn is_listening(descriptor: &OwnedFd) -> bool {
+    let descriptor = descriptor.as_fd();
+    socket_domain(descriptor) == Ok(AddressFamily::UNIX)
+        && socket_type(descriptor) == Ok(SocketType::STREAM)
+        && socket_acceptconn(descriptor) == Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_path_or_a_descriptor() {
+        assert_eq!("a/b".parse(), Ok(Place::Path("a/b".into())));
+        assert_eq!("fd=7".parse(), Ok(Place::Descriptor(7)));
+        assert_eq!("./fd=7".parse(), Ok(Place::Path("./fd=7".into())));
+        assert!("fd=x".parse::<Place>().is_err());
+        assert_eq!(mode("660"), Ok(0o660));
+        for wrong in ["8", "1000", "", "-1"] {
+            assert!(mode(wrong).is_err(), "{wrong}");
+        }
+    }
+}
