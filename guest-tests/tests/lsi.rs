@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
-    DiskSpec, JOB, churn, every_block_size, lsi_harness, nothing_comes, run_clean, submit, warm_up,
+    DiskSpec, JOB, churn, every_block_size, lsi_harness, nothing_comes_after, run_clean, submit, warm_up,
 };
 use guest_driver::adapter::{Adapter, Buffer, Op};
 use guest_driver::lsi::{Model, Options, PageAddress, Reply, TaskManagement, action};
@@ -123,18 +123,17 @@ fn nothing_is_written_to_memory_after_a_reset() {
     for spec in DiskSpec::all(CAPACITY) {
         let mut harness = make(Options::default(), spec);
         for hard in [false, true] {
-            warm_up(&mut harness);
-            let (machine, driver) = harness.parts();
-            let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
-            submit(machine, driver, Op::Read, &buffers, 64);
-            let now = machine.now();
-            machine.device().on_completions(now);
-            if hard {
-                driver.hard_reset(machine).unwrap();
-            } else {
-                driver.reset_adapter(machine).unwrap();
-            }
-            nothing_comes(machine, driver, &buffers);
+            nothing_comes_after(
+                &mut harness,
+                |machine| {
+                    let now = machine.now();
+                    machine.device().on_completions(now);
+                },
+                |machine, driver| {
+                    let reset = if hard { driver.hard_reset(machine) } else { driver.reset_adapter(machine) };
+                    reset.unwrap();
+                },
+            );
         }
         warm_up(&mut harness);
     }

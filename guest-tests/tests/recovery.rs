@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{DiskSpec, collect, harness, nothing_comes, submit, warm_up};
+use common::{DiskSpec, collect, harness, nothing_comes_after, ring, submit, warm_up};
 use guest_driver::adapter::{Adapter, Buffer, Completion, Op};
 use guest_driver::scsi::{Cdb, Sense};
 use guest_driver::{Initiator as _, Platform, Pvscsi, pvscsi};
@@ -27,8 +27,7 @@ fn an_abort_completes_its_request_and_no_other() {
         for fetched in [false, true] {
             submit(machine, driver, Op::Write, &buffers, 8);
             if fetched {
-                let now = machine.now();
-                machine.device().on_doorbell(0, now);
+                ring(machine, 0);
             }
             driver.abort(machine, 5, 0);
             // Of a tag that is not in flight.
@@ -52,8 +51,7 @@ fn device_and_bus_resets_have_completed_everything_when_they_return() {
                 let buffers = machine.dma(32 * BLOCK, BLOCK).unwrap();
                 submit(machine, driver, Op::Write, &buffers, 32);
                 if fetched {
-                    let now = machine.now();
-                    machine.device().on_doorbell(0, now);
+                    ring(machine, 0);
                 }
                 if bus {
                     driver.reset_bus(machine);
@@ -77,16 +75,15 @@ fn device_and_bus_resets_have_completed_everything_when_they_return() {
 fn nothing_is_written_to_memory_after_an_adapter_reset() {
     for mut harness in every_disk() {
         for fetched in [false, true] {
-            warm_up(&mut harness);
-            let (machine, driver) = harness.parts();
-            let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
-            submit(machine, driver, Op::Read, &buffers, 64);
-            if fetched {
-                let now = machine.now();
-                machine.device().on_doorbell(0, now);
-            }
-            driver.reset_adapter(machine).unwrap();
-            nothing_comes(machine, driver, &buffers);
+            nothing_comes_after(
+                &mut harness,
+                |machine| {
+                    if fetched {
+                        ring(machine, 0)
+                    }
+                },
+                |machine, driver| driver.reset_adapter(machine).unwrap(),
+            );
         }
         warm_up(&mut harness);
     }

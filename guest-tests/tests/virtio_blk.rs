@@ -4,12 +4,11 @@
 mod common;
 
 use common::{
-    DiskSpec, JOB, blk_harness, churn, churn_every_way, collect, every_block_size, nothing_comes, run_clean,
-    submit, warm_up,
+    DiskSpec, JOB, blk_harness, churn, churn_every_way, every_block_size, run_clean, virtio_resets, warm_up,
 };
-use guest_driver::adapter::{Adapter, Buffer, Op};
+use guest_driver::adapter::Buffer;
 use guest_driver::virtio::{Options, spec};
-use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Platform, VirtioBlk, Workload};
+use guest_driver::{KickPolicy, Layout, Mode, Platform, VirtioBlk, Workload};
 use guest_tests::rig::Rig;
 use guest_tests::{Harness, HarnessConfig};
 
@@ -122,66 +121,17 @@ fn discards_zeros_flushes_and_the_serial_number() {
 
 #[test]
 fn nothing_is_written_to_memory_after_a_reset() {
-    for spec in DiskSpec::all(CAPACITY) {
-        for (queues, fetched) in [(1, false), (1, true), (3, true)] {
-            let mut harness = make(Options { queues, ..Options::default() }, spec);
-            warm_up(&mut harness);
-            let (machine, driver) = harness.parts();
-            let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
-            submit(machine, driver, Op::Read, &buffers, 64);
-            if fetched {
-                let now = machine.now();
-                machine.device().on_doorbell(0, now);
-            }
-            driver.reset(machine).unwrap();
-            nothing_comes(machine, driver, &buffers);
-            warm_up(&mut harness);
-        }
-    }
+    virtio_resets::nothing_is_written_to_memory_after_a_reset(make);
 }
 
-/// One queue is reset with requests in flight on all; the others' requests come to their ends.
 #[test]
 fn a_queue_is_reset_alone() {
-    const QUEUES: u32 = 3;
-    for spec in DiskSpec::all(CAPACITY) {
-        let mut harness = make(Options { queues: QUEUES as u16, ..Options::default() }, spec);
-        warm_up(&mut harness);
-        let (machine, driver) = harness.parts();
-        let buffers = machine.dma(63 * BLOCK, BLOCK).unwrap();
-        for fetched in [false, true] {
-            submit(machine, driver, Op::Read, &buffers, 63);
-            if fetched {
-                let now = machine.now();
-                machine.device().on_doorbell(0, now);
-            }
-            driver.reset_queue(machine, 1).unwrap();
-            for (tag, end) in collect(machine, driver, 42) {
-                assert_ne!(tag % QUEUES, 1, "its request is gone");
-                assert_eq!((end.status, end.transferred), (0, BLOCK as u64));
-            }
-        }
-        warm_up(&mut harness);
-    }
+    virtio_resets::a_queue_is_reset_alone(make);
 }
 
 #[test]
 fn a_driver_can_be_shut_down_and_started_again() {
-    let mut harness = make(Options { queues: 4, ..Options::default() }, DiskSpec::Ram(CAPACITY));
-    for (queues, queue_size, interrupts) in
-        [(1, 8, InterruptMode::Intx), (4, 1024, InterruptMode::MsiX), (2, 64, InterruptMode::Intx)]
-    {
-        warm_up(&mut harness);
-        let (machine, driver) = harness.parts();
-        driver.shut_down(machine).unwrap();
-        let options = Options { queues, queue_size, interrupts, ..Options::default() };
-        *driver = VirtioBlk::start(machine, options).unwrap();
-        warm_up(&mut harness);
-        let (machine, driver) = harness.parts();
-        machine.reset();
-        *driver = VirtioBlk::start(machine, options).unwrap();
-    }
-    warm_up(&mut harness);
+    virtio_resets::a_driver_can_be_shut_down_and_started_again(make);
 }
 
 /// The tests above can fail.

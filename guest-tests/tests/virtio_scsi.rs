@@ -8,8 +8,8 @@ use std::sync::mpsc::{Sender, channel};
 
 use common::owned::{Order, Owned};
 use common::{
-    DiskSpec, JOB, churn_every_way, collect, every_block_size, nothing_comes, run_clean, scsi_config,
-    scsi_harness, submit, submit_to, warm_up,
+    DiskSpec, JOB, churn_every_way, collect, every_block_size, run_clean, scsi_config, scsi_harness,
+    submit_to, virtio_resets, warm_up,
 };
 use guest_driver::adapter::{Adapter, Buffer, Completion, Op};
 use guest_driver::scsi::Cdb;
@@ -215,64 +215,15 @@ fn requests_to_a_removed_disk_end_and_others_go_on() {
 
 #[test]
 fn nothing_is_written_to_memory_after_a_reset() {
-    for spec in DiskSpec::all(CAPACITY) {
-        for (queues, fetched) in [(1, false), (1, true), (3, true)] {
-            let mut harness = make(Options { queues, ..Options::default() }, &[spec]);
-            warm_up(&mut harness);
-            let (machine, driver) = harness.parts();
-            let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
-            submit(machine, driver, Op::Read, &buffers, 64);
-            if fetched {
-                let now = machine.now();
-                machine.device().on_doorbell(2, now);
-            }
-            driver.reset(machine).unwrap();
-            nothing_comes(machine, driver, &buffers);
-            warm_up(&mut harness);
-        }
-    }
+    virtio_resets::nothing_is_written_to_memory_after_a_reset(|options, disk| make(options, &[disk]));
 }
 
-/// One queue is reset with requests in flight on all; the others' requests come to their ends.
 #[test]
 fn a_queue_is_reset_alone() {
-    const QUEUES: u32 = 3;
-    for spec in DiskSpec::all(CAPACITY) {
-        let mut harness = make(Options { queues: QUEUES as u16, ..Options::default() }, &[spec]);
-        warm_up(&mut harness);
-        let (machine, driver) = harness.parts();
-        let buffers = machine.dma(63 * BLOCK, BLOCK).unwrap();
-        for fetched in [false, true] {
-            submit(machine, driver, Op::Read, &buffers, 63);
-            if fetched {
-                let now = machine.now();
-                machine.device().on_doorbell(2, now);
-            }
-            driver.reset_queue(machine, 1).unwrap();
-            for (tag, Completion { status, .. }) in collect(machine, driver, 42) {
-                assert_ne!(tag % QUEUES, 1, "its request is gone");
-                assert_eq!(status, 0);
-            }
-        }
-        warm_up(&mut harness);
-    }
+    virtio_resets::a_queue_is_reset_alone(|options, disk| make(options, &[disk]));
 }
 
 #[test]
 fn a_driver_can_be_shut_down_and_started_again() {
-    let mut harness = make(Options { queues: 4, ..Options::default() }, &[DiskSpec::Ram(CAPACITY)]);
-    for (queues, queue_size, interrupts) in
-        [(1, 8, InterruptMode::Intx), (4, 1024, InterruptMode::MsiX), (2, 64, InterruptMode::Intx)]
-    {
-        warm_up(&mut harness);
-        let (machine, driver) = harness.parts();
-        driver.shut_down(machine).unwrap();
-        let options = Options { queues, queue_size, interrupts, ..Options::default() };
-        *driver = VirtioScsi::start(machine, options).unwrap();
-        warm_up(&mut harness);
-        let (machine, driver) = harness.parts();
-        machine.reset();
-        *driver = VirtioScsi::start(machine, options).unwrap();
-    }
-    warm_up(&mut harness);
+    virtio_resets::a_driver_can_be_shut_down_and_started_again(|options, disk| make(options, &[disk]));
 }

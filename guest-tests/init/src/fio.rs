@@ -38,7 +38,8 @@ pub(crate) enum Load {
     /// Every range is read or written once; then what was written is read and compared; all of it `loops` times,
     /// on one virtual CPU or on any.
     Verify { loops: u32, cpu: Option<u32> },
-    /// Reads anywhere, not reported: the guest's memory is touched for the first time, which exits.
+    /// Reads anywhere, neither counted nor reported: what comes first exits more often (memory that is touched for the first time, a device that has
+    /// yet to adapt to the load).
     Warm(Counted),
     /// Reads anywhere, between two marks.
     Counted(Counted),
@@ -55,12 +56,10 @@ impl Load {
             Fio::VerifyOnCpus { cpus } => {
                 (0..*cpus).map(|cpu| Self::Verify { loops: 1, cpu: Some(cpu) }).collect()
             }
-            Fio::Counted(runs) => {
-                let largest = runs.iter().max_by_key(|run| u64::from(run.block_size) * u64::from(run.depth));
-                let warm = largest.map(|run| Self::Warm(Counted { reads: run.depth, ..*run }));
-                let counted = runs.iter().flat_map(|run| [*run, twice(*run)]).map(Self::Counted);
-                warm.into_iter().chain(counted).collect()
-            }
+            Fio::Counted(runs) => runs
+                .iter()
+                .flat_map(|run| [Self::Warm(*run), Self::Counted(*run), Self::Counted(twice(*run))])
+                .collect(),
             Fio::Rates { seconds } => {
                 ["randread", "randwrite"].map(|pattern| Self::Random { pattern, seconds: *seconds }).to_vec()
             }
@@ -142,5 +141,22 @@ impl Running {
             iops: read.iops + write.iops,
             interrupts: None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_counted_load_is_warmed_up() {
+        let loads = [1, 32].map(|depth| Counted { reads: 5, block_size: 512, depth, batch: 1 });
+        let runs = Load::of(&Fio::Counted(loads.to_vec())).into_iter().map(|load| match load {
+            Load::Warm(run) => (false, run),
+            Load::Counted(run) => (true, run),
+            Load::Verify { .. } | Load::Random { .. } => panic!("not asked for"),
+        });
+        let expected = loads.map(|load| [(false, load), (true, load), (true, Counted { reads: 10, ..load })]);
+        assert_eq!(runs.collect::<Vec<_>>(), expected.as_flattened());
     }
 }

@@ -40,7 +40,8 @@ pub enum Fio {
         /// How many there are.
         cpus: u32,
     },
-    /// Each of these, and then once more with twice as many reads; each run between two marks for an emulator that counts instructions.
+    /// Each of these three times: to warm up; between two marks for an emulator that counts instructions; and between two marks with twice as
+    /// many reads.
     Counted(Vec<Counted>),
     /// Random reads of 4 KiB, then random writes.
     Rates {

@@ -11,6 +11,8 @@
 //!
 //! The images depend on nothing but the packages: no times, owners or orders of this machine are in them.
 
+mod iscsi;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -49,7 +51,7 @@ const COUNT_FLAGS: [&str; 8] =
 const EXACT: [&str; 6] =
     ["-icount", "shift=0,sleep=off", "-seed", "1", "-rtc", "base=2026-01-01T00:00:00,clock=vm"];
 /// Bytes of the disk that the job's result is written to; the file is sparse.
-const RESULT: u64 = 2 << 30;
+const RESULT: u64 = 4 << 30;
 /// Where the job's exit status is, in the archive.
 const STATUS: &str = ".status";
 /// Is there where the job has disks.

@@ -26,6 +26,9 @@ pub(crate) struct Packaged {
 /// libiscsi's conformance suite for SCSI targets.
 pub(crate) const ISCSI_TEST_CU: Packaged =
     Packaged { name: "libiscsi", package: "libiscsi-bin", program: "usr/bin/iscsi-test-cu" };
+/// Logs the kernel's iSCSI initiator in to one target, and ends.
+pub(crate) const ISCSISTART: Packaged =
+    Packaged { name: "open-iscsi", package: "open-iscsi", program: "sbin/iscsistart" };
 /// The tool for the kernel's device mapper.
 pub(crate) const DMSETUP: Packaged =
     Packaged { name: "dmsetup", package: "dmsetup", program: "sbin/dmsetup" };

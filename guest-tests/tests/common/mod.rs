@@ -2,12 +2,14 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod owned;
+pub(crate) mod virtio_resets;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use guest_driver::adapter::{Adapter, Buffer, Completion, Op, Request};
+use guest_driver::driver::Start;
 use guest_driver::{
     DmaRegion, Ide, InterruptMode, KickPolicy, Mode, Platform, VirtioBlk, VirtioScsi, Workload, buslogic,
     ide, lsi, pvscsi, virtio,
@@ -385,6 +387,29 @@ pub(crate) fn collect(
     }
     assert_eq!(driver.poll(machine), None, "more completions than requests");
     ended
+}
+
+/// Make the device take requests: ring one of its doorbells.
+pub(crate) fn ring(machine: &mut Machine, doorbell: usize) {
+    let now = machine.now();
+    machine.device().on_doorbell(doorbell, now);
+}
+
+/// Submit reads, let the device `fetch` them or not, and `reset`: nothing is written to memory afterwards.
+pub(crate) fn nothing_comes_after<D: Start>(
+    harness: &mut Harness<D>,
+    fetch: impl FnOnce(&mut Machine),
+    reset: impl FnOnce(&mut Machine, &mut D),
+) {
+    const READS: usize = 64;
+    const BLOCK: usize = 4096;
+    warm_up(harness);
+    let (machine, driver) = harness.parts();
+    let buffers = machine.dma(READS * BLOCK, BLOCK).unwrap();
+    submit(machine, driver, Op::Read, &buffers, READS as u32);
+    fetch(machine);
+    reset(machine, driver);
+    nothing_comes(machine, driver, &buffers);
 }
 
 /// After a reset nothing comes of requests from before it: no completion, and no byte of their buffers is written.

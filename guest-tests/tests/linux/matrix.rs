@@ -140,15 +140,15 @@ pub(crate) fn compare(medium: &Medium, disk: &Disk, kind: AdapterKind) {
     if info.discard.is_some_and(|discard| discard.reads_zero) {
         assert_eq!(checked.discarded_zero, Some(true), "{name}");
     }
-    content(medium, disk, checked);
+    content(name, &medium.content(), disk, checked);
     medium.check();
 }
 
-fn content(medium: &Medium, disk: &Disk, checked: &Checked) {
-    let name = medium.format.serial();
-    let (mut expected, found) = (initial(medium.size), medium.content());
+/// That the guest read [`initial`] content of disk `name` at first, and that `found` is what it wrote and read last.
+pub(crate) fn content(name: &str, found: &[u8], disk: &Disk, checked: &Checked) {
+    let mut expected = initial(disk.size);
     assert_eq!(checked.before, crc32c::crc32c(&expected), "{name}: what the guest read first");
-    assert_eq!(checked.after, crc32c::crc32c(&found), "{name}: what the guest read last");
+    assert_eq!(checked.after, crc32c::crc32c(found), "{name}: what the guest read last");
     let plan = Plan::new(SEED, disk.size, disk.logical_sector);
     plan.apply(&mut expected);
     if let Some(zero) = checked.discarded_zero {
@@ -162,6 +162,6 @@ fn content(medium: &Medium, disk: &Disk, checked: &Checked) {
             }
         }
     }
-    let difference = expected.iter().zip(&found).position(|(expected, found)| expected != found);
+    let difference = expected.iter().zip(found).position(|(expected, found)| expected != found);
     assert_eq!(difference, None, "{name}: first byte that is not as it should be");
 }

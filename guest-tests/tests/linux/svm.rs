@@ -4,6 +4,7 @@
 mod changes;
 mod channels;
 mod formats;
+mod iscsi;
 mod libiscsi;
 mod older_qemu;
 mod roots;

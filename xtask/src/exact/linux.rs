@@ -1,5 +1,5 @@
-//! A stock Linux with its own drivers. Each pair of adapter and VMM is one boot. For each load in it, fio reads N blocks and then 2N. The result is
-//! the difference of both runs, which excludes the start of fio.
+//! A stock Linux with its own drivers. Each pair of adapter and VMM is one boot. For each load in it, fio reads N blocks to warm up, then N and then
+//! 2N. The result is the difference of the last two runs, which excludes the start of fio.
 
 use std::error::Error;
 use std::fs;
@@ -19,7 +19,7 @@ const READS_IN_FLIGHT: u32 = 16_000;
 /// Limit of N for large blocks, in bytes, and the least N.
 const MAX_BYTES: u32 = 128 << 20;
 const MIN_READS: u32 = 500;
-/// Runs of fio for each load.
+/// Counted runs of fio for each load.
 const RUNS: usize = 2;
 /// Kernel command line: no mitigations, no random addresses.
 const KERNEL_OPTIONS: &str = "mitigations=off nokaslr quiet console=ttyS0";
@@ -175,6 +175,9 @@ fn qemu_disk(disk: Disk) -> &'static str {
         Disk::Ram => "-blockdev driver=file,filename=/tmp/ram,node-name=d",
         Disk::PassThrough => {
             "-blockdev driver=host_device,filename=/dev/ram0,cache.direct=on,aio=io_uring,node-name=d"
+        }
+        Disk::Iscsi => {
+            "-blockdev driver=host_device,filename=/dev/sda,cache.direct=on,aio=io_uring,node-name=d"
         }
     }
 }

@@ -14,6 +14,8 @@ use super::options::{Disk, Options, Vmm};
 pub(super) const SCHEMA: u32 = 1;
 /// Bytes of the host's memory.
 const MEMORY: u64 = 2 << 30;
+/// What the iSCSI target exports.
+const RAM_DISK: &str = "/dev/ram0";
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Run a script on the emulated host. Returns the counters of each job.
@@ -27,7 +29,7 @@ pub(super) fn count(
 
 /// Run a script on the emulated host with `memory` bytes of memory.
 pub(super) fn run_script(
-    script: String,
+    mut script: String,
     options: &Options,
     memory: u64,
     results: &Path,
@@ -35,6 +37,10 @@ pub(super) fn run_script(
     let mut files = KvmHost::stock_guest()?;
     if !options.peers.is_empty() {
         files.extend(KvmHost::peer()?);
+    }
+    if options.disk == Disk::Iscsi {
+        files.extend(KvmHost::iscsi()?);
+        script.insert_str(0, &format!("{} {RAM_DISK} > /dev/null || exit 1\n", KvmHost::ISCSI_UP));
     }
     let job = HostJob {
         script,

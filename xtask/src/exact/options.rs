@@ -16,7 +16,8 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
 
   --guest baremetal|linux   the bare-metal test guest (default), or Debian's kernel with its own drivers and fio
   --adapter A,...           pvscsi, lsi, lsi-sas, buslogic, virtio-scsi, virtio-blk, ide, storvsc, lsi-posted; default: all but the last
-  --disk D                  null (default), ram, or passthrough of a block device in the host's memory
+  --disk D                  null (default), ram, passthrough of a block device in the host's memory, or iscsi: passthrough of the same device
+                            behind the kernel's iSCSI target and initiator
   --block-size N,...        bytes, or with K; default 4K
   --queue-depth N,...       requests in flight; default 1,8,32
   --batch N,...             Linux: requests that fio submits and reaps at once, up to the queue depth; default 1,32
@@ -65,6 +66,8 @@ pub(super) enum Disk {
     Ram,
     /// Pass-through of a RAM disk of the host's kernel.
     PassThrough,
+    /// Pass-through of an iSCSI disk. Its target, in the same kernel, exports that RAM disk.
+    Iscsi,
 }
 
 impl Disk {
@@ -74,6 +77,7 @@ impl Disk {
             Self::Null => "null=64M",
             Self::Ram => "ram=16M",
             Self::PassThrough => "path=/dev/ram0,format=passthrough",
+            Self::Iscsi => "path=/dev/sda,format=passthrough",
         }
     }
 }
@@ -154,7 +158,8 @@ impl Options {
             ("--disk", "null") => self.disk = Disk::Null,
             ("--disk", "ram") => self.disk = Disk::Ram,
             ("--disk", "passthrough") => self.disk = Disk::PassThrough,
-            ("--disk", _) => return wrong("null, ram, passthrough"),
+            ("--disk", "iscsi") => self.disk = Disk::Iscsi,
+            ("--disk", _) => return wrong("null, ram, passthrough, iscsi"),
             ("--guest", "baremetal") => self.guest = Guest::BareMetal,
             ("--guest", "linux") => self.guest = Guest::Linux,
             ("--guest", _) => return wrong("baremetal, linux"),
@@ -194,6 +199,8 @@ fn numbers(name: &str, text: &str) -> Result<Vec<u32>, String> {
 
 #[cfg(test)]
 mod tests {
+    use guest_linux::KvmHost;
+
     use super::*;
 
     #[test]
@@ -205,6 +212,8 @@ mod tests {
         assert_eq!(options.adapters, ["lsi-posted", "pvscsi"]);
         assert_eq!((options.depths, options.block_sizes), (vec![1, 4], vec![512, 4096]));
         assert_eq!((options.host_cpus, Options::parse(&[]).unwrap().host_cpus), (2, 1));
+        assert_eq!(Options::parse(&["--disk", "iscsi"]).unwrap().disk, Disk::Iscsi);
+        assert!(Disk::Iscsi.spec().contains(KvmHost::ISCSI_DISK));
         for wrong in [
             "--guest dos",
             "--queue-depth x",
