@@ -1,5 +1,6 @@
 //! `paradisk bench`: cycles per I/O.
 
+mod all;
 mod args;
 mod compare;
 mod guest;
@@ -9,6 +10,8 @@ pub(crate) mod progress;
 mod results;
 pub(crate) mod signals;
 mod suite;
+mod suites;
+mod unfinished;
 mod workload;
 
 pub(crate) use self::args::Args;
@@ -18,6 +21,7 @@ use std::time::Duration;
 use benches::axes::Engine;
 use benches::bed::Bed;
 use benches::compare::Comparison;
+use benches::journal::Identity;
 use benches::matrix::Matrix;
 use benches::meter::{self, Rigs};
 use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
@@ -31,6 +35,7 @@ use self::guest::{guest_memory, no_kvm};
 use self::live::Shown;
 use self::progress::Bar;
 use self::results::write_results;
+use self::suites::Suites;
 use self::workload::Workload;
 use crate::failure::Failure;
 use crate::{disk, output};
@@ -47,11 +52,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(Command::Compare(args)) = &args.command {
         return compare::run(args);
     }
+    if let Some(Suites::One(suite)) = args.suite {
+        args.check_suite(suite)?;
+    }
     if args.list {
         return output::print(&list::render(args)?);
     }
-    if let Some(suite) = args.suite {
-        return suite::run(args, suite);
+    match args.suite {
+        Some(Suites::One(suite)) => return suite::run(args, suite),
+        Some(Suites::All) => return all::run(args),
+        None => {}
     }
     if let Some(Workload::List) = args.workload {
         return output::print(&workload::list());
@@ -97,7 +107,7 @@ fn check(args: &Args) -> Result<(), Failure> {
         }
     }
     for disk in &args.disk {
-        if let Some(adapter) = disk.adapter.filter(|adapter| !args.adapter.contains(adapter)) {
+        if let Some(adapter) = disk.adapter.filter(|adapter| !args.adapters().contains(adapter)) {
             return Err(Failure::Usage(format!(
                 "disk {}: adapter={adapter} is not in --adapter",
                 disk.source
@@ -139,7 +149,7 @@ fn matrix(args: &Args, disks: usize) -> Matrix {
     let mixes = args.mixes().to_vec();
     Matrix {
         native: true,
-        adapters: args.adapter.clone(),
+        adapters: args.adapters().to_vec(),
         disks,
         access: if mixes.is_empty() { args.load.rw.clone() } else { Vec::new() },
         read_percent: args.load.read_percent(),
@@ -169,15 +179,23 @@ fn run_meter(
         span: None,
         duration,
         lead_in: Duration::ZERO,
+        native_lead_in: Duration::ZERO,
         settle: false,
         runs: args.runs.unwrap_or(RUNS),
         comparisons,
     };
     let mut shown = Shown::new(args.serve, "paradisk bench")?;
-    let outcome = meter::run(&plan, subjects, rigs, host(), &mut shown);
+    let mut journal = unfinished::journal(args, || {
+        let here =
+            Identity::of(&host()).with("engine", &rigs.engine()).with("disks of the command", &args.disk);
+        plan.identify(here.with("thresholds", &args.thresholds.get()), subjects)
+    })?;
+    let outcome = meter::run(&plan, subjects, rigs, host(), &mut shown, &mut journal);
     notes.extend(outcome.notes);
+    notes.extend(journal.notes());
     write_results(args, &outcome.document, &notes, "paradisk bench")?;
-    output::conclude(&args.json, &table::render(&outcome.document, &notes), &notes, outcome.failed)
+    unfinished::end(journal)?;
+    output::conclude(args.json(), &table::render(&outcome.document, &notes), &notes, outcome.failed)
 }
 
 fn run_verify(
@@ -188,7 +206,7 @@ fn run_verify(
 ) -> Result<(), Failure> {
     let depth = args.load.queue_depth.iter().max().copied().unwrap_or(1);
     let plan = verify::Plan {
-        adapters: args.adapter.clone(),
+        adapters: args.adapters().to_vec(),
         coalescing: args.coalescing.clone(),
         block_sizes: block_sizes(args),
         queue_depth: depth,
@@ -199,6 +217,6 @@ fn run_verify(
     outcome.notes = notes.clone();
     let (text, failed) = (verify::render(&outcome), outcome.failed());
     let document = verify::Document { schema: SCHEMA, host: host(), verify: outcome.verdicts };
-    output::json(&args.json, &document)?;
-    output::conclude(&args.json, &text, &notes, failed)
+    output::json(args.json(), &document)?;
+    output::conclude(args.json(), &text, &notes, failed)
 }

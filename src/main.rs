@@ -11,6 +11,7 @@ mod disk_spec;
 mod documents;
 mod failure;
 mod image;
+mod inherited;
 #[cfg(feature = "bench")]
 mod load;
 mod output;
@@ -83,7 +84,10 @@ fn log(level: LevelFilter) {
     }
 }
 
+#[expect(unsafe_code, reason = "the first statement of the process")]
 fn main() -> ExitCode {
+    // SAFETY: no descriptor has been opened before.
+    unsafe { inherited::claim() };
     raise_descriptor_limit();
     let Cli { log: level, command } = Cli::parse();
     log(level);

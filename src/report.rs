@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use benches::html;
 
 use crate::failure::Failure;
-use crate::{documents, output};
+use crate::{documents, output, units};
 
 /// Make one self-contained HTML page, with tables and plots, of results that `bench --json FILE` wrote.
 #[derive(clap::Args)]
@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// The page to write.
     #[arg(long, value_name = "FILE")]
     html: PathBuf,
+    /// Bytes of the page at the most, as 400K; what does not fit is left out with a note, full tables first [default: 2 MB]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    most: Option<u64>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -26,5 +29,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     for path in &args.results {
         pages.push((path.display().to_string(), documents::read(path)?));
     }
-    output::file(&args.html, &html::render(&pages))
+    let most = args.most.map_or(html::MOST, |most| most.try_into().unwrap_or(usize::MAX).min(html::MOST));
+    output::file(&args.html, &html::render_within(&pages, most))
 }

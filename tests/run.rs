@@ -321,7 +321,7 @@ fn disks_come_and_go_over_the_control_socket() {
     idle.refused(&["attach", "ram=1M,adapter=lsi"], "no lsi adapter with a free target");
     idle.refused(&["attach", "path=absent,adapter=pvscsi"], "absent: cannot open");
     idle.refused(&["detach", "pvscsi0:7"], "no disk `pvscsi0:7`");
-    idle.refused(&["resize", "pvscsi0:0", "9M"], "resized while nobody uses them");
+    idle.refused(&["resize", "pvscsi0:0", "9M"], "cannot be resized while they are in use");
     idle.refused(&["resize", "pvscsi0:7", "9M"], "no disk `pvscsi0:7`");
     idle.json(&["detach", "pvscsi0:0"]);
     idle.refused(&["detach", "pvscsi0:0"], "no disk");

@@ -16,7 +16,7 @@ mod subject;
 use std::path::Path;
 use std::sync::Arc;
 
-use chain::Chained;
+use chain::chained::Chained;
 use facts::disk::OpenDisk;
 use paradisk_disk_formats::{Disk, NullDisk, OpenOptions, RamDisk, SectorSize, vhd};
 
@@ -29,6 +29,9 @@ use make::{fill_error, filled};
 
 /// Bytes of each disk.
 pub const CAPACITY: u64 = 128 << 20;
+
+/// Option of a chain that a naive walk reads, in its [facts](facts::disk::DiskFacts::options).
+pub(crate) const NAIVE: &str = "naive";
 
 /// Temporary disks, filled with data, their files in the page cache.
 pub struct Bed {
@@ -57,7 +60,8 @@ impl Bed {
     }
 
     /// Make chains of VHDs, then of VHDX files, of these depths, each of `capacity` bytes in the page cache: a full dynamic disk,
-    /// and differencing disks over it. The last depth comes once more, with half of the data spread over all disks.
+    /// and differencing disks over it. The last depth comes once more, with half of the data spread over all disks. Behind them all come the
+    /// same chains once more, in the same order, read by a naive walk of their images.
     ///
     /// # Errors
     /// [`BedError`].
@@ -66,14 +70,17 @@ impl Bed {
             let kinds =
                 depths.iter().map(|depth| (*depth, false)).chain(depths.last().map(|depth| (*depth, true)));
             let kinds: Vec<(usize, bool)> = kinds.collect();
-            let mut subjects = Vec::new();
+            let (mut subjects, mut naive) = (Vec::new(), Vec::new());
             for format in [Chained::Vhd, Chained::Vhdx] {
                 for (depth, spread) in &kinds {
-                    let mut subject = chain::subject(folder, format, *depth, *spread, capacity)?;
-                    subject.options = vec![format!("depth {depth}{}", if *spread { " spread" } else { "" })];
-                    subjects.push(subject);
+                    let [mut flat, mut walk] = chain::pair(folder, format, *depth, *spread, capacity)?;
+                    flat.options = vec![format!("depth {depth}{}", if *spread { " spread" } else { "" })];
+                    walk.options = flat.options.iter().cloned().chain([NAIVE.to_owned()]).collect();
+                    subjects.push(flat);
+                    naive.push(walk);
                 }
             }
+            subjects.extend(naive);
             Ok(Self { subjects, notes: Vec::new() })
         })
     }

@@ -4,22 +4,24 @@
 //! An operation ends when its result is on stable storage. Rows run in rounds, as those of the meter do. A row that the host has no
 //! space or no file system for has a reason in place of a time.
 
+mod missing;
 mod place;
 mod work;
 
-use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use facts::host::Host;
 
-use self::place::{Place, SKIP};
+use self::missing::Missing;
+use self::place::Place;
 use self::work::Work;
 use crate::bed::BedError;
+use crate::journal::{Identity, Journal, Record};
 use crate::meter::Outcome;
 use crate::progress::Progress;
-use crate::result::Document;
-use crate::stat::Stat;
+use crate::result::{Document, Timing};
 
 /// What runs.
 #[derive(Clone, Debug)]
@@ -72,6 +74,17 @@ impl Plan {
         rows
     }
 
+    /// Add its operations and sizes to an identity.
+    #[must_use]
+    pub fn identify(&self, identity: Identity) -> Identity {
+        let rows: Vec<String> = self.rows().iter().map(Work::name).collect();
+        let sizes = [self.data, self.file_system];
+        identity
+            .with("operations", &rows)
+            .with("bytes of data and file systems", &sizes)
+            .with("runs", &self.runs)
+    }
+
     /// How many rows there are, where the host has all file systems.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -87,51 +100,90 @@ impl Plan {
     }
 }
 
-/// Run the plan on file systems whose files are in `folder`. What it mounts is unmounted when this returns.
+/// Run what the journal does not hold, on file systems whose files are in `folder`. What it mounts is unmounted when this returns. With
+/// `stop` it returns after the current operation.
 ///
 /// # Errors
 /// [`BedError`] where not even the folder can be used.
-pub fn run(plan: &Plan, folder: &Path, host: Host, progress: &mut dyn Progress) -> Result<Outcome, BedError> {
+pub fn run(
+    plan: &Plan,
+    folder: &Path,
+    host: Host,
+    progress: &mut dyn Progress,
+    journal: &mut Journal,
+    stop: &AtomicBool,
+) -> Result<Outcome, BedError> {
     let places = Place::all(folder, plan.file_system)?;
-    let rows = plan.rows();
-    let mut notes = Vec::new();
-    let mut values: BTreeMap<(usize, usize), Result<Vec<f64>, String>> = BTreeMap::new();
-    progress.begin(places.len() * rows.len() * plan.runs as usize);
-    for _ in 0..plan.runs {
-        for (at, place) in places.iter().enumerate() {
-            for (number, work) in rows.iter().enumerate() {
-                progress.job(&format!("{} {}", place.name, work.name()));
-                let times = values.entry((at, number)).or_insert_with(|| Ok(Vec::new()));
-                if let Ok(done) = times {
-                    match place.can_hold(work.needed()).and_then(|root| work.run(root)) {
-                        Ok(time) => done.push(time.as_secs_f64()),
-                        Err(reason) => *times = Err(reason),
-                    }
-                }
-                progress.done();
+    let works = plan.rows();
+    let mut rows = Vec::new();
+    for place in &places {
+        rows.extend(works.iter().map(|work| {
+            let mut times = journal.times(place.name, &work.name());
+            times.truncate(plan.runs as usize);
+            Row { place, work, times: Ok(times) }
+        }));
+    }
+    progress.begin(rows.len() * plan.runs as usize);
+    for round in 0..plan.runs as usize {
+        for row in &mut rows {
+            if stop.load(Ordering::Relaxed) {
+                break;
             }
+            row.run(round, progress, journal);
         }
     }
     progress.end();
-    let mut timings = Vec::new();
-    let mut failed = false;
-    for ((at, number), times) in values {
-        let (Some(place), Some(work)) = (places.get(at), rows.get(number)) else { continue };
-        let (values, skipped) = match times {
-            Ok(values) => (values, None),
-            Err(reason) => (Vec::new(), Some(reason)),
-        };
-        if let Some(reason) = &skipped {
-            failed |= !reason.starts_with(SKIP);
-            notes.push(format!("{}: {}: {reason}", place.name, work.name()));
-        }
-        timings.push(work.timing(place.name, Stat::of(values.iter().copied()), values, skipped));
-    }
+    let mut notes: Vec<String> = rows.iter().filter_map(Row::note).collect();
     // One note for a file system that is not there.
-    let place = |note: &str| note.split(':').next().map(str::to_owned);
-    notes.dedup_by(|note, before| note.contains("no file system") && place(note) == place(before));
+    notes.dedup();
+    let failed = rows.iter().any(|row| row.times.as_ref().is_err_and(|missing| !missing.is_skip()));
+    let timings = rows.into_iter().map(Row::timing).collect();
     let document = Document { timings, ..Document::empty(None, host) };
     Ok(Outcome { document, notes, failed })
+}
+
+/// An operation on a file system.
+struct Row<'a> {
+    place: &'a Place,
+    work: &'a Work,
+    /// Seconds of each round.
+    times: Result<Vec<f64>, Missing>,
+}
+
+impl Row<'_> {
+    /// Run it, unless the journal holds this round.
+    fn run(&mut self, round: usize, progress: &mut dyn Progress, journal: &mut Journal) {
+        let (place, operation) = (self.place.name, self.work.name());
+        progress.job(&format!("{place} {operation}"));
+        if let Ok(times) = self.times.as_mut()
+            && times.len() <= round
+        {
+            let root = self.place.can_hold(self.work.needed());
+            match root.and_then(|root| self.work.run(root).map_err(Missing::Failed)) {
+                Ok(time) => {
+                    let seconds = time.as_secs_f64();
+                    times.push(seconds);
+                    journal.add(&Record::Time { place: place.to_owned(), operation, seconds });
+                }
+                Err(missing) => self.times = Err(missing),
+            }
+        }
+        progress.done();
+    }
+
+    fn note(&self) -> Option<String> {
+        let missing = self.times.as_ref().err()?;
+        let place = self.place.name;
+        Some(match missing {
+            Missing::FileSystem(_) => format!("SKIP: {place}: {missing}"),
+            Missing::Space(_) => format!("SKIP: {place}: {}: {missing}", self.work.name()),
+            Missing::Failed(_) => format!("FAILED: {place}: {}: {missing}", self.work.name()),
+        })
+    }
+
+    fn timing(self) -> Timing {
+        self.work.timing(self.place.name, self.times)
+    }
 }
 
 #[cfg(test)]
@@ -150,8 +202,21 @@ mod tests {
             runs: 2,
             file_system: 512 << 20,
         };
-        let outcome = run(&plan, folder.path(), host(), &mut Silent).unwrap();
+        let measure = |journal: &mut Journal| {
+            run(&plan, folder.path(), host(), &mut Silent, journal, &AtomicBool::new(false)).unwrap()
+        };
+        let kept = tempfile::tempdir().unwrap();
+        let path = kept.path().join("partial");
+        let identity = || plan.identify(Identity::of(&host()));
+        let outcome = measure(&mut Journal::begin(&path, identity()).unwrap());
         assert!(!outcome.failed, "{:?}", outcome.notes);
+        // All of it is kept: the same times again, and nothing runs.
+        let again = measure(&mut Journal::resume(&path, &identity()).unwrap());
+        assert_eq!(again.document, outcome.document);
+        // A signal that has come ends it before the first operation.
+        let stopped = AtomicBool::new(true);
+        let none = run(&plan, folder.path(), host(), &mut Silent, &mut Journal::none(), &stopped).unwrap();
+        assert!(none.document.timings.iter().all(|timing| timing.seconds.is_none()));
         let timings = &outcome.document.timings;
         assert_eq!(timings.len() % plan.rows().len(), 0);
         let here: Vec<_> = timings.iter().filter(|timing| timing.skipped.is_none()).collect();
@@ -171,7 +236,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let places = Place::all(folder.path(), 512 << 20).unwrap();
         let place = places.iter().find(|place| place.can_hold(0).is_ok()).unwrap();
-        let reason = place.can_hold(1 << 60).unwrap_err();
-        assert!(reason.starts_with("SKIP: needs 1048576T, ") && reason.ends_with("free"), "{reason}");
+        let missing = place.can_hold(1 << 60).unwrap_err();
+        let reason = missing.to_string();
+        assert!(reason.starts_with("needs 1048576T, ") && reason.ends_with("free"), "{reason}");
+        let work = Work::Fixed { format: "vhd", size: 1 << 60 };
+        let row = |missing| Row { place, work: &work, times: Err(missing) };
+        let skipped = row(missing.clone());
+        let note = skipped.note().unwrap();
+        assert!(note.starts_with("SKIP: ") && note.contains("create vhd fixed 1048576T: needs"), "{note}");
+        let timing = skipped.timing();
+        assert_eq!((timing.skipped, timing.failed, timing.seconds), (Some(reason), None, None));
+        let failed = row(Missing::Failed("no luck".into()));
+        assert!(failed.note().unwrap().starts_with("FAILED: "));
+        let timing = failed.timing();
+        assert_eq!((timing.skipped, timing.failed), (None, Some("no luck".to_owned())));
     }
 }

@@ -31,19 +31,25 @@ const SCRIPT: &str = include_str!("html/page.js");
 /// The script's SHA-256, for the content security policy: no other script runs.
 const SCRIPT_HASH: &str = include_str!("html/page.js.sha256");
 
-/// A page of these documents, each under its name (its file name).
+/// A page of these documents, each under its name (its file name), of at most [`MOST`] bytes.
 #[must_use]
 pub fn render(documents: &[(String, Document)]) -> String {
-    page(documents, None)
+    page(documents, None, MOST)
+}
+
+/// The same with at most so many bytes. Headings, machines and limits of the documents are on it in any case.
+#[must_use]
+pub fn render_within(documents: &[(String, Document)], most: usize) -> String {
+    page(documents, None, most)
 }
 
 /// The page of a measurement that is under way: the browser asks for new rows every few seconds.
 #[must_use]
 pub fn render_live(name: &str, document: Document, progress: &str) -> String {
-    page(&[(name.to_owned(), document)], Some(progress))
+    page(&[(name.to_owned(), document)], Some(progress), MOST)
 }
 
-fn page(documents: &[(String, Document)], live: Option<&str>) -> String {
+fn page(documents: &[(String, Document)], live: Option<&str>, most: usize) -> String {
     let sections: Vec<Section<'_>> =
         (1..).zip(documents).map(|(number, (name, document))| Section::of(number, name, document)).collect();
     // The script replaces what has changed; without it, the page is loaded again.
@@ -67,8 +73,8 @@ fn page(documents: &[(String, Document)], live: Option<&str>) -> String {
         progress.unwrap_or_default()
     );
     let tail = format!("</main>\n<script>{SCRIPT}</script>\n</body></html>\n");
-    let mut budget =
-        Budget { free: MOST.saturating_sub(head.len() + tail.len() + section::frames(&sections)) };
+    let frames = head.len() + tail.len() + section::frames(&sections);
+    let mut budget = Budget { free: most.saturating_sub(frames), most };
     let overview = overview::render(&sections, &mut budget);
     // What is most worth reading is given space first.
     let essential: Vec<String> = sections.iter().map(|section| section.essential(&mut budget)).collect();

@@ -19,6 +19,7 @@ pub mod creation;
 pub mod csv;
 mod grid;
 pub mod html;
+pub mod journal;
 pub mod matrix;
 mod memory;
 pub mod meter;

@@ -3,6 +3,8 @@
 //! The speed of a machine drifts. So the meter runs in rounds (A B A B): each round visits every combination once, and only runs of
 //! the same round are compared.
 
+use std::collections::HashSet;
+
 use facts::names::{Adapter, Coalescing};
 
 use crate::axes::Access;
@@ -33,8 +35,8 @@ pub struct Matrix {
     pub workers: Vec<u32>,
     /// Coalescing policies.
     pub coalescing: Vec<Coalescing>,
-    /// Which loads of all those run; [`every`](Self::every) as a rule.
-    pub wanted: fn(&Load) -> bool,
+    /// Which combinations of all those run; [`every`](Self::every) as a rule.
+    pub wanted: fn(&Combination) -> bool,
 }
 
 /// What is between the load generator and the disk.
@@ -77,9 +79,9 @@ pub struct Combination {
 }
 
 impl Matrix {
-    /// Every load runs.
+    /// Every combination runs.
     #[must_use]
-    pub const fn every(_: &Load) -> bool {
+    pub const fn every(_: &Combination) -> bool {
         true
     }
 
@@ -97,7 +99,20 @@ impl Matrix {
                 }
             }
         }
+        all.retain(self.wanted);
         all
+    }
+
+    /// The same without the depths at which there is no adapter.
+    #[must_use]
+    pub fn of_guests(&self) -> Self {
+        let depths: HashSet<u32> = self.guests().map(|row| row.load.queue_depth).collect();
+        let queue_depths = self.queue_depths.iter().copied().filter(|depth| depths.contains(depth)).collect();
+        Self { queue_depths, ..self.clone() }
+    }
+
+    fn guests(&self) -> impl Iterator<Item = Combination> {
+        self.combinations().into_iter().filter(|row| row.candidate != Candidate::Native)
     }
 
     /// The application whose load this is, if it is one.
@@ -106,10 +121,10 @@ impl Matrix {
         self.mixes.get(load.mix?)
     }
 
-    /// Bytes of the largest access, and the most accesses in flight of all workers.
+    /// Bytes of the largest access through an adapter, and the most accesses in flight there of all workers.
     #[must_use]
     pub fn largest(&self) -> (u32, u32) {
-        let loads = || self.loads().into_iter();
+        let loads = || self.guests().map(|row| row.load);
         let block_size = loads().map(|load| load.block_size).max().unwrap_or(0);
         (block_size, loads().map(|load| load.queue_depth * load.workers).max().unwrap_or(0))
     }
@@ -153,7 +168,6 @@ impl Matrix {
                 }));
             }
         }
-        loads.retain(self.wanted);
         loads
     }
 }
@@ -165,8 +179,6 @@ pub fn schedule(combinations: usize, rounds: u32) -> impl Iterator<Item = (u32, 
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     fn matrix() -> Matrix {
@@ -208,6 +220,25 @@ mod tests {
         let all = Matrix { native: false, ..matrix() }.combinations();
         assert_eq!(all.len(), 3 * 2 * 2 * 2 * 2 * 2);
         assert!(all.iter().all(|row| row.candidate != Candidate::Native));
+    }
+
+    #[test]
+    fn guests_may_have_fewer_depths() {
+        let wanted = |row: &Combination| row.candidate == Candidate::Native || row.load.queue_depth == 32;
+        let matrix = Matrix { wanted, block_sizes: vec![4096], ..matrix() };
+        let depths = |matrix: &Matrix, native: bool| {
+            let rows = matrix.combinations().into_iter();
+            let of = rows.filter(|row| (row.candidate == Candidate::Native) == native);
+            let mut depths: Vec<u32> = of.map(|row| row.load.queue_depth).collect();
+            depths.sort_unstable();
+            depths.dedup();
+            depths
+        };
+        assert_eq!((depths(&matrix, true), depths(&matrix, false)), (vec![1, 32], vec![32]));
+        // Another engine repeats what its guests stand beside, and no more.
+        let of_guests = matrix.of_guests();
+        assert_eq!((depths(&of_guests, true), depths(&of_guests, false)), (vec![32], vec![32]));
+        assert_eq!(matrix.largest(), (4096, 64));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The meter: runs every combination in rounds and computes ratios.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use facts::disk::OpenDisk;
+use facts::disk::{DiskFacts, OpenDisk};
 use facts::host::Host;
 use facts::names::{Adapter, Coalescing};
 use facts::tsc::to_ticks;
@@ -15,6 +15,7 @@ use crate::axes::Engine;
 use crate::bed::fill;
 use crate::compare::{self, Baseline, Comparison};
 use crate::confidence;
+use crate::journal::{Identity, Journal, Record, Run};
 use crate::matrix::{Candidate, Combination, Load, Matrix, schedule};
 use crate::mix::Mix;
 use crate::native::Native;
@@ -57,6 +58,8 @@ pub struct Plan {
     /// How long the same load runs before each measured run: coalescing policies use the rate of the time before, and the guest was
     /// asleep while others ran.
     pub lead_in: Duration,
+    /// The same where there is no adapter.
+    pub native_lead_in: Duration,
     /// Whether the disk is flushed after each run of writes, outside of the measurement: else the kernel would write the data back
     /// while others are measured.
     pub settle: bool,
@@ -70,11 +73,43 @@ pub struct Plan {
 const WARM_UP: Duration = Duration::from_millis(100);
 
 impl Plan {
-    /// Time for so many combinations: that of their runs, and a quarter more for what is around them.
+    /// Add its dimensions and these disks to an identity. Paths do not count: temporary disks have others each time.
     #[must_use]
-    pub fn expected(&self, rows: usize) -> Duration {
-        let row = self.duration.min(WARM_UP) + (self.lead_in + self.duration) * self.runs;
-        row.mul_f64(rows as f64 * 1.25)
+    pub fn identify(&self, identity: Identity, subjects: &[OpenDisk]) -> Identity {
+        let rows = self.matrix.combinations();
+        let disks = subjects.iter().map(|subject| DiskFacts { path: None, ..subject.facts() });
+        let disks: Vec<String> = disks.map(|disk| format!("{} of {}", disk.name(), disk.capacity)).collect();
+        let distinct =
+            |value: fn(&Combination) -> String| rows.iter().map(value).collect::<BTreeSet<String>>();
+        identity
+            .with("disks", &disks)
+            .with("rows", &rows.len())
+            .with("adapters", &distinct(|row| format!("{:?}", row.candidate)))
+            .with("access", &distinct(|row| format!("{} {}%", row.load.access, row.load.read_percent)))
+            .with("workloads", &self.matrix.mixes)
+            .with("block sizes", &distinct(|row| row.load.block_size.to_string()))
+            .with("queue depths", &distinct(|row| row.load.queue_depth.to_string()))
+            .with("workers", &distinct(|row| row.load.workers.to_string()))
+            .with("runs", &self.runs)
+            .with("duration", &self.duration)
+            .with("lead-in", &[self.lead_in, self.native_lead_in])
+    }
+
+    /// Time for all combinations: that of their runs, and a quarter more for what is around them.
+    #[must_use]
+    pub fn expected(&self) -> Duration {
+        let rows = self.matrix.combinations();
+        let time = |row: &Combination| {
+            self.duration.min(WARM_UP) + (self.lead_in_of(row.candidate) + self.duration) * self.runs
+        };
+        rows.iter().map(time).sum::<Duration>().mul_f64(1.25)
+    }
+
+    const fn lead_in_of(&self, candidate: Candidate) -> Duration {
+        match candidate {
+            Candidate::Native => self.native_lead_in,
+            Candidate::Adapter(..) => self.lead_in,
+        }
     }
 }
 
@@ -89,13 +124,14 @@ pub struct Outcome {
     pub failed: bool,
 }
 
-/// Run everything.
+/// Run everything that the journal does not hold, and keep it there.
 pub fn run(
     plan: &Plan,
     subjects: &[OpenDisk],
     rigs: &mut dyn Rigs,
     host: Host,
     progress: &mut dyn Progress,
+    journal: &mut Journal,
 ) -> Outcome {
     let attached =
         |combination: &Combination| match (combination.candidate, subjects.get(combination.load.disk)) {
@@ -106,16 +142,37 @@ pub fn run(
         };
     let mut rows: Vec<Row> = plan.matrix.combinations().into_iter().filter(attached).map(Row::new).collect();
     let engine = rigs.engine();
+    for run in journal.runs(engine) {
+        // Runs of a row follow each other, as pairs are those of the same round.
+        let next =
+            |row: &&mut Row| row.failure.is_none() && row.rounds() + 1 == run.round && run.round <= plan.runs;
+        if let Some(row) = rows.get_mut(run.row).filter(next) {
+            row.add(&run.measurement());
+        }
+    }
+    let kept: Vec<u32> = rows.iter().map(Row::rounds).collect();
+    let is_kept = |round: u32, index: usize| {
+        let rounds = kept.get(index).copied().unwrap_or_default();
+        // Nothing is warmed up for a row that is complete.
+        if round == 0 { rounds == plan.runs } else { round <= rounds }
+    };
     let mut bench = Bench { plan, subjects, rigs, ready: HashMap::new() };
     progress.begin(rows.len() * (plan.runs as usize + 1));
 
     // Round 0 warms up caches, page tables and the guest's memory. It is not counted.
     for (round, index) in schedule(rows.len(), plan.runs + 1) {
         let Some(row) = rows.get_mut(index).filter(|row| row.failure.is_none()) else { continue };
+        if is_kept(round, index) {
+            progress.done();
+            continue;
+        }
         progress.job(&bench.describe(&row.combination));
         match bench.run(&row.combination, round) {
             Err(failure) => row.failure = Some(failure),
-            Ok(measurement) if round > 0 => row.add(&measurement),
+            Ok(measurement) if round > 0 => {
+                row.add(&measurement);
+                journal.add(&Record::Run(Run::new(engine, round, index, &measurement)));
+            }
             Ok(_) => {}
         }
         progress.done();
@@ -150,8 +207,9 @@ impl Bench<'_> {
                 }
             }),
         };
-        if !warm_up && !self.plan.lead_in.is_zero() {
-            let lead_in = Workload { ticks: to_ticks(self.plan.lead_in).max(1), ..workload };
+        let lead_in = self.plan.lead_in_of(candidate);
+        if !warm_up && !lead_in.is_zero() {
+            let lead_in = Workload { ticks: to_ticks(lead_in).max(1), ..workload };
             rig.run(&lead_in).map_err(|error| error.to_string())?;
         }
         let measurement = rig.run(&workload).map_err(|error| error.to_string())?;

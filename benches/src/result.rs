@@ -13,6 +13,9 @@ pub use timing::Timing;
 use crate::confidence::Confidence;
 use crate::stat::Stat;
 
+/// [`RunResult::adapter`] and [`RunResult::engine`] of a row without an adapter.
+pub(crate) const NATIVE: &str = "native";
+
 /// The results of one invocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::compare::Metric;
 use crate::matrix::{Candidate, Combination};
 use crate::mix::Mix;
-use crate::result::{Cycles, Latency, RunResult, RunValues};
+use crate::result::{Cycles, Latency, NATIVE, RunResult, RunValues};
 use crate::stat::Stat;
 
 /// One run, for each access.
@@ -48,6 +48,11 @@ impl Row {
     pub(crate) fn new(combination: Combination) -> Self {
         let (latency, fault) = (Histogram::EMPTY, Fault::EMPTY);
         Self { combination, samples: Vec::new(), latency, errors: 0, fault, failure: None }
+    }
+
+    /// Number of runs.
+    pub(crate) fn rounds(&self) -> u32 {
+        self.samples.len() as u32
     }
 
     /// Add a run.
@@ -113,7 +118,7 @@ impl Row {
     pub(crate) fn result(&self, subject: &OpenDisk, engine: &str, mix: Option<&Mix>) -> Option<RunResult> {
         let Combination { candidate, load } = self.combination;
         let (adapter, engine, coalescing) = match candidate {
-            Candidate::Native => ("native", "native", None),
+            Candidate::Native => (NATIVE, NATIVE, None),
             Candidate::Adapter(adapter, coalescing) => (adapter.as_str(), engine, Some(coalescing.as_str())),
         };
         let stat = |value: fn(&Sample) -> f64| Stat::of(self.samples.iter().map(value));

@@ -15,20 +15,23 @@ mod vhd_workloads;
 mod view;
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use facts::disk::OpenDisk;
 use facts::host::Host;
 use facts::names;
+use facts::names::Adapter;
 
-pub(crate) use self::claim::{Claim, Standing};
+pub(crate) use self::claim::{Claim, Observation, Standing};
 pub use self::form::Form;
 use self::form::{QUICK_DURATION, QUICK_RUNS};
 pub(crate) use self::report::Report;
 use crate::bed::{Bed, BedError};
+use crate::journal::{Identity, Journal};
 use crate::meter::{self, Outcome, Plan, Rigs};
 use crate::progress::Progress;
-use crate::result::Document;
+use crate::result::{Document, NATIVE};
 use crate::table::{circumstances, legend};
 
 names! {
@@ -51,6 +54,19 @@ names! {
     }
 }
 
+/// What of a suite is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// How much of it.
+    pub form: Form,
+    /// Adapters, for a suite that leaves the choice.
+    pub adapters: &'a [Adapter],
+    /// Length of a run; `None`: the suite's own.
+    pub duration: Option<Duration>,
+    /// Runs of each combination; `None`: the suite's own.
+    pub runs: Option<u32>,
+}
+
 /// Length of a run.
 const DURATION: Duration = Duration::from_millis(300);
 
@@ -59,6 +75,15 @@ const DURATION: Duration = Duration::from_millis(300);
 const LEAD_IN: Duration = Duration::from_millis(220);
 
 impl Suite {
+    /// Whether its adapters may be chosen, and those that are usual.
+    #[must_use]
+    pub const fn adapters(self) -> Option<&'static [Adapter]> {
+        match self {
+            Self::VhdWorkloads => Some(&[Adapter::Pvscsi]),
+            _ => None,
+        }
+    }
+
     /// The suite's disks.
     ///
     /// # Errors
@@ -83,20 +108,15 @@ impl Suite {
             Self::Coalescing => coalescing::DISKS,
             Self::Chain => chain::DISKS,
             Self::HypervAnalysis => hyperv_analysis::DISKS,
-            Self::VhdWorkloads => vhd_workloads::DISKS,
+            Self::VhdWorkloads => vhd_workloads::study::DISKS,
             Self::Creation => 0,
         }
     }
 
-    /// Whether it needs guests; else it drives disks with no adapter, and the engine does not matter.
+    /// The plan for `disks` disks.
     #[must_use]
-    pub const fn has_guests(self) -> bool {
-        !matches!(self, Self::VhdWorkloads | Self::Creation)
-    }
-
-    /// The plan for `disks` disks; `None`: the suite's own length and number of runs.
-    #[must_use]
-    pub fn plan(self, form: Form, disks: usize, duration: Option<Duration>, runs: Option<u32>) -> Plan {
+    pub fn plan(self, disks: usize, wanted: &Wanted<'_>) -> Plan {
+        let form = wanted.form;
         let (matrix, comparisons, usual_runs) = match self {
             Self::PvscsiVsLsi => {
                 (pvscsi_vs_lsi::matrix(disks), pvscsi_vs_lsi::COMPARISONS.to_vec(), pvscsi_vs_lsi::RUNS)
@@ -110,25 +130,49 @@ impl Suite {
             }
             Self::Adapters => (adapters::matrix(disks), adapters::COMPARISONS.to_vec(), adapters::RUNS),
             // The matrix has no disks to run on for creation.
-            Self::VhdWorkloads | Self::Creation => {
-                (vhd_workloads::matrix(form, disks), Vec::new(), vhd_workloads::RUNS)
-            }
+            Self::VhdWorkloads | Self::Creation => (
+                vhd_workloads::matrix(form, disks, wanted.adapters),
+                vhd_workloads::COMPARISONS.to_vec(),
+                vhd_workloads::RUNS,
+            ),
         };
-        let (usual_duration, usual_runs) = match form {
-            Form::Full => (DURATION, usual_runs),
-            Form::Quick => (QUICK_DURATION, QUICK_RUNS),
+        let (usual_duration, usual_runs) = match (form, self) {
+            (Form::Quick, _) => (QUICK_DURATION, QUICK_RUNS),
+            (Form::Full, Self::VhdWorkloads) => (vhd_workloads::DURATION, usual_runs),
+            (Form::Full, _) => (DURATION, usual_runs),
         };
-        let duration = duration.unwrap_or(usual_duration);
+        let duration = wanted.duration.unwrap_or(usual_duration);
+        let shorter = form == Form::Quick || wanted.duration.is_some();
         // Shorter runs are for a shorter suite.
-        let lead_in = if self.has_guests() { LEAD_IN.min(duration) } else { Duration::ZERO };
+        let lead_in = if shorter { LEAD_IN.min(duration) } else { LEAD_IN };
+        // Direct I/O on the host finds no cache to warm up.
+        let native_lead_in = if self == Self::VhdWorkloads { Duration::ZERO } else { lead_in };
         Plan {
             matrix,
             span: None,
             duration,
             lead_in,
+            native_lead_in,
             settle: false,
-            runs: runs.unwrap_or(usual_runs),
+            runs: wanted.runs.unwrap_or(usual_runs),
             comparisons,
+        }
+    }
+
+    /// Number of the plan's rows on `engines` engines, and the expected time, including the time to make the disks.
+    #[must_use]
+    pub fn size(self, plan: &Plan, engines: usize) -> (usize, Duration) {
+        let plans = || (0..engines).map(|number| on_engine(plan, number));
+        let rows = plans().map(|plan| plan.matrix.combinations().len()).sum();
+        (rows, plans().map(|plan| plan.expected()).sum::<Duration>() + self.preparation())
+    }
+
+    /// Time to make the disks; zero if it is short.
+    const fn preparation(self) -> Duration {
+        match self {
+            Self::Chain => chain::PREPARATION,
+            Self::VhdWorkloads => vhd_workloads::PREPARATION,
+            _ => Duration::ZERO,
         }
     }
 
@@ -140,13 +184,17 @@ impl Suite {
         engines: &mut [Box<dyn Rigs>],
         host: &Host,
         progress: &mut dyn Progress,
+        journal: &mut Journal,
     ) -> Outcome {
         let document = Document::empty(Some(self.as_str().to_owned()), host.clone());
         let mut all = Outcome { document, notes: Vec::new(), failed: false };
-        for rigs in engines {
+        for (number, rigs) in engines.iter_mut().enumerate() {
             let engine = rigs.engine();
+            let plan = on_engine(plan, number);
             let progress = &mut Joined { before: &all.document, progress: &mut *progress };
-            let outcome = meter::run(plan, subjects, rigs.as_mut(), host.clone(), progress);
+            let mut outcome = meter::run(&plan, subjects, rigs.as_mut(), host.clone(), progress, journal);
+            // Rows without an adapter are there from the engine before. Here they were the other halves of pairs.
+            outcome.document.results.retain(|row| number == 0 || row.adapter != NATIVE);
             all.document = all.document.joined(outcome.document);
             all.notes.extend(outcome.notes.into_iter().map(|note| format!("{engine}: {note}")));
             all.failed |= outcome.failed;
@@ -195,15 +243,32 @@ impl Suite {
         }
     }
 
-    /// What was published, and whether it holds.
+    /// What was published, or is claimed by this project, and whether it holds.
     pub(crate) fn claims(self, document: &Document) -> Vec<Claim> {
         match self {
             Self::PvscsiVsLsi => claims::pvscsi_vs_lsi(document),
             Self::Coalescing => claims::coalescing(document),
+            Self::Chain => claims::chain(document),
             Self::HypervAnalysis => claims::hyperv_analysis(document),
-            _ => Vec::new(),
+            Self::Adapters => Vec::new(),
+            Self::VhdWorkloads => claims::vhd_workloads(document),
+            Self::Creation => claims::creation(document),
         }
     }
+
+    /// What it shows beside claims.
+    pub(crate) fn observations(self, document: &Document) -> Vec<Observation> {
+        if self == Self::Adapters { claims::adapters(document) } else { Vec::new() }
+    }
+}
+
+/// The plan for an engine. Those after the first repeat rows without an adapter only where there are pairs with them.
+fn on_engine(plan: &Plan, number: usize) -> Plan {
+    let mut plan = plan.clone();
+    if number > 0 {
+        plan.matrix = plan.matrix.of_guests();
+    }
+    plan
 }
 
 /// Progress on an engine, behind the rows of the engines before.
@@ -240,7 +305,14 @@ pub fn creation_size(form: Form, runs: Option<u32>) -> (usize, Duration) {
     (creation::plan(form, runs).count(), creation::expected(form, runs))
 }
 
-/// Run the suite `creation` in a folder. File systems are mounted meanwhile: the caller holds signals back.
+/// What the suite `creation` measures.
+#[must_use]
+pub fn creation_identity(form: Form, runs: Option<u32>, host: &Host) -> Identity {
+    creation::plan(form, runs).identify(Identity::of(host))
+}
+
+/// Run what the journal does not hold of the suite `creation`, in a folder. File systems are mounted meanwhile: the caller holds signals
+/// back. With `stop` it ends after the current operation.
 ///
 /// # Errors
 /// [`BedError`] where the folder cannot be used.
@@ -250,8 +322,11 @@ pub fn run_creation(
     folder: &Path,
     host: Host,
     progress: &mut dyn Progress,
+    journal: &mut Journal,
+    stop: &AtomicBool,
 ) -> Result<Outcome, BedError> {
-    let mut outcome = crate::creation::run(&creation::plan(form, runs), folder, host, progress)?;
+    let plan = creation::plan(form, runs);
+    let mut outcome = crate::creation::run(&plan, folder, host, progress, journal, stop)?;
     outcome.document.suite = Some(Suite::Creation.as_str().to_owned());
     Ok(outcome)
 }

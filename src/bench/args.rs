@@ -7,9 +7,10 @@ use std::time::Duration;
 use benches::axes::Engine;
 use benches::mix::Mix;
 use benches::mix::fio::Jobs;
-use benches::suite::{Form, Suite};
+use benches::suite::{Form, Suite, Wanted};
 use facts::names::{Adapter, Coalescing};
 
+use super::suites::Suites;
 use super::workload::{self, Workload};
 use crate::coalescing::Thresholds;
 use crate::disk_spec::DiskSpec;
@@ -34,7 +35,9 @@ use crate::units;
   paradisk bench --workload oltp,exchange --disk scratch.vhdx --queue-depth 1,8,64
   paradisk bench --fio job.fio --disk path=scratch.img,direct=on
   paradisk bench --suite pvscsi-vs-lsi --json results.json --plots plots
+  paradisk bench --suite pvscsi-vs-lsi --resume results.json --plots plots
   paradisk bench --suite coalescing --serve 127.0.0.1:8080
+  paradisk bench --suite all --quick
   paradisk bench compare before.json after.json")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -43,8 +46,9 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) engine: Option<Engine>,
     /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same, requests do not leave the guest), lsi-sas (SAS1068),
-    /// buslogic (BT-958), ide, ide-native, virtio-blk, virtio-scsi, storvsc (VMBus)
-    #[arg(long, value_delimiter = ',', default_value = "pvscsi,lsi,virtio-blk")]
+    /// buslogic (BT-958), ide, ide-native, virtio-blk, virtio-scsi, storvsc (VMBus) [default: pvscsi,lsi,virtio-blk; pvscsi of
+    /// --suite vhd-workloads, the one suite that leaves the choice]
+    #[arg(long, value_delimiter = ',')]
     pub(super) adapter: Vec<Adapter>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
     #[arg(long, value_name = "SPEC", long_help = DISK_HELP)]
@@ -60,19 +64,20 @@ pub(crate) struct Args {
     pub(super) fio: Option<Jobs>,
     /// A published experiment with dimensions and disks of its own, on every engine that there is (or --engine), with plots;
     /// pvscsi-vs-lsi: cached random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to
-    /// 256 on fast and slow storage, 8 minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 3 minutes; vhd-workloads:
-    /// raw disks, VHDs and VHDX files under sequential, random and twelve application loads at depths 1 to 256, 45
-    /// minutes; creation: creation of images of up to 16 TiB, merge, compaction and conversion on ext4, XFS and btrfs, 10 minutes;
-    /// hyperv-analysis, adapters: see docs/measuring.md, and --list for all
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["adapter", "disk", "workload", "fio", "rw", "read_percent", "random_percent", "block_size", "queue_depth", "workers", "coalescing"])]
-    pub(super) suite: Option<Suite>,
+    /// 256 on fast and slow storage, 8 minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 5 minutes; vhd-workloads:
+    /// raw disks, VHDs and VHDX files under sequential, random and twelve application loads at depths 1 to 256, and at two of
+    /// them in a guest, an hour; creation: creation of images of up to 16 TiB, merge, compaction and conversion on ext4, XFS and btrfs, 10 minutes;
+    /// hyperv-analysis, adapters: see docs/measuring.md, and --list for all. all: one after another, their results and one page of
+    /// all in a folder (--plots)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["disk", "workload", "fio", "rw", "read_percent", "random_percent", "block_size", "queue_depth", "workers", "coalescing"])]
+    pub(super) suite: Option<Suites>,
     /// Print what --suite, or each suite, would run and how long that takes, and run nothing
     #[arg(long)]
     pub(super) list: bool,
     /// The form of --suite that takes less than 3 minutes: short runs, two of each combination, fewer of thousands
     #[arg(long, requires = "suite")]
     quick: bool,
-    /// Where --suite writes its plots as SVG files [default: a folder of the suite's name]
+    /// Where --suite writes its plots as SVG files [default: a folder of the suite's name], and --suite all everything [default: suites]
     #[arg(long, value_name = "DIR", requires = "suite")]
     pub(super) plots: Option<PathBuf>,
     #[command(flatten)]
@@ -80,7 +85,7 @@ pub(crate) struct Args {
     /// Independent streams of accesses, 1 to 16 [default: 1]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: Vec<u32>,
-    /// Length of a run, as 500ms or 2s [default: 2s; 200ms without --disk, 300ms of a suite]
+    /// Length of a run, as 500ms or 2s [default: 2s; 200ms without --disk, 300ms of a suite, 200ms of vhd-workloads]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(super) duration: Option<Duration>,
     /// Runs of each combination [default: 5; 3 of --suite coalescing]
@@ -94,7 +99,11 @@ pub(crate) struct Args {
     pub(super) thresholds: Thresholds,
     /// Write the results as JSON to FILE, or to standard output in place of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
-    pub(super) json: Option<PathBuf>,
+    json: Option<PathBuf>,
+    /// Go on with a measurement that was interrupted: in place of its --json FILE, with the other options as they were. While --json
+    /// FILE is measured, its runs are kept in FILE.partial
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "list"])]
+    pub(super) resume: Option<PathBuf>,
     /// Write the results as CSV
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
@@ -110,6 +119,7 @@ pub(crate) struct Args {
 const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
 
   path=FILE      image file or block device; FILE//: the image inside its disk, FILE//N: the one in partition N
+  fd=N           the same, open already: a descriptor that the process was started with; name the format
   ram=SIZE       a disk in memory
   null=SIZE      a disk that completes at once and moves no data
   format=        auto (probed; a block device is passthrough), raw, passthrough, vhd
@@ -132,6 +142,34 @@ impl Args {
     /// How much of a suite runs.
     pub(super) const fn form(&self) -> Form {
         if self.quick { Form::Quick } else { Form::Full }
+    }
+
+    /// The adapters of the options, or the usual ones.
+    pub(super) fn adapters(&self) -> &[Adapter] {
+        const USUAL: &[Adapter] = &[Adapter::Pvscsi, Adapter::Lsi, Adapter::VirtioBlk];
+        if self.adapter.is_empty() { USUAL } else { &self.adapter }
+    }
+
+    /// What of a suite is wanted.
+    pub(super) fn wanted(&self, form: Form, suite: Suite) -> Wanted<'_> {
+        let usual = suite.adapters().unwrap_or_default();
+        let adapters = if self.adapter.is_empty() { usual } else { &self.adapter };
+        Wanted { form, adapters, duration: self.duration, runs: self.runs }
+    }
+
+    /// Checks of `--suite` that clap cannot express.
+    pub(super) fn check_suite(&self, suite: Suite) -> Result<(), Failure> {
+        if self.adapter.is_empty() || suite.adapters().is_some() {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!(
+            "the argument --adapter cannot be used with --suite {suite}, which has its own"
+        )))
+    }
+
+    /// Where the results go as JSON.
+    pub(super) const fn json(&self) -> &Option<PathBuf> {
+        if self.resume.is_some() { &self.resume } else { &self.json }
     }
 
     /// Independent streams.
@@ -158,6 +196,7 @@ impl Args {
                 ("--csv", self.csv.is_some()),
                 ("--html", self.html.is_some()),
                 ("--serve", self.serve.is_some()),
+                ("--resume", self.resume.is_some()),
             ]
             .into_iter()
             .find_map(|(option, given)| given.then_some(option)),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 use benches::matrix::Candidate;
 use benches::suite::{Form, Suite, creation_size};
@@ -9,25 +10,19 @@ use facts::units::format_size;
 
 use super::args::Args;
 use super::suite::about;
+use super::suites::Suites;
 use crate::failure::Failure;
 
 /// The suite of `--suite` in detail, or all of them.
 pub(super) fn render(args: &Args) -> Result<String, Failure> {
     let mut text = String::new();
-    let suites = args.suite.map_or_else(|| Suite::ALL.to_vec(), |suite| vec![suite]);
-    // Where KVM opens, suites with guests run on both engines.
-    let both = args.engine.is_none() && paradisk_vmm::Host::open().is_ok();
-    for suite in suites {
-        let size = |form: Form| {
-            if suite == Suite::Creation {
-                return creation_size(form, args.runs);
-            }
-            let plan = suite.plan(form, suite.disks(), args.duration, args.runs);
-            let engines = if suite.has_guests() && both { 2 } else { 1 };
-            let rows = plan.matrix.combinations().len() * engines;
-            (rows, plan.expected(rows))
-        };
-        let [(full, full_time), (quick, quick_time)] = [Form::Full, Form::Quick].map(size);
+    let one = match args.suite {
+        Some(Suites::One(suite)) => Some(suite),
+        Some(Suites::All) | None => None,
+    };
+    for suite in one.map_or_else(|| Suite::ALL.to_vec(), |suite| vec![suite]) {
+        let [(full, full_time), (quick, quick_time)] =
+            [Form::Full, Form::Quick].map(|form| size(args, suite, form));
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
@@ -37,15 +32,26 @@ pub(super) fn render(args: &Args) -> Result<String, Failure> {
             about(quick_time)
         );
     }
-    if let Some(suite) = args.suite.filter(|suite| *suite != Suite::Creation) {
+    if let Some(suite) = one.filter(|suite| *suite != Suite::Creation) {
         text += &rows(suite, args);
     }
     Ok(text)
 }
 
+/// Rows of a suite and their time, where the host has all of its disks.
+pub(super) fn size(args: &Args, suite: Suite, form: Form) -> (usize, Duration) {
+    if suite == Suite::Creation {
+        return creation_size(form, args.runs);
+    }
+    // Where KVM opens, suites with guests run on both engines.
+    let both = args.engine.is_none() && paradisk_vmm::Host::open().is_ok();
+    let plan = suite.plan(suite.disks(), &args.wanted(form, suite));
+    suite.size(&plan, if both { 2 } else { 1 })
+}
+
 /// Loads of a suite: one line for each, with its depths, and what is between it and the disks.
 fn rows(suite: Suite, args: &Args) -> String {
-    let plan = suite.plan(args.form(), suite.disks(), args.duration, args.runs);
+    let plan = suite.plan(suite.disks(), &args.wanted(args.form(), suite));
     let mut order = Vec::new();
     let mut depths: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for row in plan.matrix.combinations() {

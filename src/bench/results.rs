@@ -18,8 +18,8 @@ pub(super) fn write_results(
 ) -> Result<Vec<PathBuf>, Failure> {
     let mut written = Vec::new();
     let document = Document { command: Some(command()), notes: notes.to_vec(), ..document.clone() };
-    output::json(&args.json, &document)?;
-    written.extend(args.json.clone().filter(|_| !output::json_on_stdout(&args.json)));
+    output::json(args.json(), &document)?;
+    written.extend(args.json().clone().filter(|_| !output::json_on_stdout(args.json())));
     if let Some(path) = &args.csv {
         output::file(path, &csv::render(&document))?;
         written.push(path.clone());

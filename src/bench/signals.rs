@@ -12,8 +12,15 @@ use crate::failure::Failure;
 
 /// Do `make` with signals held back. One that arrived meanwhile has its effect afterwards, a second one ends the process at once.
 pub(crate) fn held<T, E: Display>(make: impl FnOnce() -> Result<T, E>) -> Result<T, Failure> {
+    held_until(|_| make())
+}
+
+/// The same for what takes long: `make` is told when a signal has arrived.
+pub(crate) fn held_until<T, E: Display>(
+    make: impl FnOnce(&AtomicBool) -> Result<T, E>,
+) -> Result<T, Failure> {
     let held = Held::new().map_err(|error| Failure::Failed(format!("cannot hold signals: {error}")))?;
-    let made = make().map_err(|error| Failure::Failed(error.to_string()));
+    let made = make(&held.let_through).map_err(|error| Failure::Failed(error.to_string()));
     held.deliver();
     made
 }

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use benches::axes::Engine;
+use benches::journal::{Identity, Journal};
 use benches::meter::{self, Rigs};
 use benches::result::Document;
 use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
-use benches::suite::{Suite, creation_size, run_creation};
+use benches::suite::{Suite, creation_identity, creation_size, run_creation};
 use facts::host::host;
 
 use super::args::Args;
@@ -16,7 +17,7 @@ use super::guest::{guest_memory, no_kvm};
 use super::live::Shown;
 use super::progress::Bar;
 use super::results::write_results;
-use super::signals;
+use super::{signals, unfinished};
 use crate::failure::Failure;
 use crate::output;
 
@@ -24,32 +25,43 @@ use crate::output;
 pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
     let folder = args.plots.clone().unwrap_or_else(|| PathBuf::from(suite.as_str()));
     // An error here comes before minutes of measurement, not after.
-    fs::create_dir_all(&folder).map_err(|error| Failure::on(&folder, "cannot create the folder", error))?;
+    create_folder(&folder)?;
+    let (outcome, journal) = measure(args, suite)?;
+    finish(args, suite, &folder, &outcome, journal)
+}
+
+/// Create a folder for results.
+pub(super) fn create_folder(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder).map_err(|error| Failure::on(folder, "cannot create the folder", error))
+}
+
+/// Announce the suite and run it. The journal ends when the results are written.
+pub(super) fn measure(args: &Args, suite: Suite) -> Result<(meter::Outcome, Journal), Failure> {
     if suite == Suite::Creation {
-        return creation(args, &folder);
+        return creation(args);
     }
     let bed = signals::held(|| suite.bed(args.form()))?;
-    let plan = suite.plan(args.form(), bed.subjects.len(), args.duration, args.runs);
+    let plan = suite.plan(bed.subjects.len(), &args.wanted(args.form(), suite));
     let mut notes = bed.notes;
     let (block_size, in_flight) = plan.matrix.largest();
     let memory = guest_memory(in_flight, block_size);
     let config = RigConfig { memory, thresholds: args.thresholds.get() };
-    let mut engines = if suite.has_guests() {
-        engines(args.engine, config, &mut notes)?
-    } else {
-        // It starts no guest.
-        vec![Box::new(HarnessRigs(config)) as Box<dyn Rigs>]
-    };
-    let rows = plan.matrix.combinations().len() * engines.len();
-    eprintln!("{suite}: {rows} rows, {}", about(plan.expected(rows)));
+    let mut engines = engines(args.engine, config, &mut notes)?;
+    let (rows, time) = suite.size(&plan, engines.len());
+    eprintln!("{suite}: {rows} rows, {}", about(time));
     let mut shown = Shown::new(args.serve, &title(suite))?;
-    let outcome = suite.run(&plan, &bed.subjects, &mut engines, &host(), &mut shown);
+    let mut journal = unfinished::journal(args, || {
+        let names: Vec<_> = engines.iter().map(|rigs| rigs.engine()).collect();
+        let here = Identity::of(&host()).with("suite", &suite).with("engines", &names);
+        plan.identify(here.with("thresholds", &args.thresholds.get()), &bed.subjects)
+    })?;
+    let outcome = suite.run(&plan, &bed.subjects, &mut engines, &host(), &mut shown, &mut journal);
     notes.extend(outcome.notes);
-    finish(args, suite, &folder, &meter::Outcome { notes, ..outcome })
+    Ok((meter::Outcome { notes, ..outcome }, journal))
 }
 
 /// Times of operations on images, on file systems that are unmounted before a signal has its effect.
-fn creation(args: &Args, folder: &Path) -> Result<(), Failure> {
+fn creation(args: &Args) -> Result<(meter::Outcome, Journal), Failure> {
     if args.serve.is_some() {
         return Err(Failure::Usage(
             "--serve: the suite creation has nothing to show before its end".to_owned(),
@@ -58,22 +70,33 @@ fn creation(args: &Args, folder: &Path) -> Result<(), Failure> {
     let (rows, time) = creation_size(args.form(), args.runs);
     eprintln!("creation: {rows} rows, {}", about(time));
     let temporary = std::env::temp_dir();
-    let outcome =
-        signals::held(|| run_creation(args.form(), args.runs, &temporary, host(), &mut Bar::new()))?;
-    finish(args, Suite::Creation, folder, &outcome)
+    let form = args.form();
+    let mut journal = unfinished::journal(args, || creation_identity(form, args.runs, &host()))?;
+    let outcome = signals::held_until(|stop| {
+        run_creation(form, args.runs, &temporary, host(), &mut Bar::new(), &mut journal, stop)
+    })?;
+    Ok((outcome, journal))
 }
 
 /// The name of the suite's results.
-fn title(suite: Suite) -> String {
+pub(super) fn title(suite: Suite) -> String {
     format!("paradisk bench --suite {suite}")
 }
 
 /// Write and print the results.
-fn finish(args: &Args, suite: Suite, folder: &Path, outcome: &meter::Outcome) -> Result<(), Failure> {
-    let mut written = write_results(args, &outcome.document, &outcome.notes, &title(suite))?;
+fn finish(
+    args: &Args,
+    suite: Suite,
+    folder: &Path,
+    outcome: &meter::Outcome,
+    journal: Journal,
+) -> Result<(), Failure> {
+    let notes: Vec<String> = outcome.notes.iter().cloned().chain(journal.notes()).collect();
+    let mut written = write_results(args, &outcome.document, &notes, &title(suite))?;
+    unfinished::end(journal)?;
     written.extend(write_plots(folder, suite, &outcome.document)?);
-    let text = suite.text(&outcome.document, &outcome.notes);
-    let done = output::conclude(&args.json, &text, &outcome.notes, outcome.failed);
+    let text = suite.text(&outcome.document, &notes);
+    let done = output::conclude(args.json(), &text, &notes, outcome.failed);
     for path in written {
         eprintln!("wrote {}", path.display());
     }
@@ -108,7 +131,8 @@ fn engines(
     Ok(engines)
 }
 
-fn write_plots(folder: &Path, suite: Suite, document: &Document) -> Result<Vec<PathBuf>, Failure> {
+/// Write the suite's plots; their paths.
+pub(super) fn write_plots(folder: &Path, suite: Suite, document: &Document) -> Result<Vec<PathBuf>, Failure> {
     let mut written = Vec::new();
     for (name, svg) in suite.plots(document) {
         let path = folder.join(name);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use benches::bed::{self, BedError, Way};
 use benches::compare::{Baseline, Comparison, Metric};
+use benches::journal::Journal;
 use benches::matrix::Matrix;
 use benches::meter::{self, Plan};
 use benches::rigs::{HarnessRigs, RigConfig};
@@ -102,6 +103,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         span: Some(span),
         duration: args.duration,
         lead_in: Duration::ZERO,
+        native_lead_in: Duration::ZERO,
         settle: true,
         runs: args.runs,
         comparisons: vec![Comparison {
@@ -111,7 +113,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     // It starts no guest: the matrix has no adapters.
     let mut rigs = HarnessRigs(RigConfig { memory: 0, thresholds: paradisk_devices::Coalescing::default() });
-    let outcome = meter::run(&plan, &subjects, &mut rigs, host(), &mut Bar::new());
+    let outcome = meter::run(&plan, &subjects, &mut rigs, host(), &mut Bar::new(), &mut Journal::none());
     notes.extend(outcome.notes);
     output::json(&args.json, &outcome.document)?;
     if let Some(path) = &args.csv {

@@ -3,6 +3,7 @@
 mod bench;
 mod compare;
 mod image;
+mod resume;
 
 use std::fs;
 use std::path::Path;

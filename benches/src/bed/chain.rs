@@ -1,63 +1,60 @@
 //! A chain of VHDs or VHDX files, its data spread over all images.
 
+pub(super) mod chained;
+mod naive;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use facts::disk::OpenDisk;
 use paradisk_disk_formats::image::Content;
-use paradisk_disk_formats::{Access, Format, OpenError, OpenOptions, vhd, vhdx};
+use paradisk_disk_formats::{Access, FileDisk, Format, OpenOptions, vhd};
 
+use self::chained::Chained;
+use self::naive::NaiveChain;
 use super::error::BedError;
 use super::fill;
 use super::subject::subject as opened;
 
 /// Bytes of a contiguous piece of data in a differencing disk.
 const PIECE: u64 = 32 << 10;
-/// Bytes of a block of a differencing VHD: the smaller of the two common sizes, because there may be a thousand disks.
-const VHD_BLOCK: u32 = 512 << 10;
-/// The same of a VHDX: the smallest.
-const VHDX_BLOCK: u32 = 1 << 20;
-
-/// A format that has chains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chained {
-    Vhd,
-    Vhdx,
+/// Make `depth` images of `capacity` bytes: a full dynamic disk, and differencing disks over it, which are empty, or with `spread` hold
+/// every second piece of the disk between them. From the oldest to the newest.
+fn make(
+    folder: &Path,
+    format: Chained,
+    depth: usize,
+    spread: bool,
+    capacity: u64,
+) -> Result<Vec<PathBuf>, BedError> {
+    let kind = if spread { "spread" } else { "chain" };
+    let name = |number| folder.join(format!("{kind}-{depth}-{number}.{}", format.extension()));
+    let paths: Vec<PathBuf> = (0..depth.max(1)).map(name).collect();
+    let [oldest, children @ ..] = &paths[..] else { return Ok(paths) };
+    format.base(oldest, capacity)?;
+    // The page cache is filled in pieces of one size for all chains: its cost depends on their size.
+    let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
+    let failed = |path: &Path| {
+        let disk = path.display().to_string();
+        move |source: io::Error| BedError::Fill { disk, source }
+    };
+    let base = OpenOptions::new(oldest).open_format()?;
+    write(&*base, &data, 0..capacity / PIECE).map_err(failed(oldest))?;
+    drop(base);
+    for (number, (child, parent)) in children.iter().zip(&paths).enumerate() {
+        format.child(child, parent)?;
+        if !spread {
+            continue;
+        }
+        let image = format.open_alone(child, Access::default())?;
+        let pieces = (0..capacity / PIECE).step_by(2).skip(number).step_by(children.len());
+        write(&*image, &data, pieces).map_err(failed(child))?;
+    }
+    Ok(paths)
 }
 
-impl Chained {
-    fn extension(self) -> &'static str {
-        match self {
-            Self::Vhd => "vhd",
-            Self::Vhdx => "vhdx",
-        }
-    }
-
-    fn base(self, path: &Path, capacity: u64) -> Result<(), OpenError> {
-        match self {
-            Self::Vhd => vhd::create_dynamic(path, capacity, None),
-            Self::Vhdx => vhdx::create_dynamic(path, capacity, vhdx::CreateOptions::default()),
-        }
-    }
-
-    fn child(self, path: &Path, parent: &Path) -> Result<(), OpenError> {
-        match self {
-            Self::Vhd => vhd::create_differencing(path, parent, Some(VHD_BLOCK)),
-            Self::Vhdx => vhdx::create_differencing(path, parent, Some(VHDX_BLOCK)),
-        }
-    }
-
-    fn open_alone(self, path: &Path) -> Result<Arc<dyn Format>, OpenError> {
-        match self {
-            Self::Vhd => vhd::open_alone(path, Access::default()),
-            Self::Vhdx => vhdx::open_alone(path, Access::default()),
-        }
-    }
-}
-
-/// `depth` images of `capacity` bytes: a full dynamic disk, and differencing disks over it, which are empty, or with `spread` hold
-/// every second piece of the disk between them. The chain is read through once.
+/// A chain as [`make`] makes it, read through once.
 pub(super) fn subject(
     folder: &Path,
     format: Chained,
@@ -65,30 +62,31 @@ pub(super) fn subject(
     spread: bool,
     capacity: u64,
 ) -> Result<OpenDisk, BedError> {
-    let kind = if spread { "spread" } else { "chain" };
-    let path = |number: usize| folder.join(format!("{kind}-{depth}-{number}.{}", format.extension()));
-    format.base(&path(0), capacity)?;
-    // The page cache is filled in pieces of one size for all chains: its cost depends on their size.
-    let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
-    let failed =
-        |path: PathBuf| move |source: io::Error| BedError::Fill { disk: path.display().to_string(), source };
-    let base = OpenOptions::new(path(0)).open_format()?;
-    write(&*base, &data, 0..capacity / PIECE).map_err(failed(path(0)))?;
-    drop(base);
-    let children = depth.saturating_sub(1);
-    for child in 1..=children {
-        format.child(&path(child), &path(child - 1))?;
-        if !spread {
-            continue;
-        }
-        let image = format.open_alone(&path(child))?;
-        let pieces = (0..capacity / PIECE).step_by(2).skip(child - 1).step_by(children);
-        write(&*image, &data, pieces).map_err(failed(path(child)))?;
-    }
-    let top = opened(OpenOptions::new(path(children)).open()?, Some(path(children)));
-    fill::read_all(top.disk.as_ref(), capacity)
-        .map_err(|source| BedError::Read { disk: top.name(), source })?;
-    Ok(top)
+    let newest = make(folder, format, depth, spread, capacity)?.pop().unwrap_or_default();
+    read_through(opened(OpenOptions::new(&newest).open()?, Some(newest)), capacity)
+}
+
+/// The same chain twice, for reading: as the product reads it, and by a [`NaiveChain`]. Both are read through once.
+pub(super) fn pair(
+    folder: &Path,
+    format: Chained,
+    depth: usize,
+    spread: bool,
+    capacity: u64,
+) -> Result<[OpenDisk; 2], BedError> {
+    let paths = make(folder, format, depth, spread, capacity)?;
+    let newest = paths.last().cloned().unwrap_or_default();
+    // Two can only have it open if none writes.
+    let flat = OpenOptions { read_only: true, ..OpenOptions::new(&newest) }.open()?;
+    let naive = Arc::new(FileDisk::new(Arc::new(NaiveChain::open(format, &paths)?)));
+    let read = |disk| read_through(disk, capacity);
+    Ok([read(opened(flat, Some(newest.clone())))?, read(opened(naive, Some(newest)))?])
+}
+
+fn read_through(disk: OpenDisk, capacity: u64) -> Result<OpenDisk, BedError> {
+    fill::read_all(disk.disk.as_ref(), capacity)
+        .map_err(|source| BedError::Read { disk: disk.name(), source })?;
+    Ok(disk)
 }
 
 /// A differencing VHD of `capacity` bytes over a full fixed one. It holds every second piece.
@@ -104,10 +102,7 @@ pub(super) fn over_fixed(folder: &Path, capacity: u64) -> Result<OpenDisk, BedEr
     let image = vhd::open_alone(&child, Access::default())?;
     write(&*image, &data, (0..capacity / PIECE).step_by(2)).map_err(|source| failed(&child, source))?;
     drop(image);
-    let disk = opened(OpenOptions::new(&child).open()?, Some(child));
-    fill::read_all(disk.disk.as_ref(), capacity)
-        .map_err(|source| BedError::Read { disk: disk.name(), source })?;
-    Ok(disk)
+    read_through(opened(OpenOptions::new(&child).open()?, Some(child)), capacity)
 }
 
 /// Write the same data to each of these pieces of a disk, and flush.

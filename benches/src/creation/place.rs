@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use facts::units::format_size;
 
+use super::missing::Missing;
 use crate::bed::{BedError, LoopDevice, sized};
 use crate::system_tool::SystemTool;
 
@@ -19,8 +20,6 @@ const OPTIONS: [&[&str]; 3] = [
     &["-q", "-f", "-K"],
 ];
 
-/// Begins the reason of a row that was left out, not failed.
-pub(super) const SKIP: &str = "SKIP";
 /// How long space of deleted files is waited for.
 const FREED_WITHIN: Duration = Duration::from_secs(3);
 
@@ -74,13 +73,14 @@ impl Place {
     }
 
     /// Its folder, if so many bytes are free.
-    pub(super) fn can_hold(&self, needed: u64) -> Result<&Path, String> {
+    pub(super) fn can_hold(&self, needed: u64) -> Result<&Path, Missing> {
         let path = match &self.root {
             Ok(Root::Mounted(mounted)) => mounted.point.path(),
             Ok(Root::Folder(folder)) => folder.path(),
-            Err(reason) => return Err(format!("{SKIP}: no file system: {reason}")),
+            Err(reason) => return Err(Missing::FileSystem(reason.clone())),
         };
-        let stat = || rustix::fs::statvfs(path).map_err(|error| format!("{}: {error}", path.display()));
+        let failed = |error| Missing::Failed(format!("{}: {error}", path.display()));
+        let stat = || rustix::fs::statvfs(path).map_err(failed);
         let begin = Instant::now();
         loop {
             let stat = stat()?;
@@ -91,7 +91,7 @@ impl Place {
             }
             // XFS frees the space of deleted files in the background.
             if needed > bytes(stat.f_blocks) || begin.elapsed() > FREED_WITHIN {
-                return Err(format!("{SKIP}: needs {}, {} are free", rough(needed), rough(free)));
+                return Err(Missing::Space(format!("needs {}, {} are free", rough(needed), rough(free))));
             }
             thread::sleep(Duration::from_millis(20));
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use paradisk_disk_formats::image::{Content, Control, convert, default_workers};
 use paradisk_disk_formats::{Image, OpenOptions, Siblings, vhd, vhdx};
 
+use super::missing::Missing;
 use crate::result::Timing;
 use crate::stat::Stat;
 
@@ -36,17 +37,17 @@ pub(super) enum Work {
 impl Work {
     /// For progress and notes.
     pub(super) fn name(&self) -> String {
-        self.timing("", None, Vec::new(), None).label()
+        self.timing("", Ok(Vec::new())).label()
     }
 
-    /// The row.
-    pub(super) fn timing(
-        &self,
-        file_system: &str,
-        seconds: Option<Stat>,
-        values: Vec<f64>,
-        skipped: Option<String>,
-    ) -> Timing {
+    /// The row with the seconds of its runs, or why there are none.
+    pub(super) fn timing(&self, file_system: &str, times: Result<Vec<f64>, Missing>) -> Timing {
+        let (values, missing) =
+            times.map_or_else(|missing| (Vec::new(), Some(missing)), |values| (values, None));
+        let (skipped, failed) = match missing {
+            Some(missing) if missing.is_skip() => (Some(missing.to_string()), None),
+            other => (None, other.map(|missing| missing.to_string())),
+        };
         let (operation, format, subformat, size, data) = match *self {
             Self::Fixed { format, size } => ("create", format, Some("fixed"), size, 0),
             Self::Dynamic { format, size } => ("create", format, Some("dynamic"), size, 0),
@@ -63,9 +64,10 @@ impl Work {
             size,
             data,
             file_system: file_system.to_owned(),
-            seconds,
+            seconds: Stat::of(values.iter().copied()),
             values,
             skipped,
+            failed,
         }
     }
 

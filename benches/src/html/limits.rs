@@ -28,7 +28,7 @@ pub(super) fn of(document: &Document) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if engine("kvm") && host.kvm == Kvm::Nested {
+    if engine("kvm") && host.kvm == Kvm::Nested && host.cycles_source != CyclesSource::Instructions {
         limits.push(
             "KVM is nested: an exit costs many times what it costs on hardware. Adapters that exit often look too expensive; compare disks, \
              not adapters."

@@ -7,7 +7,7 @@ use super::space::Budget;
 use crate::confidence::Verdict;
 use crate::result::{DEVICE_AND_KERNEL, Document, Ratio};
 use crate::stat::Stat;
-use crate::suite::{Claim, Standing};
+use crate::suite::{Claim, Observation, Standing};
 use crate::svg::{Chart, Key, Panel, Style, escape};
 
 /// Cards of a document without claims at the most.
@@ -28,55 +28,140 @@ const fn words(standing: Standing) -> (&'static str, &'static str, &'static str)
 
 pub(super) fn render(sections: &[Section<'_>], budget: &mut Budget) -> String {
     let mut html = "<section aria-labelledby=\"overview\">\n<h2 id=\"overview\">Overview</h2>\n".to_owned();
-    let claims: Vec<&Claim> = sections.iter().flat_map(|section| &section.claims).collect();
-    if !claims.is_empty() {
-        let count = |standing| claims.iter().filter(|claim| claim.standing == standing).count();
-        let counts = STANDINGS.map(|standing| {
-            let (class, mark, _) = words(standing);
-            let text = match standing {
-                Standing::Holds => "hold",
-                Standing::DoesNotHold => "do not hold",
-                Standing::NotDecided => "are not decided here",
-            };
-            format!("<li class=\"{class}\"><b>{mark} {}</b> {text}</li>", count(standing))
-        });
-        let _ = writeln!(
-            html,
-            "<p>Published claims, and whether they hold here:</p>\n<ul class=\"counts\">{}</ul>",
-            counts.concat()
-        );
+    let (published, own): (Vec<_>, Vec<_>) =
+        judged(sections).into_iter().partition(|judged| judged.lead.1.source.is_some());
+    let mut cards = 0;
+    for (heading, claims) in
+        [("Published claims, and whether they hold here:", published), ("Claims of this project:", own)]
+    {
+        if !claims.is_empty() {
+            let _ = writeln!(html, "<p>{heading}</p>\n<ul class=\"counts\">{}</ul>", counts(&claims));
+            cards += claims.len();
+            html += &row(claims.iter().map(card), budget);
+        }
     }
-    let claims = sections.iter().flat_map(|section| section.claims.iter().map(|claim| card(section, claim)));
-    html += &format!("<div class=\"cards\">\n{}</div>\n", budget.take(claims));
-    let compared = sections.iter().filter(|section| section.claims.is_empty());
-    let compared: Vec<String> = compared.flat_map(comparisons).collect();
+    let compared: Vec<String> = sections.iter().flat_map(without_claim).collect();
     if !compared.is_empty() {
-        let cards = budget.take(compared);
-        let _ = writeln!(
-            html,
-            "<p>Comparisons without a published figure:</p>\n<div class=\"cards\">\n{cards}</div>"
-        );
+        cards += compared.len();
+        html += "<p>Without a published figure:</p>\n";
+        html += &row(compared, budget);
     }
     let rows = |document: &Document| !document.results.is_empty() || !document.timings.is_empty();
     if !sections.iter().any(|section| rows(section.document)) {
         html += "<p>No row has been measured.</p>\n";
+    } else if cards == 0 {
+        html += "<p>No comparison yet: a ratio needs two runs of each of its rows. The rows that have been measured are below.</p>\n";
     }
     html + "</section>\n"
 }
 
-fn card(section: &Section<'_>, claim: &Claim) -> String {
+/// Cards of what no claim is about.
+fn without_claim(section: &Section<'_>) -> Vec<String> {
+    if section.observations.is_empty() && section.claims.is_empty() {
+        return comparisons(section);
+    }
+    section.observations.iter().map(|each| observation(section, each)).collect()
+}
+
+/// A claim, with all that was measured of it.
+struct Judged<'a> {
+    /// What decides it: what is against it, else what is for it.
+    lead: (&'a Section<'a>, &'a Claim),
+    others: Vec<(&'a Section<'a>, &'a Claim)>,
+}
+
+/// The claims by their statement, in the order of the sections.
+fn judged<'a>(sections: &'a [Section<'a>]) -> Vec<Judged<'a>> {
+    let mut all: Vec<Judged<'a>> = Vec::new();
+    let weight = |claim: &Claim| match claim.standing {
+        Standing::DoesNotHold => 2,
+        Standing::Holds => 1,
+        Standing::NotDecided => 0,
+    };
+    for (section, claim) in
+        sections.iter().flat_map(|section| section.claims.iter().map(move |claim| (section, claim)))
+    {
+        let next = (section, claim);
+        match all.iter_mut().find(|judged| judged.lead.1.statement == claim.statement) {
+            Some(judged) if weight(claim) > weight(judged.lead.1) => {
+                judged.others.push(std::mem::replace(&mut judged.lead, next));
+            }
+            Some(judged) => judged.others.push(next),
+            None => all.push(Judged { lead: next, others: Vec::new() }),
+        }
+    }
+    all
+}
+
+/// How many claims hold, do not hold, and are not decided.
+fn counts(claims: &[Judged<'_>]) -> String {
+    let counts = STANDINGS.map(|standing| {
+        let count = claims.iter().filter(|judged| judged.lead.1.standing == standing).count();
+        let (class, mark, _) = words(standing);
+        let text = match (standing, count) {
+            (Standing::Holds, 1) => "holds",
+            (Standing::Holds, _) => "hold",
+            (Standing::DoesNotHold, 1) => "does not hold",
+            (Standing::DoesNotHold, _) => "do not hold",
+            (Standing::NotDecided, 1) => "is not decided here",
+            (Standing::NotDecided, _) => "are not decided here",
+        };
+        format!("<li class=\"{class}\"><b>{mark} {count}</b> {text}</li>")
+    });
+    counts.concat()
+}
+
+/// Cards beside each other.
+fn row(cards: impl IntoIterator<Item = String>, budget: &mut Budget) -> String {
+    format!("<div class=\"cards\">\n{}</div>\n", budget.take(cards))
+}
+
+fn card(judged: &Judged<'_>) -> String {
+    let (section, claim) = judged.lead;
     let (class, mark, text) = words(claim.standing);
-    let limit = claim.limit.map(|limit| format!("<p class=\"why\">{}</p>\n", escape(limit)));
+    let source = claim.source.map(|source| format!("<p class=\"from\">Source: {}</p>\n", escape(source)));
+    let others = judged.others.iter().map(|(section, claim)| {
+        let (class, mark, text) = words(claim.standing);
+        let limit = claim.limit.map(|limit| format!(" {}", escape(limit)));
+        format!(
+            "<div class=\"also {class}\"><p><b>{mark} {text}</b>: {}{}</p>\n{}</div>\n",
+            escape(&claim.measured),
+            limit.unwrap_or_default(),
+            origin(section, &claim.engine)
+        )
+    });
     format!(
-        "<article class=\"card {class}\"><p class=\"badge\">{mark} {text}</p>\n<h3>{}</h3>\n<p>{}</p>\n{}{}<p class=\"from\"><a href=\"#{}\">{}</a>, engine {}</p></article>\n",
+        "<article class=\"card {class}\"><p class=\"badge\">{mark} {text}</p>\n<h3>{}</h3>\n{}<p>{}</p>\n{}{}{}\n{}</article>\n",
         escape(&claim.statement),
+        source.unwrap_or_default(),
         escape(&claim.measured),
         claim.chart.small(),
-        limit.unwrap_or_default(),
-        section.id(),
-        escape(section.title()),
-        escape(&claim.engine)
+        why(claim.limit),
+        origin(section, &claim.engine),
+        others.collect::<String>()
     )
+}
+
+fn observation(section: &Section<'_>, observation: &Observation) -> String {
+    format!(
+        "<article class=\"card\"><h3>{}</h3>\n<p>{}</p>\n{}{}{}</article>\n",
+        escape(&observation.title),
+        escape(&observation.measured),
+        observation.chart.small(),
+        why(observation.limit),
+        origin(section, &observation.engine)
+    )
+}
+
+/// What the environment leaves open.
+fn why(limit: Option<&str>) -> String {
+    limit.map_or_else(String::new, |limit| format!("<p class=\"why\">{}</p>\n", escape(limit)))
+}
+
+/// The section that a card is of.
+fn origin(section: &Section<'_>, engine: &str) -> String {
+    let engine = if engine.is_empty() { String::new() } else { format!(", engine {}", escape(engine)) };
+    format!("<p class=\"from\"><a href=\"#{}\">{}</a>{engine}</p>", section.id(), escape(section.title()))
 }
 
 /// A card for each metric that the document's ratios compare.
@@ -92,13 +177,12 @@ fn comparisons(section: &Section<'_>) -> Vec<String> {
         let metric = words_of(metric, section.document.host.cycles_source.unit());
         let (against, chart) = summary(&metric, &ratios);
         format!(
-            "<article class=\"card\"><h3>{}{}</h3>\n<p>{}</p>\n{}<p class=\"from\"><a href=\"#{}\">{}</a></p></article>\n",
+            "<article class=\"card\"><h3>{}{}</h3>\n<p>{}</p>\n{}{}</article>\n",
             escape(&metric),
             escape(&against),
             escape(&verdicts(&ratios)),
             chart.small(),
-            section.id(),
-            escape(section.title())
+            origin(section, "")
         )
     };
     groups.into_iter().take(MOST_CARDS).map(card).collect()

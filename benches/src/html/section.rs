@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
+use facts::host::CyclesSource;
+
 use super::space::{Budget, clipped};
 use super::{limits, lines, tables};
 use crate::grid::Grid;
 use crate::result::Document;
-use crate::suite::{self, Claim, Report};
+use crate::suite::{self, Claim, Observation, Report};
 use crate::svg::{Chart, escape};
 use crate::table::{circumstances, legend};
 
@@ -19,6 +21,7 @@ pub(super) struct Section<'a> {
     name: String,
     pub(super) document: &'a Document,
     pub(super) claims: Vec<Claim>,
+    pub(super) observations: Vec<Observation>,
     findings: Vec<String>,
     charts: Vec<Chart>,
     grids: Vec<Grid>,
@@ -31,6 +34,10 @@ impl<'a> Section<'a> {
             Some(suite) => format!("Suite {}", clipped(suite)),
             None => "Measurement".to_owned(),
         };
+        let title = match document.host.cycles_source {
+            CyclesSource::Instructions => title + ", emulated hardware",
+            CyclesSource::Pmu | CyclesSource::CpuTimeXTsc => title,
+        };
         let report = match suite {
             Some(suite) => suite.report(document),
             None => Report {
@@ -39,9 +46,10 @@ impl<'a> Section<'a> {
             },
         };
         let claims = suite.map_or_else(Vec::new, |suite| suite.claims(document));
+        let observations = suite.map_or_else(Vec::new, |suite| suite.observations(document));
         let Report { grids, findings, charts } = report;
         let charts = charts.into_iter().map(|(_, chart)| chart).collect();
-        Self { number, title, name: clipped(name), document, claims, findings, charts, grids }
+        Self { number, title, name: clipped(name), document, claims, observations, findings, charts, grids }
     }
 
     /// Of the section's heading.

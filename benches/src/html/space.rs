@@ -6,6 +6,8 @@ const LONGEST_TEXT: usize = 200;
 /// Space that is left on the page.
 pub(super) struct Budget {
     pub(super) free: usize,
+    /// Bytes of the page at the most.
+    pub(super) most: usize,
 }
 
 impl Budget {
@@ -23,7 +25,8 @@ impl Budget {
         }
         if left_out > 0 {
             text += &format!(
-                "<p class=\"limit\">Left out: {left_out} part(s) with which the page would exceed 2 MB. The JSON document has all values.</p>\n"
+                "<p class=\"limit\">Left out: {left_out} part(s) with which the page would exceed {} KB. The JSON document has all values.</p>\n",
+                self.most / 1000
             );
         }
         text

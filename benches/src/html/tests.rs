@@ -106,6 +106,8 @@ fn a_page_of_any_results_is_under_two_megabytes() {
     let page = render(&[("a".into(), document.clone()), ("b".into(), depths())]);
     assert!(page.len() <= MOST, "{}", page.len());
     assert!(page.contains("Left out: ") && page.ends_with("</body></html>\n"));
+    let small = render_within(&[("a".into(), depths())], 25_000);
+    assert!(small.len() <= 25_000 && small.contains("would exceed 25 KB"), "{}", small.len());
     // What has space is there all the same.
     assert!(page.contains("id=\"section-2\"") && page.contains("<td>1.250</td>"));
 }
@@ -138,6 +140,58 @@ fn a_live_page_is_loaded_again_and_a_report_is_not() {
     assert!(!report.contains("refresh\"") && !report.contains("connect-src"));
     let empty = Document { results: vec![], ratios: vec![], ..sample() };
     assert!(render_live("bench", empty, "").contains("No row has been measured."));
+}
+
+/// In the first round there are rows, and no ratios.
+#[test]
+fn rows_without_ratios_leave_no_empty_overview() {
+    let first =
+        |suite: Option<&str>| Document { ratios: vec![], suite: suite.map(str::to_owned), ..sample() };
+    for suite in [None, Some("pvscsi-vs-lsi"), Some("coalescing"), Some("chain"), Some("vhd-workloads")] {
+        let page = render_live("bench", first(suite), "1 of 10 runs");
+        let overview = page.split("id=\"overview\"").nth(1).unwrap().split("</section>").next().unwrap();
+        assert!(overview.contains("No comparison yet: "), "{suite:?}: {overview}");
+        assert!(!overview.contains("<div"), "{suite:?}: {overview}");
+    }
+    let compared = render_live("bench", sample(), "20 of 20 runs");
+    assert!(
+        !compared.contains("No comparison yet") && compared.contains("<p>Without a published figure:</p>")
+    );
+}
+
+#[test]
+fn published_claims_are_counted_apart_from_those_of_the_project_and_have_a_source() {
+    let ratio =
+        |metric: &str| crate::result::Ratio { metric: metric.to_owned(), ..sample().ratios[0].clone() };
+    let mut document = Document { suite: Some("chain".into()), ..sample() };
+    document.results.truncate(1);
+    document.results = vec![document.results[0].clone(); 5];
+    let labels: Vec<String> = (0..5)
+        .map(|number| {
+            document.results[number].disk.path = Some(format!("/{number}"));
+            (document.results[number].queue_depth, document.results[number].adapter) = (32, "native".into());
+            document.results[number].label()
+        })
+        .collect();
+    document.ratios = vec![crate::result::Ratio {
+        baseline: labels[0].clone(),
+        candidate: labels[4].clone(),
+        ..ratio("cycles_per_io.total")
+    }];
+    let page = render(&[("chain".into(), document)]);
+    assert!(page.contains("<p>Claims of this project:</p>") && !page.contains("Published claims"), "{page}");
+    assert!(page.contains("<b>\u{2717} 1</b> does not hold") && !page.contains("Source: "));
+}
+
+#[test]
+fn sections_of_counted_instructions_say_so() {
+    let mut document = Document { suite: Some("adapters".into()), ..sample() };
+    assert!(!render(&[("d".into(), document.clone())]).contains("emulated hardware"));
+    document.host.cycles_source = facts::host::CyclesSource::Instructions;
+    assert!(
+        render(&[("d".into(), document)])
+            .contains("<h2 id=\"section-1\">Suite adapters, emulated hardware</h2>")
+    );
 }
 
 /// Browsers run no script with another hash.

@@ -16,6 +16,7 @@ use paradisk_disk_formats::{
 use super::*;
 use crate::axes::Access;
 use crate::compare::Metric;
+use crate::journal::Identity;
 use crate::progress::Silent;
 
 /// A disk that no test does I/O on.
@@ -154,6 +155,7 @@ fn plan(runs: u32, disks: usize) -> Plan {
         span: None,
         duration: Duration::from_millis(10),
         lead_in: Duration::ZERO,
+        native_lead_in: Duration::ZERO,
         settle: false,
         runs,
         comparisons: vec![Comparison::AGAINST_NATIVE],
@@ -180,7 +182,7 @@ fn scripted(native: &[u64]) -> Scripted {
 fn rounds_visit_every_row_once_with_the_same_offsets() {
     let mut rigs = scripted(&[100; 4]);
     let subjects = [subject("raw", 10_000_000), subject("ram", 1 << 20)];
-    let outcome = run(&plan(3, 2), &subjects, &mut rigs, host(), &mut Silent);
+    let outcome = run(&plan(3, 2), &subjects, &mut rigs, host(), &mut Silent, &mut Journal::none());
     assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
     let log = rigs.log.borrow();
     let pvscsi = Candidate::Adapter(Adapter::Pvscsi, Coalescing::Batch);
@@ -198,7 +200,8 @@ fn rounds_visit_every_row_once_with_the_same_offsets() {
 #[test]
 fn results_are_per_access_and_the_warm_up_does_not_count() {
     let mut rigs = scripted(&[9999, 100, 300, 200]);
-    let outcome = run(&plan(3, 1), &[subject("raw", 1 << 20)], &mut rigs, host(), &mut Silent);
+    let outcome =
+        run(&plan(3, 1), &[subject("raw", 1 << 20)], &mut rigs, host(), &mut Silent, &mut Journal::none());
     let [native, pvscsi] = &outcome.document.results[..] else { panic!("two rows") };
     assert_eq!((native.adapter.as_str(), native.coalescing.as_deref()), ("native", None));
     assert_eq!((pvscsi.engine.as_str(), pvscsi.coalescing.as_deref()), ("harness", Some("batch")));
@@ -221,13 +224,19 @@ fn results_are_per_access_and_the_warm_up_does_not_count() {
 fn a_lead_in_runs_before_each_counted_run_and_does_not_count() {
     let mut rigs = scripted(&[9999, 100, 300]);
     let lead_in = Duration::from_millis(3);
-    let plan = Plan { lead_in, ..plan(2, 1) };
-    let outcome = run(&plan, &[subject("raw", 1 << 20)], &mut rigs, host(), &mut Silent);
-    assert_eq!(outcome.document.results[0].runs, 2);
-    let lengths: Vec<u64> = rigs.log.borrow().iter().map(|visit| visit.2.ticks).collect();
-    let (lead_in, full) = (to_ticks(lead_in), to_ticks(plan.duration));
+    let plan = Plan { lead_in, native_lead_in: lead_in, ..plan(2, 1) };
+    let mut lengths = |plan: &Plan| -> Vec<u64> {
+        rigs.log.borrow_mut().clear();
+        let outcome =
+            run(plan, &[subject("raw", 1 << 20)], &mut rigs, host(), &mut Silent, &mut Journal::none());
+        assert_eq!(outcome.document.results[0].runs, 2);
+        rigs.log.borrow().iter().map(|visit| visit.2.ticks).collect()
+    };
+    let (before, full) = (to_ticks(lead_in), to_ticks(plan.duration));
     // A warm-up of both rows, then twice both with their lead-in.
-    assert_eq!(lengths, [full, full, lead_in, full, lead_in, full, lead_in, full, lead_in, full]);
+    assert_eq!(lengths(&plan), [full, full, before, full, before, full, before, full, before, full]);
+    let plan = Plan { native_lead_in: Duration::ZERO, ..plan };
+    assert_eq!(lengths(&plan), [full, full, full, before, full, full, before, full]);
 }
 
 #[test]
@@ -244,7 +253,8 @@ fn policies_are_compared_pair_by_pair_by_every_metric_asked_for() {
         }),
         metrics: &[Metric::Cycles, Metric::LatencyP50],
     }];
-    let outcome = run(&plan, &[subject("raw", 1 << 20)], &mut rigs, host(), &mut Silent);
+    let outcome =
+        run(&plan, &[subject("raw", 1 << 20)], &mut rigs, host(), &mut Silent, &mut Journal::none());
     let [cycles, latency] = &outcome.document.ratios[..] else { panic!("{:?}", outcome.document.ratios) };
     assert_eq!(
         (cycles.name.as_str(), cycles.metric.as_str()),
@@ -266,7 +276,7 @@ fn disks_are_compared_with_another_disk_within_the_span() {
         metrics: &[Metric::Cycles, Metric::Iops],
     }];
     let subjects = [subject("raw", 1 << 20), subject("vhd", 10 << 20)];
-    let outcome = run(&plan, &subjects, &mut rigs, host(), &mut Silent);
+    let outcome = run(&plan, &subjects, &mut rigs, host(), &mut Silent, &mut Journal::none());
     assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
     let [raw, vhd] = &outcome.document.results[..] else { panic!("two rows") };
     let [cycles, iops] = &outcome.document.ratios[..] else { panic!("{:?}", outcome.document.ratios) };
@@ -279,8 +289,49 @@ fn disks_are_compared_with_another_disk_within_the_span() {
 }
 
 #[test]
+fn an_interrupted_measurement_runs_what_is_missing_and_ends_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r.json.partial");
+    let subjects = [subject("raw", 1 << 20), subject("vhd", 1 << 20)];
+    let plan = plan(3, 2);
+    let identity = || plan.identify(Identity::of(&host()), &subjects);
+    let measure = |journal: &mut Journal| {
+        let mut rigs = scripted(&[9999, 100, 300, 200]);
+        let outcome = run(&plan, &subjects, &mut rigs, host(), &mut Silent, journal);
+        let log = rigs.log.borrow();
+        (outcome.document, log.iter().map(|visit| (visit.1, visit.2.seed)).collect::<Vec<_>>())
+    };
+    let (whole, all) = measure(&mut Journal::begin(&path, identity()).unwrap());
+    // A warm-up and three rounds of four rows.
+    assert_eq!(all.len(), 4 * 4);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let kept = |runs: usize| text.lines().take(1 + runs).map(|line| format!("{line}\n")).collect::<String>();
+    // All of the first round and half of the second.
+    std::fs::write(&path, kept(6)).unwrap();
+    let (resumed, some) = measure(&mut Journal::resume(&path, &identity()).unwrap());
+    assert_eq!(resumed, whole);
+    assert_eq!(some.len(), 4 + 2 + 4, "a warm-up, half a round and a round");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    // All rows but one are complete.
+    std::fs::write(&path, kept(11)).unwrap();
+    let (resumed, some) = measure(&mut Journal::resume(&path, &identity()).unwrap());
+    assert_eq!((resumed, some), (whole, vec![("vhd", 1), ("vhd", 4)]));
+    let plan = Plan { runs: 4, ..plan.clone() };
+    let other = plan.identify(Identity::of(&host()), &subjects);
+    let refusal = Journal::resume(&path, &other).unwrap_err().to_string();
+    assert!(refusal.ends_with("runs was 3, and is 4 here"), "{refusal}");
+}
+
+#[test]
 fn one_run_makes_no_ratio() {
-    let outcome = run(&plan(1, 1), &[subject("raw", 1 << 20)], &mut scripted(&[1, 1]), host(), &mut Silent);
+    let outcome = run(
+        &plan(1, 1),
+        &[subject("raw", 1 << 20)],
+        &mut scripted(&[1, 1]),
+        host(),
+        &mut Silent,
+        &mut Journal::none(),
+    );
     assert!(outcome.document.ratios.is_empty() && !outcome.failed);
     assert_eq!(outcome.document.results.len(), 2);
     assert_eq!(outcome.notes, ["no ratios: a ratio needs at least 2 runs (--runs 1)"]);
@@ -291,7 +342,7 @@ fn failed_accesses_are_counted_and_fail_the_whole() {
     let mut rigs = scripted(&[1, 1, 1]);
     rigs.failing = Some("raw");
     let subjects = [subject("raw", 1 << 20), subject("ram", 1 << 20)];
-    let outcome = run(&plan(2, 2), &subjects, &mut rigs, host(), &mut Silent);
+    let outcome = run(&plan(2, 2), &subjects, &mut rigs, host(), &mut Silent, &mut Journal::none());
     assert!(outcome.failed);
     let errors: Vec<_> = outcome.document.results.iter().map(|result| result.errors).collect();
     assert_eq!(errors, [2, 2, 0, 0]);
@@ -308,7 +359,7 @@ fn a_row_that_cannot_run_is_named_and_the_others_run() {
     let mut rigs = scripted(&[1, 1, 1]);
     rigs.refused = Some("ram");
     let subjects = [subject("raw", 1 << 20), subject("ram", 1 << 20)];
-    let outcome = run(&plan(2, 2), &subjects, &mut rigs, host(), &mut Silent);
+    let outcome = run(&plan(2, 2), &subjects, &mut rigs, host(), &mut Silent, &mut Journal::none());
     assert!(outcome.failed);
     assert_eq!(outcome.document.results.len(), 3);
     assert_eq!(outcome.document.ratios.len(), 1);
@@ -325,7 +376,8 @@ fn loads_that_do_not_fit_the_disk_are_refused() {
             plan.matrix.block_sizes = vec![768];
         }
         let mut rigs = scripted(&[1, 1, 1]);
-        let outcome = run(&plan, &[subject("raw", capacity)], &mut rigs, host(), &mut Silent);
+        let outcome =
+            run(&plan, &[subject("raw", capacity)], &mut rigs, host(), &mut Silent, &mut Journal::none());
         assert!(outcome.failed && outcome.document.results.is_empty());
         assert!(outcome.notes[0].contains(expected), "{:?}", outcome.notes);
         assert!(rigs.log.borrow().is_empty());

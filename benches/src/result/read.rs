@@ -70,6 +70,7 @@ impl Timing {
             .into_iter()
             .chain(&mut self.subformat)
             .chain(&mut self.skipped)
+            .chain(&mut self.failed)
     }
 }
 

@@ -27,9 +27,12 @@ pub struct Timing {
     /// Seconds of each run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<f64>,
-    /// Why it did not run (`SKIP: ...`), or failed.
+    /// Why it did not run: the host lacks what it needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
 }
 
 impl Timing {

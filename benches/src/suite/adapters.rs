@@ -25,7 +25,7 @@ pub(super) const RUNS: u32 = 5;
 /// Bytes of the disk, which completes at once and moves no data.
 const CAPACITY: u64 = 128 << 20;
 const BLOCK_SIZE: u32 = 4096;
-const DEPTHS: [u32; 3] = [1, 8, 32];
+pub(super) const DEPTHS: [u32; 3] = [1, 8, 32];
 /// A part of the cycles.
 type Part = fn(&Cycles) -> Stat;
 /// Where cycles are spent.
@@ -35,6 +35,9 @@ const PARTS: [(&str, Part); 4] = [
     ("device", |cycles| cycles.device),
     ("host kernel", |cycles| cycles.kernel),
 ];
+
+/// All of it: where instructions are counted, the split is not exact enough to show (KVM's are the guest's).
+const WHOLE: [(&str, Part); 1] = [("all of the process", |cycles| cycles.total)];
 
 /// Each adapter over PVSCSI.
 pub(super) const COMPARISONS: [Comparison; 1] = [Comparison {
@@ -46,7 +49,7 @@ pub(super) const COMPARISONS: [Comparison; 1] = [Comparison {
 }];
 
 /// The adapters. That of a machine with posted writes is no other adapter, and the guest's driver has IDE in native mode alone.
-fn adapters() -> impl Iterator<Item = Adapter> {
+pub(super) fn adapters() -> impl Iterator<Item = Adapter> {
     Adapter::ALL.iter().copied().filter(|adapter| !matches!(adapter, Adapter::LsiPosted | Adapter::IdeNative))
 }
 
@@ -106,7 +109,9 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
         cells.push(cell(result.map(|result| result.iops.median), grouped));
         cells.push(cell(result.map(|result| result.latency_us.p50), micros));
         cells.push(cycles(|cycles| cycles.total));
-        cells.extend(PARTS.map(|(_, part)| cycles(part)));
+        if view.has_parts() {
+            cells.extend(PARTS.map(|(_, part)| cycles(part)));
+        }
         cells.push(ratio_cell(ratio(Metric::Cycles)));
         let each = |value: fn(&RunResult) -> f64| cell(result.map(value), |value| format!("{value:.3}"));
         cells.push(each(|result| result.exits_per_io));
@@ -114,28 +119,32 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
         cells
     };
     let [counted, per_io, _] = view.counted();
+    let mut heads = vec![
+        left(["adapter", ""]),
+        right(["depth", ""]),
+        right(["IOPS", ""]),
+        right(["p50", "us"]),
+        right([counted, "/IO"]),
+    ];
+    if view.has_parts() {
+        heads.extend(["guest", "exits", "device", "kernel"].map(|part| right([part, "/IO"])));
+    }
+    heads.extend([right([per_io, "/ pvscsi"]), right(["exits", "/IO"]), right(["interrupts", "/IO"])]);
     Grid {
         title: format!("Adapters, engine {}: 4 KiB random read over {}", view.engine, disk.name()),
-        heads: vec![
-            left(["adapter", ""]),
-            right(["depth", ""]),
-            right(["IOPS", ""]),
-            right(["p50", "us"]),
-            right([counted, "/IO"]),
-            right(["guest", "/IO"]),
-            right(["exits", "/IO"]),
-            right(["device", "/IO"]),
-            right(["kernel", "/IO"]),
-            right([per_io, "/ pvscsi"]),
-            right(["exits", "/IO"]),
-            right(["interrupts", "/IO"]),
-        ],
+        heads,
         rows: DEPTHS.iter().flat_map(|depth| adapters().map(move |adapter| row(adapter, *depth))).collect(),
     }
 }
 
-/// The parts of each adapter's cycles, with a panel for each depth.
-fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
+/// All cycles of an access.
+pub(super) fn total(view: View<'_>, disk: &DiskFacts, adapter: Adapter, queue_depth: u32) -> Option<f64> {
+    find(view, disk, adapter, queue_depth).map(|result| result.cycles_per_io.total.median)
+}
+
+/// The parts of each adapter's cycles, or their total where parts mean nothing, with a panel for each depth.
+pub(super) fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
+    let parts: &[(&str, Part)] = if view.has_parts() { &PARTS } else { &WHOLE };
     let line = |depth, part: Part| {
         adapters()
             .map(|adapter| find(view, disk, adapter, depth).map(|result| part(&result.cycles_per_io)))
@@ -147,7 +156,7 @@ fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
         x_title: "adapter",
         y_title: counted,
         categories: adapters().map(|adapter| adapter.to_string()).collect(),
-        keys: PARTS
+        keys: parts
             .iter()
             .enumerate()
             .map(|(colour, (label, _))| Key { label: (*label).to_owned(), colour, style: Style::Points })
@@ -156,7 +165,7 @@ fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
             .iter()
             .map(|&depth| Panel {
                 title: format!("{depth} in flight"),
-                lines: PARTS.iter().map(|(_, part)| line(depth, *part)).collect(),
+                lines: parts.iter().map(|(_, part)| line(depth, *part)).collect(),
             })
             .collect(),
         ..Chart::default()

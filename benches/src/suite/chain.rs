@@ -1,47 +1,54 @@
-//! Chains of differencing disks: cost over their length.
+//! Chains of differencing disks: cost over their length, and what a naive walk of the images costs in place of the flat map.
+
+pub(super) mod dimensions;
+mod naive;
+
+use std::time::Duration;
 
 use facts::disk::DiskFacts;
 use facts::names::{Adapter, Coalescing};
 
+use self::dimensions::{
+    BLOCK_SIZE, DEPTHS, FORMATS, QUEUE_DEPTH, SUBJECTS, WORKING_SET, categories, find, is_naive,
+};
 use super::report::Report;
-use super::view::{View, Wanted, cell, ratio_cell};
+use super::view::{View, cell, ratio_cell};
 use crate::axes::Access;
 use crate::bed::{Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
-use crate::matrix::Matrix;
-use crate::result::{Document, Ratio, RunResult};
-use crate::svg::{Chart, Key, Panel, Style};
+use crate::matrix::{Candidate, Combination, Matrix};
+use crate::result::{Document, Ratio};
+use crate::svg::{Chart, Key, Panel};
 use crate::table::{grouped, micros};
 
 /// Runs of each combination.
 pub(super) const RUNS: u32 = 5;
 
-/// Images of each chain.
-const DEPTHS: [usize; 5] = [1, 8, 64, 256, 1024];
-const LONGEST: usize = DEPTHS[DEPTHS.len() - 1];
-/// Bytes of each disk.
-const WORKING_SET: u64 = 64 << 20;
-const BLOCK_SIZE: u32 = 4096;
-const QUEUE_DEPTH: u32 = 32;
-/// The formats with chains.
-const FORMATS: [(&str, Style); 2] = [("vhd", Style::Solid), ("vhdx", Style::Dashed)];
-/// With no adapter, and with one.
-const SUBJECTS: [&str; 2] = ["native", Adapter::Pvscsi.as_str()];
+/// Time to make the chains, most of it for the longest.
+pub(super) const PREPARATION: Duration = Duration::from_secs(40);
 
-/// The chains of each format, and one more: the longest with its data spread.
-pub(super) const DISKS: usize = FORMATS.len() * (DEPTHS.len() + 1);
+/// The chains of a format, and one more: the longest with its data spread.
+const PER_FORMAT: usize = DEPTHS.len() + 1;
+/// Chains that the product reads.
+const FLAT: usize = FORMATS.len() * PER_FORMAT;
+/// Behind them the same chains, read by a naive walk.
+pub(super) const DISKS: usize = 2 * FLAT;
 
-/// Each chain over the single image of its format.
+const METRICS: &[Metric] = &[Metric::Iops, Metric::Cycles, Metric::LatencyP50];
+
+/// Each chain over the single image of its format, and the naive walk over the flat map.
 pub(super) fn comparisons(disks: usize) -> Vec<Comparison> {
-    // One more: the longest, with its data spread.
-    let per_format = DEPTHS.len() + 1;
-    let single = |disk: usize| disk / per_format * per_format;
-    let baselines = (0..disks).map(|disk| (disk != single(disk)).then_some(single(disk))).collect();
-    vec![Comparison {
-        baseline: Baseline::Disk(baselines),
-        metrics: &[Metric::Iops, Metric::Cycles, Metric::LatencyP50],
-    }]
+    let single = |disk: usize| disk / PER_FORMAT * PER_FORMAT;
+    let lengths = |disk: usize| (disk < FLAT && disk != single(disk)).then(|| single(disk));
+    let naive = |disk: usize| disk.checked_sub(FLAT);
+    let against = |disks| Comparison { baseline: Baseline::Disk(disks), metrics: METRICS };
+    vec![against((0..disks).map(lengths).collect()), against((0..disks).map(naive).collect())]
+}
+
+/// Naive walks have no adapter: an adapter adds the same to both.
+fn wanted(row: &Combination) -> bool {
+    row.load.disk < FLAT || row.candidate == Candidate::Native
 }
 
 pub(super) fn bed() -> Result<Bed, BedError> {
@@ -61,7 +68,7 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         queue_depths: vec![QUEUE_DEPTH],
         workers: vec![1],
         coalescing: vec![Coalescing::OioIops],
-        wanted: Matrix::every,
+        wanted,
     }
 }
 
@@ -70,24 +77,23 @@ pub(super) fn report(document: &Document) -> Report {
     for view in View::of(document) {
         report.grids.push(grid(view));
         report.charts.extend(charts(view));
+        report.findings.extend(naive::report(view, &mut report.grids, &mut report.charts));
     }
     report
 }
 
-fn find<'a>(view: View<'a>, disk: &DiskFacts, adapter: &str) -> Option<&'a RunResult> {
-    view.find(&Wanted {
-        adapter,
-        disk,
-        rw: None,
-        block_size: BLOCK_SIZE,
-        queue_depth: QUEUE_DEPTH,
-        workers: 1,
-        coalescing: None,
-    })
+/// The chains that the product reads.
+fn flat<'a>(view: View<'a>) -> Vec<&'a DiskFacts> {
+    view.disks().into_iter().filter(|disk| !is_naive(disk)).collect()
 }
 
 /// A row over that of the first disk.
-fn ratio<'a>(view: View<'a>, disk: &DiskFacts, adapter: &str, metric: Metric) -> Option<&'a Ratio> {
+pub(super) fn ratio<'a>(
+    view: View<'a>,
+    disk: &DiskFacts,
+    adapter: &str,
+    metric: Metric,
+) -> Option<&'a Ratio> {
     let single = view.disks().into_iter().find(|other| other.format == disk.format);
     let single = single.and_then(|first| find(view, first, adapter));
     view.ratio(single, find(view, disk, adapter), metric)
@@ -109,9 +115,8 @@ fn grid(view: View<'_>) -> Grid {
             ratio_cell(ratio(view, disk, adapter, Metric::Cycles)),
         ])
     };
-    let rows = SUBJECTS
-        .iter()
-        .flat_map(|adapter| view.disks().into_iter().filter_map(move |disk| row(disk, adapter)));
+    let rows =
+        SUBJECTS.iter().flat_map(|adapter| flat(view).into_iter().filter_map(move |disk| row(disk, adapter)));
     Grid {
         title: format!(
             "Chains, engine {}: 4 KiB random read of 64M cached, {QUEUE_DEPTH} outstanding",
@@ -137,7 +142,7 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
         title: format!("{title} ({}, 4 KiB random read)", view.engine),
         x_title: "images in the chain",
         y_title: "chain / single image",
-        categories: DEPTHS.iter().map(usize::to_string).chain([format!("{LONGEST} spread")]).collect(),
+        categories: categories(),
         shared: true,
         reference: Some(1.0),
         keys: SUBJECTS
@@ -153,7 +158,7 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
                 .iter()
                 .flat_map(|adapter| {
                     FORMATS.map(|(format, _)| {
-                        let disks = view.disks().into_iter().filter(|disk| disk.format == format);
+                        let disks = flat(view).into_iter().filter(|disk| disk.format == format);
                         disks.map(|disk| ratio(view, disk, adapter, metric).map(Ratio::stat)).collect()
                     })
                 })

@@ -1,9 +1,9 @@
-//! Published claims, and whether they hold here.
+//! Claims, and whether they hold here.
 
 use facts::host::{CyclesSource, Kvm};
 
 use super::view::View;
-use crate::confidence::Verdict;
+use crate::confidence::{Confidence, Verdict};
 use crate::result::Ratio;
 use crate::svg::Chart;
 
@@ -16,17 +16,33 @@ pub(crate) enum Standing {
     NotDecided,
 }
 
-/// A published claim beside what was measured on one engine.
+/// A claim beside what was measured on one engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     /// The claim, as one sentence.
     pub(crate) statement: String,
+    /// Who published it. `None`: a claim of this project.
+    pub(crate) source: Option<&'static str>,
     pub(crate) standing: Standing,
-    /// The engine.
+    /// The engine; empty where no load was driven.
     pub(crate) engine: String,
     /// The figures of this document, as one sentence.
     pub(crate) measured: String,
     /// Why this environment cannot decide the claim.
+    pub(crate) limit: Option<&'static str>,
+    /// One panel.
+    pub(crate) chart: Chart,
+}
+
+/// A measurement that no claim is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Observation {
+    pub(crate) title: String,
+    /// The figures, as one sentence.
+    pub(crate) measured: String,
+    /// The engine.
+    pub(crate) engine: String,
+    /// What this environment leaves open.
     pub(crate) limit: Option<&'static str>,
     /// One panel.
     pub(crate) chart: Chart,
@@ -56,6 +72,24 @@ pub(super) fn is(ratio: &Ratio, wanted: Verdict) -> Option<bool> {
     match ratio.confidence?.verdict {
         Verdict::NotDecided => None,
         verdict => Some(verdict == wanted),
+    }
+}
+
+/// Whether a ratio is at most `most`, by its 95% interval. `None`: the interval does not decide.
+pub(super) fn at_most(confidence: Confidence, most: f64) -> Option<bool> {
+    match (confidence.low, confidence.high) {
+        (_, high) if high <= most => Some(true),
+        (low, _) if low > most => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether it is at least `least`.
+pub(super) fn at_least(confidence: Confidence, least: f64) -> Option<bool> {
+    match (confidence.low, confidence.high) {
+        (low, _) if low >= least => Some(true),
+        (_, high) if high < least => Some(false),
+        _ => None,
     }
 }
 
@@ -93,6 +127,17 @@ mod tests {
         assert_eq!(of(&[Some(true), None]), Standing::NotDecided);
         assert_eq!(of(&[None, Some(false), Some(true)]), Standing::DoesNotHold);
         assert_eq!(of(&[]), Standing::NotDecided);
+        let at = |low, high| Confidence {
+            low,
+            high,
+            margin: 0.0,
+            verdict: Verdict::NotDecided,
+            runs_to_decide: None,
+        };
+        let most = [at(0.8, 1.0), at(0.9, 1.1), at(1.1, 1.2)].map(|interval| at_most(interval, 1.0));
+        assert_eq!(most, [Some(true), None, Some(false)]);
+        let least = [at(0.8, 0.9), at(0.9, 1.1), at(1.0, 1.2)].map(|interval| at_least(interval, 1.0));
+        assert_eq!(least, [Some(false), None, Some(true)]);
         assert_eq!(Standing::Holds.within(Some("no KVM")), Standing::NotDecided);
     }
 }

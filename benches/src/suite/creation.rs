@@ -15,7 +15,7 @@ use crate::svg::{Chart, Key, Panel, Scale, Style};
 
 /// Rounds.
 const RUNS: u32 = 3;
-const FILE_SYSTEMS: [&str; 4] = ["ext4", "xfs", "btrfs", "host"];
+pub(super) const FILE_SYSTEMS: [&str; 4] = ["ext4", "xfs", "btrfs", "host"];
 
 pub(super) fn plan(form: Form, runs: Option<u32>) -> Plan {
     match form {
@@ -59,15 +59,16 @@ pub(super) fn report(document: &Document) -> Report {
 }
 
 /// Seconds, or milliseconds where they are few.
-fn time(seconds: f64) -> String {
+pub(super) fn time(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
 
 fn cell(timing: Option<&Timing>) -> String {
-    match timing.map(|timing| timing.seconds) {
-        None => "-".to_owned(),
-        Some(None) => "skipped".to_owned(),
-        Some(Some(Stat { median, min, max })) => format!("{} ({}-{})", time(median), time(min), time(max)),
+    let Some(timing) = timing else { return "-".to_owned() };
+    match timing.seconds {
+        None if timing.failed.is_some() => "failed".to_owned(),
+        None => "skipped".to_owned(),
+        Some(Stat { median, min, max }) => format!("{} ({}-{})", time(median), time(min), time(max)),
     }
 }
 
@@ -190,7 +191,8 @@ mod tests {
             file_system: place.into(),
             seconds: seconds.map(Stat::at),
             values: seconds.into_iter().collect(),
-            skipped: seconds.is_none().then(|| "SKIP: needs".into()),
+            skipped: seconds.is_none().then(|| "needs".into()),
+            failed: None,
         }
     }
 

@@ -12,6 +12,6 @@ pub enum Form {
 }
 
 /// Length and number of runs of the quick form.
-pub(super) const QUICK_DURATION: Duration = Duration::from_millis(50);
+pub(super) const QUICK_DURATION: Duration = Duration::from_millis(25);
 /// See [`QUICK_DURATION`]: with two runs there are ratios.
 pub(super) const QUICK_RUNS: u32 = 2;

@@ -11,7 +11,7 @@ use crate::axes::Access;
 use crate::bed::{Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
-use crate::matrix::{Candidate, Load, Matrix};
+use crate::matrix::{Candidate, Combination, Matrix};
 use crate::result::{Document, Ratio, RunResult};
 use crate::svg::{Chart, Key, Panel, Style};
 use crate::table::{grouped, micros};
@@ -63,7 +63,7 @@ pub(super) fn bed() -> Result<Bed, BedError> {
 }
 
 /// Whether a load is one of the published.
-fn published(load: &Load) -> bool {
+fn published(Combination { load, .. }: &Combination) -> bool {
     let reads = matches!(load.access, Access::Read | Access::RandRead);
     LOADS.iter().any(|(access, block_size, _)| (*access, *block_size) == (load.access, load.block_size))
         && (reads || load.disk != DIFFERENCING)

@@ -1,20 +1,27 @@
 //! The study of VHD performance: raw disks and files, VHDs and VHDX files of each kind under sequential, random and application loads
-//! at depths 1 to 256, on the host, without a guest.
+//! at depths 1 to 256 on the host, and at some of these depths in a guest.
 //!
 //! A disk's peak is its best depth, by throughput. Peaks are compared round by round: the best depth of each round by itself.
 
-use facts::units::format_size;
+mod guests;
+pub(super) mod study;
 
+use std::time::Duration;
+
+use facts::names::{Adapter, Coalescing};
+
+use self::study::{
+    DEVICE, DISKS, Group, TARGETS, VHD_FIXED, VHDX_FIXED, best, grid, groups, is_of, short_name,
+};
 use super::form::Form;
 use super::published::{VHD_ORDER, VHD_SOURCE};
 use super::report::Report;
 use crate::bed::{Bed, BedError};
-use crate::compare::Metric;
-use crate::confidence;
-use crate::grid::{Grid, Head, left, right};
-use crate::matrix::Matrix;
-use crate::mix::{self, Mix};
-use crate::result::{Document, Ratio, RunResult};
+use crate::compare::{Comparison, Metric};
+use crate::confidence::{self, Confidence};
+use crate::matrix::{Candidate, Combination, Matrix};
+use crate::mix::Mix;
+use crate::result::{Document, NATIVE, Ratio, RunResult};
 use crate::stat::{Stat, ratios};
 use crate::svg::{Chart, Key, Panel, Style};
 use crate::table::{grouped, micros};
@@ -23,79 +30,40 @@ use crate::table::{grouped, micros};
 const WORKING_SET: u64 = 1 << 30;
 const QUICK_WORKING_SET: u64 = 64 << 20;
 const DEPTHS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-const QUICK_DEPTHS: [u32; 3] = [1, 8, 32];
-const SEQUENTIAL: [u32; 4] = [4 << 10, 64 << 10, 256 << 10, 1 << 20];
-const RANDOM: [u32; 4] = [4 << 10, 8 << 10, 32 << 10, 64 << 10];
+const QUICK_DEPTHS: [u32; 2] = [1, 32];
+/// Depths of the rows in a guest.
+const GUEST_DEPTHS: [u32; 2] = [1, 32];
+const QUICK_GUEST_DEPTHS: [u32; 1] = [32];
 /// [`Ratio::metric`] of peaks.
 const PEAK: &str = "peak iops";
 
-/// The targets, in the order of [`Bed::vhd_study`]: format, subformat, and their column.
-const TARGETS: [(&str, Option<&str>, [&str; 2]); 8] = [
-    ("passthrough", None, ["raw", "device"]),
-    ("raw", None, ["raw", "file"]),
-    ("vhd", Some("fixed"), ["VHD", "fixed"]),
-    ("vhd", Some("dynamic"), ["VHD", "dynamic"]),
-    ("vhd", Some("differencing"), ["VHD", "differencing"]),
-    ("vhdx", Some("fixed"), ["VHDX", "fixed"]),
-    ("vhdx", Some("dynamic"), ["VHDX", "dynamic"]),
-    ("vhdx", Some("differencing"), ["VHDX", "differencing"]),
-];
-const DEVICE: usize = 0;
-const VHD_FIXED: usize = 2;
-const VHDX_FIXED: usize = 5;
-
-/// Number of disks.
-pub(super) const DISKS: usize = TARGETS.len();
 /// Runs of each combination.
 pub(super) const RUNS: u32 = 3;
+/// Length of a run: shorter than other suites', because there are thousands.
+pub(super) const DURATION: Duration = Duration::from_millis(200);
+/// Time of filling and reading the disks.
+pub(super) const PREPARATION: Duration = Duration::from_secs(30);
+
+/// A guest with the host.
+pub(super) const COMPARISONS: [Comparison; 1] = [Comparison {
+    metrics: &[Metric::Iops, Metric::LatencyMean, Metric::Cycles],
+    ..Comparison::AGAINST_NATIVE
+}];
 
 /// The disk whose peak another's is compared with.
 const fn baseline(target: usize) -> usize {
     if target > VHDX_FIXED { VHDX_FIXED } else { VHD_FIXED }
 }
 
-/// A part of the loads.
-struct Group {
-    title: &'static str,
-    file: &'static str,
-    mixes: Vec<Mix>,
-    /// Whether throughput is told in MB/s.
-    bytes: bool,
-}
-
-fn groups() -> [Group; 3] {
-    let plain = |sizes: [u32; 4], random: u32, word: &str| {
-        [(100, "read"), (0, "write")]
-            .into_iter()
-            .flat_map(|(reads, access)| {
-                sizes.map(|size| {
-                    let name = format!("{word} {access} {}", format_size(size.into()));
-                    Mix::plain(name, size, reads, random)
-                })
-            })
-            .collect()
-    };
-    [
-        Group {
-            title: "Sequential",
-            file: "sequential",
-            mixes: plain(SEQUENTIAL, 0, "sequential"),
-            bytes: true,
-        },
-        Group { title: "Random", file: "random", mixes: plain(RANDOM, 100, "random"), bytes: false },
-        Group { title: "Applications", file: "applications", mixes: mix::all_shipped(), bytes: false },
-    ]
-}
-
 pub(super) fn bed(form: Form) -> Result<Bed, BedError> {
     Bed::vhd_study(if form == Form::Quick { QUICK_WORKING_SET } else { WORKING_SET })
 }
 
-pub(super) fn matrix(form: Form, disks: usize) -> Matrix {
+pub(super) fn matrix(form: Form, disks: usize, adapters: &[Adapter]) -> Matrix {
     let [sequential, random, applications] = groups().map(|group| group.mixes);
     Matrix {
         native: true,
-        adapters: Vec::new(),
+        adapters: adapters.to_vec(),
         disks,
         access: Vec::new(),
         read_percent: 50,
@@ -104,25 +72,28 @@ pub(super) fn matrix(form: Form, disks: usize) -> Matrix {
         block_sizes: Vec::new(),
         queue_depths: if form == Form::Quick { QUICK_DEPTHS.to_vec() } else { DEPTHS.to_vec() },
         workers: vec![1],
-        coalescing: Vec::new(),
-        wanted: Matrix::every,
+        coalescing: vec![Coalescing::OioIops],
+        wanted: if form == Form::Quick { wanted_quickly } else { wanted },
     }
 }
 
-/// The rows of a load over a target, one for each depth.
+fn wanted(row: &Combination) -> bool {
+    row.candidate == Candidate::Native || GUEST_DEPTHS.contains(&row.load.queue_depth)
+}
+
+fn wanted_quickly(row: &Combination) -> bool {
+    row.candidate == Candidate::Native || QUICK_GUEST_DEPTHS.contains(&row.load.queue_depth)
+}
+
+/// The rows of a load over a target on the host, one for each depth.
 fn rows<'a>(document: &'a Document, target: usize, mix: &str) -> Vec<&'a RunResult> {
-    let (format, subformat, _) = TARGETS[target];
-    let wanted = |result: &&RunResult| {
-        result.workload.as_deref() == Some(mix)
-            && result.disk.format == format
-            && result.disk.subformat.as_deref() == subformat
-    };
+    let wanted = |result: &&RunResult| result.adapter == NATIVE && is_of(result, target, mix);
     document.results.iter().filter(wanted).collect()
 }
 
-/// The row with the best median throughput.
+/// The best of [`rows`].
 fn peak<'a>(document: &'a Document, target: usize, mix: &str) -> Option<&'a RunResult> {
-    rows(document, target, mix).into_iter().max_by(|a, b| a.iops.median.total_cmp(&b.iops.median))
+    best(rows(document, target, mix))
 }
 
 /// The best throughput of each round.
@@ -158,6 +129,20 @@ pub(super) fn conclude(document: &mut Document) {
         }
     }
     document.ratios.extend(all);
+}
+
+/// A target's peaks over those of the fixed disk, over all loads of a group: the geometric mean in each round. `None`: there are fewer
+/// than two rounds.
+pub(super) fn over_fixed(document: &Document, group: &Group, target: usize) -> Option<(Stat, Confidence)> {
+    let of_mix = |mix: &Mix| {
+        let [from, to] = [baseline(target), target].map(|target| peaks(&rows(document, target, &mix.name)));
+        ratios(&from, &to).ok()
+    };
+    let all: Vec<Vec<f64>> = group.mixes.iter().filter_map(of_mix).collect();
+    let rounds = all.iter().map(Vec::len).min()?;
+    let mean = |round: usize| all.iter().map(|pairs| pairs[round].ln()).sum::<f64>() / all.len() as f64;
+    let means: Vec<f64> = (0..rounds).map(|round| mean(round).exp()).collect();
+    Some((Stat::of(means.iter().copied())?, confidence::paired(&means, Metric::Iops.criterion())?))
 }
 
 /// The ratio of a target's peak to that of the fixed disk.
@@ -198,29 +183,30 @@ pub(super) fn report(document: &Document) -> Report {
         }));
         report.charts.push((group.file.to_owned(), over_depth(document, group)));
     }
-    report.charts.push(("peaks".to_owned(), of_peaks(document, &groups)));
+    // The summary comes first.
+    report.charts.insert(0, ("peaks".to_owned(), of_peaks(document, &groups)));
     report.findings = findings(document, &groups);
+    guests::report(document, &groups, &mut report);
     report
 }
 
-fn grid(group: &Group, what: &str, cell: impl Fn(usize, &str) -> Option<String>) -> Grid {
-    let heads: Vec<Head> =
-        [left(["load", ""])].into_iter().chain(TARGETS.map(|(.., head)| right(head))).collect();
-    let row = |mix: &Mix| {
-        let cells = (0..DISKS).map(|target| cell(target, &mix.name).unwrap_or_else(|| "-".to_owned()));
-        [mix.name.clone()].into_iter().chain(cells).collect()
+/// A disk of each kind has its colour; those of VHDX are dashed.
+fn keys() -> Vec<Key> {
+    let key = |(target, (.., words)): (usize, &(_, _, [&str; 2]))| {
+        let vhdx = target >= VHDX_FIXED;
+        Key {
+            label: words.join(" "),
+            colour: if vhdx { target - VHDX_FIXED + VHD_FIXED } else { target },
+            style: if vhdx { Style::Dashed } else { Style::Solid },
+        }
     };
-    let rows = group.mixes.iter().map(row).collect();
-    Grid { title: format!("{}: {what}", group.title), heads, rows }
-}
-
-fn keys(names: impl Iterator<Item = String>, style: Style) -> Vec<Key> {
-    names.enumerate().map(|(colour, label)| Key { label, colour, style }).collect()
+    TARGETS.iter().enumerate().map(key).collect()
 }
 
 /// Throughput over depth, a panel for each load.
 fn over_depth(document: &Document, group: &Group) -> Chart {
-    let mut depths: Vec<u32> = document.results.iter().map(|result| result.queue_depth).collect();
+    let on_host = document.results.iter().filter(|result| result.adapter == NATIVE);
+    let mut depths: Vec<u32> = on_host.map(|result| result.queue_depth).collect();
     depths.sort_unstable();
     depths.dedup();
     let line = |target: usize, mix: &str| {
@@ -230,11 +216,11 @@ fn over_depth(document: &Document, group: &Group) -> Chart {
         depths.iter().map(|depth| at(depth).map(value)).collect()
     };
     Chart {
-        title: format!("{} loads by depth", group.title),
+        title: format!("{}: throughput by depth", group.title),
         x_title: "accesses in flight",
         y_title: if group.bytes { "MB/s" } else { "IOPS" },
         categories: depths.iter().map(u32::to_string).collect(),
-        keys: keys(TARGETS.iter().map(|(.., words)| words.join(" ")), Style::Solid),
+        keys: keys(),
         panels: group
             .mixes
             .iter()
@@ -247,31 +233,26 @@ fn over_depth(document: &Document, group: &Group) -> Chart {
     }
 }
 
-/// Peaks over those of the fixed disks, a panel for each group of loads.
+/// Peaks over those of the fixed disks: for each disk, the mean of each group of loads.
 fn of_peaks(document: &Document, groups: &[Group; 3]) -> Chart {
-    let most = groups.iter().map(|group| group.mixes.len()).max().unwrap_or(0);
-    let line = |group: &Group, number: usize| {
-        let of = |target: usize| ratio(document, target, &group.mixes.get(number)?.name).map(Ratio::stat);
-        (0..DISKS).map(of).collect()
+    let others: Vec<usize> = (0..DISKS).filter(|target| baseline(*target) != *target).collect();
+    let line = |group: &Group| {
+        let of = |target: &usize| over_fixed(document, group, *target).map(|(stat, _)| stat);
+        others.iter().map(of).collect()
+    };
+    let key = |(colour, group): (usize, &Group)| Key {
+        label: format!("{} loads, mean", group.title),
+        colour,
+        style: Style::Points,
     };
     Chart {
-        title: "Peaks over those of the fixed disk of the format".to_owned(),
+        title: "Peaks over those of the fixed VHD (of VHDX: the fixed VHDX)".to_owned(),
         x_title: "disk",
         y_title: "peak / fixed",
-        categories: TARGETS
-            .iter()
-            .map(|(.., words)| words.join(" ").replace("differencing", "diff."))
-            .collect(),
-        shared: true,
+        categories: others.iter().copied().map(short_name).collect(),
         reference: Some(1.0),
-        keys: keys((1..=most).map(|number| format!("load {number}")), Style::Points),
-        panels: groups
-            .iter()
-            .map(|group| Panel {
-                title: format!("{} loads, in the order of the table", group.title),
-                lines: (0..most).map(|number| line(group, number)).collect(),
-            })
-            .collect(),
+        keys: groups.iter().enumerate().map(key).collect(),
+        panels: vec![Panel { title: String::new(), lines: groups.iter().map(line).collect() }],
         ..Chart::default()
     }
 }
@@ -359,8 +340,13 @@ mod tests {
         assert_eq!(names.len(), 8 + 8 + 12);
         assert_eq!(groups[0].mixes[0].access(), Access::Read);
         assert_eq!(groups[1].mixes[7].access(), Access::RandWrite);
-        let full = matrix(Form::Full, DISKS).combinations();
-        assert_eq!(full.len(), 28 * 9 * 8);
+        let rows = |form| matrix(form, DISKS, &[Adapter::Pvscsi]).combinations().len();
+        // In a guest fewer depths.
+        assert_eq!((rows(Form::Full), rows(Form::Quick)), (28 * (9 + 2) * 8, 28 * (2 + 1) * 8));
+        let looks: std::collections::HashSet<_> =
+            keys().into_iter().map(|key| (key.colour, key.style == Style::Dashed)).collect();
+        assert_eq!(looks.len(), DISKS, "no two disks look alike");
+        assert!(keys().iter().all(|key| key.colour < crate::svg::COLOURS));
         assert_eq!((baseline(0), baseline(4), baseline(5), baseline(7)), (2, 2, 2, 5));
     }
 }

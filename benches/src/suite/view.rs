@@ -3,6 +3,7 @@
 use facts::disk::DiskFacts;
 use facts::host::{CyclesSource, Host};
 
+use crate::axes::Engine;
 use crate::compare::Metric;
 use crate::confidence::Verdict;
 use crate::result::{Document, Ratio, RunResult};
@@ -46,6 +47,12 @@ impl<'a> View<'a> {
             CyclesSource::Pmu | CyclesSource::CpuTimeXTsc => ["cycles", "cycles/IO", "cycles per I/O"],
             CyclesSource::Instructions => ["instructions", "instr./IO", "instructions per I/O"],
         }
+    }
+
+    /// Whether the parts of the cycles mean something. Where a guest's instructions are counted in their place, the kernel samples the parts by
+    /// a timer of instructions, and counts what KVM does around an exit for the guest.
+    pub(super) fn has_parts(self) -> bool {
+        self.document.host.cycles_source != CyclesSource::Instructions || self.engine != Engine::Kvm.as_str()
     }
 
     fn results(self) -> impl Iterator<Item = &'a RunResult> {

@@ -13,6 +13,8 @@ use super::panel::Frame;
 const USUAL: Frame = Frame { width: 480, height: 300, titles: true };
 const WIDE: Frame = Frame { width: 980, height: 360, titles: true };
 const SMALL: Frame = Frame { width: 360, height: 170, titles: false };
+/// Panels of a figure that is not folded, at the most.
+const MOST_OPEN: usize = 4;
 /// Above the panels of a file: its title, a line of the legend, a panel's title.
 const TITLE: u32 = 28;
 const LEGEND_LINE: u32 = 20;
@@ -21,9 +23,17 @@ const PANEL_TITLE: u32 = 24;
 const CHARACTER: f64 = 6.6;
 
 impl Chart {
-    /// A figure of a page: legend and panels, with a caption.
+    /// A figure of a page: legend and panels, with a caption. One of many panels is folded.
     pub(crate) fn figure(&self) -> String {
         let caption = escape(&self.title);
+        if self.panels.len() > MOST_OPEN {
+            return format!(
+                "<details><summary>{caption} ({} charts)</summary>\n<figure aria-label=\"{caption}\">{}{}</figure></details>\n",
+                self.panels.len(),
+                self.legend(),
+                self.all(true)
+            );
+        }
         format!("<figure><figcaption>{caption}</figcaption>\n{}{}</figure>\n", self.legend(), self.all(true))
     }
 
@@ -39,7 +49,9 @@ impl Chart {
             (true, _) => USUAL,
         }
         .fitted(self);
-        let mut html = "<div class=\"panels\">".to_owned();
+        // Where the screen is narrow, a wide panel scrolls instead of shrinking until nobody can read it.
+        let wide = if full && self.panels.len() == 1 { " wide" } else { "" };
+        let mut html = format!("<div class=\"panels{wide}\">");
         for (panel, axis) in self.panels.iter().zip(self.axes()) {
             let title = escape(&panel.title);
             let heading =
@@ -231,6 +243,16 @@ mod tests {
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"-12 -12 984 "
             ));
         }
+    }
+
+    #[test]
+    fn figures_of_many_panels_are_folded() {
+        let mut chart = chart(Scale::Auto);
+        assert!(!chart.figure().contains("<details>"));
+        chart.panels = vec![chart.panels[0].clone(); 5];
+        let html = chart.figure();
+        well_formed(&html);
+        assert!(html.starts_with("<details><summary>a &lt; b &amp; c (5 charts)</summary>"), "{html}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use facts::names::Coalescing;
 
 use super::super::claim::{Claim, Standing};
 use super::super::coalescing::{DEPTHS, find, rises, worst};
-use super::super::published::{MANY_OUTSTANDING, SLOW_IOPS};
+use super::super::published::{FLAW_SOURCE, MANY_OUTSTANDING, SLOW_IOPS};
 use super::super::view::View;
 use crate::compare::Metric;
 use crate::result::{Document, Ratio, RunResult};
@@ -26,6 +26,7 @@ fn of_engine(view: View<'_>) -> Option<Claim> {
             "Coalescing by outstanding I/Os alone (oio) raises latency over slow storage ({MANY_OUTSTANDING} or more I/Os outstanding, fewer \
              than {SLOW_IOPS} IOPS); by the rate as well (oio-iops) it does not."
         ),
+        source: Some(FLAW_SOURCE),
         standing,
         engine: view.engine.to_owned(),
         measured: format!(

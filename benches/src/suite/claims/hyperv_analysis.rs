@@ -4,7 +4,7 @@ use facts::disk::DiskFacts;
 
 use super::super::claim::{Claim, Standing, exits_limit, is, range};
 use super::super::hyperv_analysis::{LOADS, SUBJECTS, ide_over_storvsc, over_bare};
-use super::super::published::{IDE_STATEMENT, LOOPBACK_STATEMENT};
+use super::super::published::{HYPERV_SOURCE, IDE_STATEMENT, LOOPBACK_STATEMENT};
 use super::super::view::View;
 use crate::compare::Metric;
 use crate::confidence::Verdict;
@@ -38,6 +38,7 @@ fn of_engine(view: View<'_>) -> Vec<Claim> {
         let (all, limit) = (ide.concat(), exits_limit(view));
         claims.push(Claim {
             statement: format!("\"{IDE_STATEMENT}\": it has less throughput than the synthetic controller."),
+            source: Some(HYPERV_SOURCE),
             standing: Standing::of_all(all.iter().map(|ratio| is(ratio, Verdict::Slower))).within(limit),
             engine: view.engine.to_owned(),
             measured: format!("Here IDE has {} of its throughput.", range(&all)),
@@ -52,6 +53,7 @@ fn of_engine(view: View<'_>) -> Vec<Claim> {
             statement: format!(
                 "\"{LOOPBACK_STATEMENT}\": a fixed VHD on the host is as fast as the disk itself."
             ),
+            source: Some(HYPERV_SOURCE),
             standing: Standing::of_all(all.iter().map(|ratio| within(ratio))),
             engine: view.engine.to_owned(),
             measured: format!("Here the fixed VHD has {} of the throughput.", range(&all)),

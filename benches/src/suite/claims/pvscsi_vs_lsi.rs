@@ -1,7 +1,7 @@
 //! What was published of PVSCSI against LSI Logic, and whether it holds.
 
-use super::super::claim::{Claim, Standing, exits_limit, is, range};
-use super::super::published::CPIO;
+use super::super::claim::{Claim, Standing, at_most, exits_limit, is, range};
+use super::super::published::{CPIO, SOURCE};
 use super::super::pvscsi_vs_lsi::{Pair, charts, pairs};
 use super::super::view::View;
 use crate::confidence::Verdict;
@@ -29,6 +29,7 @@ fn of_engine(view: View<'_>, pairs: &[Vec<Pair<'_>>], ratio: &Chart, cpio: &Char
     let pairs = || pairs.iter().flatten();
     let claim = |statement: &str, standing: Standing, measured, chart: &Chart| Claim {
         statement: statement.to_owned(),
+        source: Some(SOURCE),
         standing: standing.within(limit),
         engine: view.engine.to_owned(),
         measured,
@@ -66,10 +67,5 @@ fn of_engine(view: View<'_>, pairs: &[Vec<Pair<'_>>], ratio: &Chart, cpio: &Char
 
 /// Whether a ratio of cycles is a saving of the published size.
 fn saves(ratio: &Ratio) -> Option<bool> {
-    let confidence = ratio.confidence?;
-    match (confidence.low, confidence.high) {
-        (_, high) if high <= LEAST => Some(true),
-        (low, _) if low > LEAST => Some(false),
-        _ => None,
-    }
+    at_most(ratio.confidence?, LEAST)
 }

@@ -1,0 +1,92 @@
+//! `paradisk bench --suite all`: every suite in turn, into one folder, with one page of all.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use benches::html;
+use benches::meter::Outcome;
+use benches::result::Document;
+use benches::suite::Suite;
+
+use super::args::Args;
+use super::list::size;
+use super::results::command;
+use super::suite::{about, create_folder, measure, title, write_plots};
+use crate::failure::Failure;
+use crate::output;
+
+/// The folder, if none is given.
+const FOLDER: &str = "suites";
+/// The page in it.
+const PAGE: &str = "page.html";
+
+/// Run all suites. One that fails does not stop the others; the page is written after each, so that it is there if the rest is not.
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    check(args)?;
+    let folder = args.plots.clone().unwrap_or_else(|| PathBuf::from(FOLDER));
+    create_folder(&folder)?;
+    let page = args.html.clone().unwrap_or_else(|| folder.join(PAGE));
+    let sizes = Suite::ALL.iter().map(|suite| size(args, *suite, args.form()));
+    let (rows, time) = sizes.fold((0, Duration::ZERO), |(rows, time), more| (rows + more.0, time + more.1));
+    eprintln!(
+        "all {} suites: {rows} rows, {}, and the time to make their disks",
+        Suite::ALL.len(),
+        about(time)
+    );
+    let (mut documents, mut failed) = (Vec::new(), false);
+    for suite in Suite::ALL.iter().copied() {
+        let start = Instant::now();
+        let done = measure(args, suite).and_then(|(outcome, _)| {
+            failed |= outcome.failed;
+            let document = write(&folder, suite, &outcome)?;
+            let rows = document.results.len() + document.timings.len();
+            documents.push((title(suite), document));
+            output::file(&page, &html::render(&documents))?;
+            Ok(format!("{suite}: {rows} rows in {} s", start.elapsed().as_secs()))
+        });
+        match done {
+            Ok(text) => output::print(&(text + "\n"))?,
+            Err(failure) => {
+                failure.report();
+                eprintln!("{suite}: failed; the others run");
+                failed = true;
+            }
+        }
+    }
+    output::print(&format!("{}: {} of {} suites\n", page.display(), documents.len(), Suite::ALL.len()))?;
+    if failed { Err(Failure::Reported) } else { Ok(()) }
+}
+
+/// Options that are for one document.
+fn check(args: &Args) -> Result<(), Failure> {
+    let given = [
+        ("--resume", args.resume.is_some()),
+        ("--json", args.json().is_some()),
+        ("--csv", args.csv.is_some()),
+        ("--serve", args.serve.is_some()),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(Failure::Usage(format!(
+            "{option}: not with --suite all, which writes the results of each suite to a folder (--plots) and one page (--html)"
+        ))),
+        None if !args.adapter.is_empty() => Err(Failure::Usage(
+            "--adapter: not with --suite all: only vhd-workloads leaves the choice".to_owned(),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Write `NAME.json`, `NAME.txt` and the plots in `NAME/`; the document.
+fn write(folder: &Path, suite: Suite, outcome: &Outcome) -> Result<Document, Failure> {
+    let Outcome { document, notes, .. } = outcome;
+    let document = Document { command: Some(command()), notes: notes.clone(), ..document.clone() };
+    output::json(&Some(folder.join(format!("{suite}.json"))), &document)?;
+    output::file(&folder.join(format!("{suite}.txt")), &suite.text(&document, notes))?;
+    let plots = folder.join(suite.as_str());
+    create_folder(&plots)?;
+    write_plots(&plots, suite, &document)?;
+    for note in notes {
+        eprintln!("{suite}: {note}");
+    }
+    Ok(document)
+}
