@@ -449,8 +449,7 @@ impl<E: Engine> FileQueue<E> {
         }
     }
 
-    /// An invariant of the queue is broken: a request might never end, or end with another request's data. All requests
-    /// fail from now on.
+    /// An invariant is broken: a request might never end, or end with another one's data. All requests fail from now on.
     #[cold]
     fn fault(&mut self, what: &'static str) {
         self.faulted.get_or_insert_with(|| events::queue_faulted(what));

@@ -25,7 +25,7 @@ use super::spec::{VM_PKT_DATA_INBAND, VM_PKT_DATA_USING_GPA_DIRECT};
 use crate::backlog::Backlog;
 use crate::dma::{Dma, Footprint};
 use crate::in_flight::InFlight;
-use crate::scsi::{Address, AttachError, Bus, LogicalUnit, Task, TaskEnd};
+use crate::scsi::{Address, AttachError, Bus, LogicalUnit, TaskEnd};
 
 /// The most logical units.
 pub const MAX_LUNS: u8 = 64;
@@ -133,7 +133,7 @@ impl Storvsc {
                 self.counts.requests += 1;
                 let taken = self.execute(channel, packet, payload, dma);
                 if let Taken::Queued = taken {
-                    self.push_to_backlog(channel, packet, payload);
+                    self.push_to_backlog(channel, *packet, payload);
                 }
                 taken
             }
@@ -181,7 +181,7 @@ impl Storvsc {
     }
 
     #[cold]
-    fn push_to_backlog(&mut self, channel: u8, packet: &Packet<'_>, payload: &VstorPacket) {
+    fn push_to_backlog(&mut self, channel: u8, packet: Packet<'_>, payload: &VstorPacket) {
         self.backlog.push(address(&payload.srb), Queued { channel, packet: packet.words().into() });
     }
 
@@ -196,31 +196,19 @@ impl Storvsc {
     ) -> Taken {
         let pending = || Pending::new(channel, packet, payload);
         let Ok(parsed) = Parsed::new(packet, payload) else { return self.failed(pending().malformed()) };
+        if !has_unit(self.luns, parsed.address) {
+            return self.vacant(channel, *packet, payload, dma);
+        }
         dma.begin();
         let mut one = IoBuf::empty();
         let Ok(bufs) = parsed.map(dma, &mut one, &mut self.bufs) else {
             return self.failed(pending().malformed());
         };
-        let task = |id| Task {
-            id,
-            address: parsed.address,
-            cdb: parsed.cdb(),
-            attribute: parsed.attribute,
-            direction: parsed.direction,
-            bufs,
-            len: parsed.len.into(),
-        };
-        if !has_unit(self.luns, parsed.address) {
-            return match self.bus.vacant(&task(0)) {
-                end @ TaskEnd::Answered { sense: None, .. } => self.answered(&pending(), &end),
-                _ => self.failed(pending().no_unit()),
-            };
-        }
         let Some(id) = self.in_flight.allocate() else {
             debug_assert!(false, "a request was admitted without a task number");
             return self.failed(pending().malformed());
         };
-        match self.bus.submit(&task(id)) {
+        match self.bus.submit(&parsed.task(id, bufs)) {
             None => {
                 self.in_flight.store(id, pending(), dma.footprint());
                 Taken::InFlight(id)
@@ -229,6 +217,28 @@ impl Storvsc {
                 self.in_flight.release(id);
                 self.answered(&pending(), &end)
             }
+        }
+    }
+
+    /// Answer a request for an address without a unit: INQUIRY and REPORT LUNS get data, others fail.
+    #[cold]
+    fn vacant<A: GuestAddressSpace>(
+        &mut self,
+        channel: u8,
+        packet: Packet<'_>,
+        payload: &VstorPacket,
+        dma: &mut Dma<A>,
+    ) -> Taken {
+        let pending = Pending::new(channel, &packet, payload);
+        dma.begin();
+        let mut one = IoBuf::empty();
+        let Ok(parsed) = Parsed::new(&packet, payload) else { return self.failed(pending.malformed()) };
+        let Ok(bufs) = parsed.map(dma, &mut one, &mut self.bufs) else {
+            return self.failed(pending.malformed());
+        };
+        match self.bus.vacant(&parsed.task(0, bufs)) {
+            end @ TaskEnd::Answered { sense: None, .. } => self.answered(&pending, &end),
+            _ => self.failed(pending.no_unit()),
         }
     }
 

@@ -17,7 +17,7 @@ use super::spec::{
     SRB_ORDERED_QUEUE_TAG_REQUEST, ScsiRequest, VstorPacket, WRITE_TYPE, nt_status, operation, srb_status,
 };
 use crate::dma::{Access, Dma, PAGE_SIZE};
-use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd};
+use crate::scsi::{Address, Attribute, Direction, SenseData, Status, Task, TaskEnd};
 
 /// A target without units: stands for every address other than path 0, target 0.
 pub(super) const NOWHERE: u8 = 1;
@@ -55,13 +55,13 @@ pub(in crate::vmbus) struct Pending {
 #[derive(Clone, Copy)]
 pub(super) struct Parsed<'a> {
     pub(super) address: Address,
-    pub(super) attribute: Attribute,
-    pub(super) direction: Direction,
+    attribute: Attribute,
+    direction: Direction,
     cdb: [U64; MAX_CDB / 8],
     /// 1 to [`MAX_CDB`].
     cdb_len: usize,
     /// Bytes of data.
-    pub(super) len: u32,
+    len: u32,
     pages: Option<Pages<'a>>,
 }
 
@@ -105,10 +105,19 @@ impl<'a> Parsed<'a> {
         })
     }
 
-    /// The command descriptor block.
-    #[inline]
-    pub(super) fn cdb(&self) -> &[u8] {
-        self.cdb.as_bytes().get(..self.cdb_len).unwrap_or_default()
+    /// The task with this number, whose data are in `bufs`.
+    #[inline(always)]
+    pub(super) fn task<'b>(&'b self, id: u32, bufs: &'b [IoBuf]) -> Task<'b> {
+        Task {
+            id,
+            address: self.address,
+            // The bound, which holds anyhow, spares a check for each byte of the CDB.
+            cdb: self.cdb.as_bytes().get(..self.cdb_len.min(MAX_CDB)).unwrap_or_default(),
+            attribute: self.attribute,
+            direction: self.direction,
+            bufs,
+            len: self.len.into(),
+        }
     }
 
     /// Translate the data to host memory, in total `len` bytes: `one` piece, or a `list`.
@@ -128,7 +137,8 @@ impl<'a> Parsed<'a> {
             return Ok(std::slice::from_ref(one));
         }
         list.clear();
-        self.map_pages(dma, list)?;
+        // A copy, so that the request need not be in memory on the fast path.
+        { *self }.map_pages(dma, list)?;
         Ok(list)
     }
 
