@@ -41,7 +41,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Make RAM, null, raw, pass-through (on a loop device) and VHDs: fixed, dynamic (full), differencing (half over its parent).
+    /// Make RAM, null, raw, pass-through (of a loop device), VHDs (fixed, dynamic, differencing with half of the data) and VHDX (dynamic,
+    /// differencing).
     ///
     /// # Errors
     /// [`BedError`]; a loop device that may not be created is a note instead.

@@ -71,7 +71,7 @@ fn check(args: &Args) -> Result<(), Failure> {
             "{option}: not with --suite all, which writes the results of each suite to a folder (--plots) and one page (--html)"
         ))),
         None if !args.adapter.is_empty() => Err(Failure::Usage(
-            "--adapter: not with --suite all: only vhd-workloads leaves the choice".to_owned(),
+            "--adapter: not with --suite all: only vhd-workloads has a choice".to_owned(),
         )),
         None => Ok(()),
     }

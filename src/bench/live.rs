@@ -211,7 +211,7 @@ mod tests {
         shown.begin(10);
         shown.job("pvscsi ram");
         let empty = || Document::empty(None, host());
-        shown.rows(&|| panic!("nobody has asked"));
+        shown.rows(&|| panic!("no page was requested"));
         let answer = ask(address, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/html"), "{answer}");
         assert!(answer.contains("a &lt;bench&gt;") && answer.contains("The measurement begins."));

@@ -21,7 +21,7 @@ pub(crate) fn held<T, E: Display>(make: impl FnOnce() -> Result<T, E>) -> Result
 pub(crate) fn held_until<T, E: Display>(
     make: impl FnOnce(&AtomicBool) -> Result<T, E>,
 ) -> Result<T, Failure> {
-    let held = Held::new().map_err(|error| Failure::Failed(format!("cannot hold signals: {error}")))?;
+    let held = Held::new().map_err(|error| Failure::Failed(format!("cannot block signals: {error}")))?;
     let made = make(&held.let_through).map_err(|error| Failure::Failed(error.to_string()));
     held.deliver();
     made

@@ -64,7 +64,7 @@ pub(super) fn measure(args: &Args, suite: Suite) -> Result<(meter::Outcome, Jour
 fn creation(args: &Args) -> Result<(meter::Outcome, Journal), Failure> {
     if args.serve.is_some() {
         return Err(Failure::Usage(
-            "--serve: the suite creation has nothing to show before its end".to_owned(),
+            "--serve: the suite creation has no results before its end".to_owned(),
         ));
     }
     let (rows, time) = creation_size(args.form(), args.runs);
@@ -122,7 +122,7 @@ fn engines(
         match (KvmRigs::new(config), wanted) {
             (Ok(rigs), _) => engines.push(Box::new(rigs)),
             (Err(error), Some(_)) => return Err(no_kvm(&error)),
-            (Err(error), None) => notes.push(format!("engine harness alone, for there is no KVM: {error}")),
+            (Err(error), None) => notes.push(format!("only engine harness, because KVM is not available: {error}")),
         }
     }
     if wanted != Some(Engine::Kvm) {

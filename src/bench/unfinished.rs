@@ -32,7 +32,7 @@ pub(super) fn journal(args: &Args, identity: impl FnOnce() -> Identity) -> Resul
             let path = partial(file);
             if path.exists() {
                 eprintln!(
-                    "{}: of an interrupted measurement, is replaced (--resume goes on with it)",
+                    "{}: of an interrupted measurement, is replaced (--resume continues it)",
                     path.display()
                 );
             }

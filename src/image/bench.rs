@@ -222,7 +222,7 @@ fn folder(disks: &[DiskSpec]) -> Result<PathBuf, Failure> {
     };
     disks.iter().find_map(folder).ok_or_else(|| {
         Failure::Usage(
-            "none of the disks is a file that a raw one could be put beside: name one with --raw FILE"
+            "no disk is a file, so there is no folder for a raw file: name one with --raw FILE"
                 .to_owned(),
         )
     })
@@ -238,7 +238,7 @@ fn all_differ(subjects: &[OpenDisk]) -> Result<(), Failure> {
     {
         Some((_, disk)) => {
             let name = disk.path.as_ref().unwrap_or(&disk.format);
-            Err(Failure::Usage(format!("disk {name}: given twice, used in the same way")))
+            Err(Failure::Usage(format!("disk {name}: given twice with the same options")))
         }
         None => Ok(()),
     }

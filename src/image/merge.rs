@@ -97,13 +97,13 @@ fn stopped(first: &Path, next: &Path) -> Failure {
         return interrupted(first);
     }
     let left = next.display();
-    Failure::Failed(format!("stopped: {left} holds what was merged so far, and merging it goes on"))
+    Failure::Failed(format!("stopped: {left} holds what was merged so far; merge it to continue"))
 }
 
 /// The error for a copy that was interrupted: the parent may have changed already.
 fn interrupted(child: &Path) -> Failure {
     Failure::Failed(format!(
-        "stopped: {} reads as before, and merging it again goes on; other children of its parent are refused once anything was copied",
+        "stopped: {} reads as before and can be merged again; other children of its parent are refused if any data were copied",
         child.display()
     ))
 }

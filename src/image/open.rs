@@ -55,5 +55,5 @@ pub(super) fn not_created() -> Failure {
 
 /// The error of a tool that was stopped while it changed an image.
 pub(super) fn stopped() -> Failure {
-    Failure::Failed("stopped: the image is good as it is".to_owned())
+    Failure::Failed("stopped: the image is valid".to_owned())
 }

@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         no_children(&image)?;
     }
     if format == FormatName::Passthrough {
-        return Err(Failure::Usage("a block device has the size that its host gives it".to_owned()));
+        return Err(Failure::Usage("the host determines the size of a block device".to_owned()));
     }
     let shrink = if args.shrink { Shrink::Allow } else { Shrink::Refuse };
     image.resize(args.size, shrink).map_err(failed)

@@ -59,7 +59,7 @@ pub enum Error {
     #[error("a machine has one VMBus at the most")]
     SecondVmbus,
     /// A VMBus was added to a running machine.
-    #[error("the machine has started: a VMBus has to be there before")]
+    #[error("the machine has started: a VMBus must be added before")]
     Started,
     /// No space for a base address register.
     #[error("device in slot {slot}: no space for base address register {bar} of {size} bytes")]

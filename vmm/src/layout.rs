@@ -52,7 +52,7 @@ pub const RESET_CONTROL: u16 = 0xcf9;
 pub const HYPERCALLS: Range<u16> = 0xe0..0xe8;
 /// The port for signals to the VMBus: the number of a connection, four bytes.
 pub const SIGNAL_EVENT: u16 = HYPERCALLS.start;
-/// The port for all other hypercalls: a write of four bytes, whatever they are; the call is in the registers.
+/// The port for all other hypercalls: a write of any four bytes; the call is in the registers.
 pub const HYPERCALL: u16 = HYPERCALLS.start + 4;
 /// Interrupt of ACPI events.
 pub const ACPI_IRQ: u8 = 9;
