@@ -87,7 +87,9 @@ fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure
         match (KvmRigs::new(config), args.engine) {
             (Ok(rigs), _) => return Ok(Box::new(rigs)),
             (Err(error), Some(_)) => return Err(no_kvm(&error)),
-            (Err(error), None) => notes.push(format!("engine harness, because KVM is not available: {error}")),
+            (Err(error), None) => {
+                notes.push(format!("engine harness, because KVM is not available: {error}"))
+            }
         }
     }
     Ok(Box::new(HarnessRigs(config)))

@@ -70,9 +70,9 @@ fn check(args: &Args) -> Result<(), Failure> {
         Some((option, _)) => Err(Failure::Usage(format!(
             "{option}: not with --suite all, which writes the results of each suite to a folder (--plots) and one page (--html)"
         ))),
-        None if !args.adapter.is_empty() => Err(Failure::Usage(
-            "--adapter: not with --suite all: only vhd-workloads has a choice".to_owned(),
-        )),
+        None if !args.adapter.is_empty() => {
+            Err(Failure::Usage("--adapter: not with --suite all: only vhd-workloads has a choice".to_owned()))
+        }
         None => Ok(()),
     }
 }

@@ -63,9 +63,7 @@ pub(super) fn measure(args: &Args, suite: Suite) -> Result<(meter::Outcome, Jour
 /// Measure operations on images. A signal takes effect after the file systems are unmounted.
 fn creation(args: &Args) -> Result<(meter::Outcome, Journal), Failure> {
     if args.serve.is_some() {
-        return Err(Failure::Usage(
-            "--serve: the suite creation has no results before its end".to_owned(),
-        ));
+        return Err(Failure::Usage("--serve: the suite creation has no results before its end".to_owned()));
     }
     let (rows, time) = creation_size(args.form(), args.runs);
     eprintln!("creation: {rows} rows, {}", about(time));
@@ -122,7 +120,9 @@ fn engines(
         match (KvmRigs::new(config), wanted) {
             (Ok(rigs), _) => engines.push(Box::new(rigs)),
             (Err(error), Some(_)) => return Err(no_kvm(&error)),
-            (Err(error), None) => notes.push(format!("only engine harness, because KVM is not available: {error}")),
+            (Err(error), None) => {
+                notes.push(format!("only engine harness, because KVM is not available: {error}"))
+            }
         }
     }
     if wanted != Some(Engine::Kvm) {

@@ -222,8 +222,7 @@ fn folder(disks: &[DiskSpec]) -> Result<PathBuf, Failure> {
     };
     disks.iter().find_map(folder).ok_or_else(|| {
         Failure::Usage(
-            "no disk is a file, so there is no folder for a raw file: name one with --raw FILE"
-                .to_owned(),
+            "no disk is a file, so there is no folder for a raw file: name one with --raw FILE".to_owned(),
         )
     })
 }
