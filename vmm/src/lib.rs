@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A [`Machine`] is made from a [`Config`]. Its user adds devices and bus handlers, starts it with the registers that a
-//! loader in [`boot`] sets, and stops or drops it. A virtual CPU or a device that ends by itself is reported as an
-//! [`Event`], with its registers if it has any.
+//! loader in [`boot`] sets, and stops or drops it. A virtual CPU or a device that ends without being stopped is
+//! reported as an [`Event`], with its registers if it has any.
 
 mod acpi;
 pub mod boot;

@@ -155,7 +155,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Make a machine without devices. `events` receives what ends by itself.
+    /// Make a machine without devices. `events` receives virtual CPUs and devices that end without being stopped.
     ///
     /// # Errors
     /// The host lacks memory, or KVM refuses.

@@ -432,7 +432,7 @@ impl Runner {
         // Use the bytes that KVM has fetched: memory may have changed since.
         let told = error.ndata >= 4
             && error.flags & u64::from(KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES) != 0;
-        // SAFETY: the union has one member, of integers, and KVM says that it has filled it.
+        // SAFETY: the union has one member, of integers, and KVM reports that it has filled it.
         let bytes = unsafe { error.__bindgen_anon_1.__bindgen_anon_1 };
         let instruction = bytes.insn_bytes.get(..bytes.insn_size.into()).filter(|_| told).map(<[u8]>::to_vec);
         let done = self.emulate(instruction.as_deref());

@@ -59,7 +59,7 @@ pub enum JobError {
         key: String,
         /// The value.
         value: String,
-        /// What is wrong, and what is allowed.
+        /// The error, and the allowed values.
         reason: String,
     },
     /// The section as a whole is invalid.
@@ -67,7 +67,7 @@ pub enum JobError {
     Section {
         /// Its name.
         section: String,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
 }
