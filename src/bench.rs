@@ -40,9 +40,10 @@ use self::workload::Workload;
 use crate::failure::Failure;
 use crate::{disk, output};
 
-/// Accesses in flight at the most, over all workers: the limit of the load generator.
+/// Maximum number of accesses in flight over all workers: the limit of the load generator.
 const MOST_IN_FLIGHT: u32 = 1024;
-/// Length of a run over disks of the user; and over temporary disks, where the whole must end within a minute.
+/// Length of a run over the user's disks, and over temporary disks, where the whole measurement must end within a
+/// minute.
 const DURATION: Duration = Duration::from_secs(2);
 const BED_DURATION: Duration = Duration::from_millis(200);
 /// Runs of each combination.
@@ -76,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The engine of `--engine`; else KVM, or the harness with a note that says why.
+/// The engine of `--engine`; without it KVM, or the harness with a note of the reason.
 fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure> {
     let matrix = matrix(args, 1);
     let (block_size, in_flight) = matrix.largest();
@@ -86,7 +87,9 @@ fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure
         match (KvmRigs::new(config), args.engine) {
             (Ok(rigs), _) => return Ok(Box::new(rigs)),
             (Err(error), Some(_)) => return Err(no_kvm(&error)),
-            (Err(error), None) => notes.push(format!("engine harness, for there is no KVM: {error}")),
+            (Err(error), None) => {
+                notes.push(format!("engine harness, because KVM is not available: {error}"))
+            }
         }
     }
     Ok(Box::new(HarnessRigs(config)))
@@ -127,7 +130,7 @@ fn check(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The disks of the user, or temporary ones.
+/// The user's disks, or temporary ones.
 fn subjects(args: &Args, notes: &mut Vec<String>) -> Result<Vec<OpenDisk>, Failure> {
     if args.disk.is_empty() {
         let bed = signals::held(Bed::make)?;

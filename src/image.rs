@@ -18,7 +18,7 @@ use clap::Subcommand;
 
 use crate::failure::Failure;
 
-/// Create images, look at them, check and change them.
+/// Create, inspect, check and change images.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

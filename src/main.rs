@@ -60,11 +60,11 @@ enum Command {
     Serve(serve::Args),
 }
 
-/// Allow as many descriptors as the host permits: a chain of images needs one for each.
+/// Raise the limit on open descriptors to the hard limit: a chain needs one for each image, a server one for each map of a vfio-user client.
 fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where this fails, opening a long chain fails with an error.
+    // If this fails, later opens may fail, with an error.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 

@@ -8,7 +8,6 @@ mod vfio_user;
 mod vhost_user_blk;
 
 use clap::Subcommand;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::failure::Failure;
 
@@ -27,16 +26,9 @@ enum Command {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    raise_descriptor_limit();
     match &args.command {
         Command::Nbd(args) => nbd::run(args),
         Command::VfioUser(args) => vfio_user::run(args),
         Command::VhostUserBlk(args) => vhost_user_blk::run(args),
     }
-}
-
-/// Allow as many descriptors as the host permits: each mapping of a vfio-user client needs one.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

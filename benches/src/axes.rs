@@ -3,7 +3,7 @@
 use facts::names;
 
 names! {
-    /// What a guest is run by.
+    /// How the guest runs.
     Engine, "engine" {
         /// A virtual machine.
         Kvm = "kvm",
@@ -25,13 +25,13 @@ names! {
         Write = "write",
         /// Random reads and writes.
         RandRw = "randrw",
-        /// Reads and writes, of which a part is random and the others follow the access before them.
+        /// Reads and writes; a share of the offsets is random, the others continue the previous access.
         Mix = "mix",
     }
 }
 
 impl Access {
-    /// Random offsets among 100 accesses; `mixed` is what was asked for [`Mix`](Self::Mix).
+    /// Percentage of random offsets; `mixed` is the requested value for [`Mix`](Self::Mix).
     #[must_use]
     pub const fn random_percent(self, mixed: u32) -> u32 {
         match self {
@@ -41,7 +41,7 @@ impl Access {
         }
     }
 
-    /// Reads among 100 accesses; `mixed` is what was asked for mixed patterns.
+    /// Percentage of reads; `mixed` is the requested value for mixed patterns.
     #[must_use]
     pub const fn read_percent(self, mixed: u32) -> u32 {
         match self {
@@ -51,7 +51,7 @@ impl Access {
         }
     }
 
-    /// The pattern with these shares of 100 accesses.
+    /// The pattern with these percentages.
     #[must_use]
     pub const fn of(read_percent: u32, random_percent: u32) -> Self {
         match (read_percent, random_percent) {

@@ -1,8 +1,7 @@
 //! Temporary disks of every kind, for runs without `--disk` and for suites.
 //!
-//! Nothing has to be removed at the end, however the process ends: files are unlinked and the loop device is detached as
-//! soon as the disks are open, and the kernel frees them with the last descriptor. A caller that can be ended by signals holds
-//! them back while disks are made.
+//! Files are unlinked and the loop device is detached as soon as the disks are open, and the kernel frees them with the last descriptor. So nothing
+//! is left behind, however the process ends. A caller that signals can end must block them while disks are made.
 
 mod beside;
 mod chain;
@@ -42,7 +41,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Make RAM, null, raw, pass-through (on a loop device) and VHDs: fixed, dynamic (full), differencing (half over its parent).
+    /// Make RAM, null, raw, pass-through (of a loop device), VHDs (fixed, dynamic, differencing with half of the data) and VHDX (dynamic,
+    /// differencing).
     ///
     /// # Errors
     /// [`BedError`]; a loop device that may not be created is a note instead.
@@ -50,8 +50,8 @@ impl Bed {
         within(&std::env::temp_dir(), Self::make_in)
     }
 
-    /// Make one disk of `capacity` bytes that is wholly in the page cache and uses it (not direct I/O): pass-through on a
-    /// loop device, or a raw file with a note where none may be created.
+    /// Make one disk of `capacity` bytes that is completely in the page cache and uses it (no direct I/O): pass-through of a loop device, or a raw
+    /// file with a note if none may be created.
     ///
     /// # Errors
     /// [`BedError`].
@@ -59,9 +59,9 @@ impl Bed {
         within(&std::env::temp_dir(), |folder| Self::cached_in(folder, capacity))
     }
 
-    /// Make chains of VHDs, then of VHDX files, of these depths, each of `capacity` bytes in the page cache: a full dynamic disk,
-    /// and differencing disks over it. The last depth comes once more, with half of the data spread over all disks. Behind them all come the
-    /// same chains once more, in the same order, read by a naive walk of their images.
+    /// Make chains of VHDs, then of VHDX files, of these depths, each of `capacity` bytes in the page cache: a full dynamic disk, and differencing
+    /// disks over it. The last depth has a second chain, with half of the data spread over all disks. Then follow the same chains in the same order,
+    /// read by a naive walk of their images.
     ///
     /// # Errors
     /// [`BedError`].
@@ -102,7 +102,7 @@ impl Bed {
             subjects.iter().skip(1).try_for_each(filled)?;
             subjects.push(chain::over_fixed(folder, capacity)?);
             for subject in &subjects {
-                // Else the kernel would write it back while others are measured.
+                // Otherwise the kernel would write the data back while others are measured.
                 fill::flush(subject.disk.as_ref()).map_err(|source| fill_error(subject, source))?;
             }
             Ok(Self { subjects, notes })
@@ -134,7 +134,7 @@ impl Bed {
         match LoopDevice::attach(&backing) {
             Ok(device) => {
                 let path = device.path().to_owned();
-                // Detached when `device` is dropped; it stays until the disk is closed.
+                // Detached when `device` is dropped; the kernel keeps it until the disk is closed.
                 subjects.push(subject(OpenOptions::new(&path).open()?, Some(path)));
             }
             Err(reason) => notes.push(format!("SKIP: passthrough: no loop device: {reason}")),
@@ -174,7 +174,7 @@ impl Bed {
         let mut subject = subject(disk, Some(path));
         subject.options = vec!["cached".to_owned()];
         filled(&subject)?;
-        // Else the kernel would write it back while others are measured.
+        // Otherwise the kernel would write the data back while others are measured.
         fill::flush(subject.disk.as_ref()).map_err(|source| fill_error(&subject, source))?;
         Ok(Self { subjects: vec![subject], notes })
     }
@@ -246,7 +246,7 @@ mod tests {
         drop(bed);
         for device in devices {
             let backing = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
-            // Another test may use the device meanwhile, but not with this file.
+            // Another test may use the device by now, but not with this file.
             let name = std::fs::read_to_string(backing).unwrap_or_default();
             assert!(!name.contains("paradisk-bench-"), "{name}");
         }

@@ -11,7 +11,7 @@ pub fn thread_cpu() -> Duration {
     read(ClockId::ThreadCPUTime)
 }
 
-/// CPU time of all threads of this process so far, the kernel's I/O workers for it among them.
+/// CPU time of all threads of this process, including the kernel's I/O workers for it.
 #[must_use]
 pub fn process_cpu() -> Duration {
     read(ClockId::ProcessCPUTime)
@@ -40,7 +40,7 @@ mod tests {
         while thread_cpu() - thread < Duration::from_millis(2) {
             sum = std::hint::black_box(sum + 1);
         }
-        // The two clocks are read one after the other.
+        // The two clocks are not read at the same moment.
         assert!(process_cpu() - process >= Duration::from_millis(1));
     }
 }

@@ -19,7 +19,7 @@ const RESAMPLES: usize = 4000;
 const SEED: u64 = 0x9a5a_d15c;
 /// With fewer runs, even the range of all resampled medians covers the true median in less than 90% of measurements.
 const FEWEST_RESAMPLED: usize = 5;
-/// The most runs that `--runs` takes.
+/// Maximum number for `--runs`.
 pub const MOST_RUNS: u32 = 1000;
 
 /// Tail probability of the expanded percentile interval, by the least number of runs to which it applies.
@@ -55,7 +55,7 @@ pub enum Verdict {
     Faster,
     /// As [`Faster`](Self::Faster), in the other direction.
     Slower,
-    /// None of the others.
+    /// Neither equal nor faster nor slower.
     NotDecided,
 }
 
@@ -75,9 +75,9 @@ impl Verdict {
 /// Which values of a metric are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Lower values, as for a cost.
+    /// Lower values: a cost.
     Lower,
-    /// Higher values, as for a rate.
+    /// Higher values: a rate.
     Higher,
 }
 
@@ -236,7 +236,7 @@ fn student(mean: f64, squared_error: f64, runs: usize) -> Option<Interval> {
 impl Interval {
     fn confidence(self, ratio: f64, runs: usize, criterion: Criterion) -> Option<Confidence> {
         let Criterion { margin, better } = criterion;
-        // The ratio must lie inside: Student's interval is around the mean, and a resampled one is subject to rounding.
+        // The interval must include the ratio: Student's interval is around the mean, and a resampled one is subject to rounding.
         let (low, high) = (self.low.min(ratio), self.high.max(ratio));
         if !(low.is_finite() && high.is_finite() && self.error.is_finite()) {
             return None;

@@ -1,8 +1,8 @@
-//! The time of whole operations on image files: creation by size, merge, compaction and conversion, on several file systems, and the
-//! same size filled with zeros, which is what creation once was.
+//! The time of whole operations on image files on several file systems: creation by size, merge, compaction and conversion. For comparison, the same
+//! sizes are filled with zeros, as creation once did.
 //!
-//! An operation ends when its result is on stable storage. Rows run in rounds, as those of the meter do. A row that the host has no
-//! space or no file system for has a reason in place of a time.
+//! An operation ends when its result is on stable storage. Rows run in rounds, like the meter's. If the host lacks the space or the file system for a
+//! row, the row has the reason instead of a time.
 
 mod missing;
 mod place;
@@ -23,7 +23,7 @@ use crate::meter::Outcome;
 use crate::progress::Progress;
 use crate::result::{Document, Timing};
 
-/// What runs.
+/// The operations and sizes to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Bytes of fixed disks. A VHD has at most [`LARGEST_VHD`].
@@ -85,13 +85,13 @@ impl Plan {
             .with("runs", &self.runs)
     }
 
-    /// How many rows there are, where the host has all file systems.
+    /// Number of rows, if the host has all file systems.
     #[must_use]
     pub fn count(&self) -> usize {
         self.rows().len() * place::NAMES.len()
     }
 
-    /// Time for all of them, if 300 MB are written a second and each takes half a second beside that.
+    /// Expected time of all operations: 300 MB are written per second, and each operation takes another half second.
     #[must_use]
     pub fn expected(&self) -> Duration {
         let written: u64 = self.rows().iter().map(Work::written).sum();
@@ -100,11 +100,11 @@ impl Plan {
     }
 }
 
-/// Run what the journal does not hold, on file systems whose files are in `folder`. What it mounts is unmounted when this returns. With
-/// `stop` it returns after the current operation.
+/// Run the operations that the journal does not have, on file systems in files of `folder`. They are unmounted when this returns. With `stop` it
+/// returns after the current operation.
 ///
 /// # Errors
-/// [`BedError`] where not even the folder can be used.
+/// [`BedError`] if the folder cannot be used.
 pub fn run(
     plan: &Plan,
     folder: &Path,
@@ -134,7 +134,7 @@ pub fn run(
     }
     progress.end();
     let mut notes: Vec<String> = rows.iter().filter_map(Row::note).collect();
-    // One note for a file system that is not there.
+    // One note for each missing file system.
     notes.dedup();
     let failed = rows.iter().any(|row| row.times.as_ref().is_err_and(|missing| !missing.is_skip()));
     let timings = rows.into_iter().map(Row::timing).collect();
@@ -151,7 +151,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Run it, unless the journal holds this round.
+    /// Run the operation, unless the journal has this round.
     fn run(&mut self, round: usize, progress: &mut dyn Progress, journal: &mut Journal) {
         let (place, operation) = (self.place.name, self.work.name());
         progress.job(&format!("{place} {operation}"));
@@ -210,10 +210,10 @@ mod tests {
         let identity = || plan.identify(Identity::of(&host()));
         let outcome = measure(&mut Journal::begin(&path, identity()).unwrap());
         assert!(!outcome.failed, "{:?}", outcome.notes);
-        // All of it is kept: the same times again, and nothing runs.
+        // With all rounds in the journal, nothing runs, and the times are the same.
         let again = measure(&mut Journal::resume(&path, &identity()).unwrap());
         assert_eq!(again.document, outcome.document);
-        // A signal that has come ends it before the first operation.
+        // A signal that has already come ends it before the first operation.
         let stopped = AtomicBool::new(true);
         let none = run(&plan, folder.path(), host(), &mut Silent, &mut Journal::none(), &stopped).unwrap();
         assert!(none.document.timings.iter().all(|timing| timing.seconds.is_none()));

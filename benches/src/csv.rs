@@ -1,4 +1,4 @@
-//! Results as comma-separated values (RFC 4180): one line a result.
+//! Results as comma-separated values (RFC 4180): one line for each result.
 
 use crate::result::{Document, RunResult};
 use crate::stat::Stat;
@@ -34,7 +34,7 @@ const STATS: [(&str, StatOf); 7] = [
     ("cycles_kernel", |r| &r.cycles_per_io.kernel),
 ];
 
-/// Behind all others, so that those keep their places.
+/// After all others, so that the positions of those do not change.
 const MORE: [(&str, Cell); 4] = [
     ("workload", |r| r.workload.clone().unwrap_or_default()),
     ("random_percent", |r| r.random_percent.map(|percent| percent.to_string()).unwrap_or_default()),

@@ -16,7 +16,7 @@ pub(crate) struct Head {
 pub(crate) struct Grid {
     pub(crate) title: String,
     pub(crate) heads: Vec<Head>,
-    /// Each with a cell for each column.
+    /// Each row has a cell for each column.
     pub(crate) rows: Vec<Vec<String>>,
 }
 
@@ -59,7 +59,7 @@ impl Grid {
         text
     }
 
-    /// A heading and a table, in a box of its own that scrolls.
+    /// A heading and a table, in a scrolling box.
     pub(crate) fn html(&self) -> String {
         let class = |left: bool| if left { " class=\"l\"" } else { "" };
         let title = escape(&self.title);
@@ -82,7 +82,7 @@ impl Grid {
 }
 
 impl Head {
-    /// Both lines as one: words that were divided are joined.
+    /// Both lines as one; divided words are joined.
     fn words(&self) -> String {
         let [first, second] = self.lines;
         let divided = first.strip_suffix('-');

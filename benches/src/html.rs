@@ -1,10 +1,10 @@
 //! Results as one self-contained HTML page: the claims first, then a section for each document.
 //!
-//! - It works offline. Styles and the script are in the page, and its content security policy forbids everything else.
-//! - Without the script, all charts and tables are there to read. The script adds values under the pointer (or the arrow keys), sorting,
-//!   filters and the choice of the theme.
-//! - It has at most `MOST` bytes. Claims, charts and the suites' tables come first; what does not fit is left out with a note.
-//! - The same results make the same page, and no text of a result is markup.
+//! - The page works offline. Styles and the script are in it, and its content security policy forbids everything else.
+//! - All charts and tables are readable without the script. The script adds values under the pointer (or the arrow keys), sorting, filters and the
+//!   choice of the theme.
+//! - The page has at most `MOST` bytes. Claims, charts and the suites' tables have priority; the rest is left out with a note if it does not fit.
+//! - Equal results make equal pages. Texts of results are escaped.
 //!
 //! ```text
 //! Document -> suite report (claims, charts, tables)  --+-> overview: a card for each claim or comparison
@@ -23,7 +23,7 @@ use self::space::{Budget, clipped};
 use crate::result::Document;
 use crate::svg::{DARK, LIGHT, MARKS, Palette, escape};
 
-/// Bytes of a page at the most.
+/// Maximum number of bytes of a page.
 pub const MOST: usize = 2_000_000;
 
 const STYLE: &str = include_str!("html/page.css");
@@ -31,19 +31,19 @@ const SCRIPT: &str = include_str!("html/page.js");
 /// The script's SHA-256, for the content security policy: no other script runs.
 const SCRIPT_HASH: &str = include_str!("html/page.js.sha256");
 
-/// A page of these documents, each under its name (its file name), of at most [`MOST`] bytes.
+/// A page of these documents and their names (file names), of at most [`MOST`] bytes.
 #[must_use]
 pub fn render(documents: &[(String, Document)]) -> String {
     page(documents, None, MOST)
 }
 
-/// The same with at most so many bytes. Headings, machines and limits of the documents are on it in any case.
+/// As [`render`], with at most `most` bytes. The documents' headings, machines and limits are always on the page.
 #[must_use]
 pub fn render_within(documents: &[(String, Document)], most: usize) -> String {
     page(documents, None, most)
 }
 
-/// The page of a measurement that is under way: the browser asks for new rows every few seconds.
+/// The page of a running measurement: the browser requests new rows every few seconds.
 #[must_use]
 pub fn render_live(name: &str, document: Document, progress: &str) -> String {
     page(&[(name.to_owned(), document)], Some(progress), MOST)
@@ -52,7 +52,7 @@ pub fn render_live(name: &str, document: Document, progress: &str) -> String {
 fn page(documents: &[(String, Document)], live: Option<&str>, most: usize) -> String {
     let sections: Vec<Section<'_>> =
         (1..).zip(documents).map(|(number, (name, document))| Section::of(number, name, document)).collect();
-    // The script replaces what has changed; without it, the page is loaded again.
+    // The script replaces changed parts. Without it, the browser reloads the page.
     let (refresh, connect) = match live {
         Some(_) => {
             ("<noscript><meta http-equiv=\"refresh\" content=\"3\"></noscript>\n", "; connect-src 'self'")
@@ -76,7 +76,7 @@ fn page(documents: &[(String, Document)], live: Option<&str>, most: usize) -> St
     let frames = head.len() + tail.len() + section::frames(&sections);
     let mut budget = Budget { free: most.saturating_sub(frames), most };
     let overview = overview::render(&sections, &mut budget);
-    // What is most worth reading is given space first.
+    // The most important parts get space first.
     let essential: Vec<String> = sections.iter().map(|section| section.essential(&mut budget)).collect();
     let full: Vec<String> = sections.iter().map(|section| section.full(&mut budget)).collect();
     let mut page = head + &section::contents(&sections) + "<main>\n" + &overview;

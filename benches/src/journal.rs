@@ -1,8 +1,8 @@
-//! The runs of a measurement that is under way, in a file, so that a measurement that was interrupted can go on.
+//! The runs of a running measurement, in a file, so that an interrupted measurement can be continued.
 //!
-//! The file has one JSON value a line: first what is measured and where, then each run when it has ended. Each line is written by
-//! one call, so a process that is killed leaves whole lines, or at most one without an end, which is dropped. Runs are kept as they were
-//! measured, and everything else is computed from them again.
+//! The file has one JSON value in each line: first the identity of the measurement, then each run when it has ended. Each line is written by one
+//! call. So a killed process leaves complete lines, and at most one incomplete line, which is dropped. The file has only measured values; everything
+//! else is computed from them again.
 
 mod identity;
 mod run;
@@ -19,10 +19,10 @@ use crate::axes::Engine;
 
 /// Version of the file.
 const VERSION: u32 = 1;
-/// Bytes of a file at the most: the longest suite has a hundredth of it.
+/// Maximum number of bytes of a file: a hundred times that of the longest suite.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Why a measurement cannot go on, or its runs cannot be kept.
+/// Why a measurement cannot be continued, or its runs cannot be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file operation failed.
@@ -35,20 +35,20 @@ pub enum JournalError {
         /// The cause.
         source: io::Error,
     },
-    /// The file is none of an interrupted measurement.
+    /// The file is not of an interrupted measurement.
     #[error("{}: not an unfinished measurement: {reason}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// It is another measurement, or of another machine.
+    /// The file is of another measurement, or of another machine.
     #[error("{}: another measurement: {differences}", path.display())]
     Other {
         /// The file.
         path: PathBuf,
-        /// What differs.
+        /// The differences.
         differences: String,
     },
 }
@@ -60,7 +60,7 @@ struct Head {
     measurement: Identity,
 }
 
-/// What has ended.
+/// A run or operation that has ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Record {
@@ -77,23 +77,23 @@ pub(crate) enum Record {
     },
 }
 
-/// Keeps runs in a file, or nowhere.
+/// Records runs in a file, or does nothing.
 #[derive(Debug, Default)]
 pub struct Journal {
     kept: Vec<Record>,
     file: Option<(PathBuf, File)>,
-    /// Why runs are not kept any more.
+    /// Why runs are no longer recorded.
     failure: Option<String>,
 }
 
 impl Journal {
-    /// Keeps nothing.
+    /// A journal without a file.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Begin a measurement. A file that is there is replaced.
+    /// Begin a measurement. An existing file is replaced.
     ///
     /// # Errors
     /// [`JournalError::Os`].
@@ -104,7 +104,7 @@ impl Journal {
         Ok(Self { file: Some((path.to_owned(), file)), ..Self::default() })
     }
 
-    /// Go on with the measurement of a file, if it is this one.
+    /// Continue the measurement of a file, if it is this one.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -117,7 +117,7 @@ impl Journal {
             return Err(damaged("it is too large"));
         }
         let bytes = fs::read(path).map_err(os("cannot read"))?;
-        // After the last end of a line, there is what the process was killed in.
+        // After the last line end is the line that the process was writing when it was killed.
         let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let text = std::str::from_utf8(&bytes[..end]).map_err(|_| damaged("it is no text"))?;
         let mut lines = text.lines();
@@ -147,7 +147,7 @@ impl Journal {
         })
     }
 
-    /// The times of an operation of the suite `creation` among them. A row that had none is tried again.
+    /// The times of an operation of the suite `creation` before this process began. A row without times is tried again.
     pub(crate) fn times(&self, of_place: &str, of: &str) -> Vec<f64> {
         let time = |record: &Record| match record {
             Record::Time { place, operation, seconds }
@@ -160,7 +160,7 @@ impl Journal {
         self.kept.iter().filter_map(time).collect()
     }
 
-    /// Keep what has ended. If that fails, the measurement goes on without.
+    /// Record a run or operation. If that fails, the measurement continues without a journal.
     pub(crate) fn add(&mut self, record: &Record) {
         let Some((path, file)) = &mut self.file else { return };
         if let Err(error) = write_line(file, record) {
@@ -181,7 +181,7 @@ impl Journal {
         resumed.into_iter().chain(self.failure.clone()).collect()
     }
 
-    /// The results are written: the file is removed.
+    /// Remove the file, after the results have been written.
     ///
     /// # Errors
     /// [`JournalError::Os`].
@@ -192,7 +192,7 @@ impl Journal {
 }
 
 impl Record {
-    /// Whether no number is one that was never measured.
+    /// Whether all numbers are possible measurements.
     fn is_sane(&self) -> bool {
         match self {
             Self::Run(run) => run.is_sane(),
@@ -201,7 +201,7 @@ impl Record {
     }
 }
 
-/// One value, in one call.
+/// Write one line, in one call.
 fn write_line(file: &mut File, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');

@@ -17,15 +17,15 @@ pub struct Matrix {
     pub native: bool,
     /// Adapters.
     pub adapters: Vec<Adapter>,
-    /// Number of disks; a disk is known by its index.
+    /// Number of disks; a disk is identified by its index.
     pub disks: usize,
     /// Access patterns.
     pub access: Vec<Access>,
-    /// Reads among 100 accesses of mixed patterns.
+    /// Percentage of reads for mixed patterns.
     pub read_percent: u32,
-    /// Random offsets among 100 accesses of [`Access::Mix`].
+    /// Percentage of random offsets for [`Access::Mix`].
     pub random_percent: u32,
-    /// Loads of applications, each with pattern and size of its own, beside those of the patterns and block sizes.
+    /// Loads of applications, each with its own pattern and size, in addition to those of patterns and block sizes.
     pub mixes: Vec<Mix>,
     /// Bytes of an access.
     pub block_sizes: Vec<u32>,
@@ -35,11 +35,11 @@ pub struct Matrix {
     pub workers: Vec<u32>,
     /// Coalescing policies.
     pub coalescing: Vec<Coalescing>,
-    /// Which combinations of all those run; [`every`](Self::every) as a rule.
+    /// Selects the combinations to run; usually [`every`](Self::every).
     pub wanted: fn(&Combination) -> bool,
 }
 
-/// What is between the load generator and the disk.
+/// The path between load generator and disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Candidate {
     /// Nothing: the disk's queue is driven directly.
@@ -55,11 +55,11 @@ pub struct Load {
     pub disk: usize,
     /// Access pattern.
     pub access: Access,
-    /// Reads among 100 accesses.
+    /// Percentage of reads.
     pub read_percent: u32,
-    /// Random offsets among 100 accesses.
+    /// Percentage of random offsets.
     pub random_percent: u32,
-    /// Index in [`Matrix::mixes`], if it is one of those.
+    /// Index in [`Matrix::mixes`], for an application's load.
     pub mix: Option<usize>,
     /// Bytes of an access.
     pub block_size: u32,
@@ -85,7 +85,7 @@ impl Matrix {
         true
     }
 
-    /// All combinations; for each load, `native` first where it is wanted, then the adapters.
+    /// All combinations. For each load, `native` (if selected) is before the adapters.
     #[must_use]
     pub fn combinations(&self) -> Vec<Combination> {
         let mut all = Vec::new();
@@ -103,7 +103,7 @@ impl Matrix {
         all
     }
 
-    /// The same without the depths at which there is no adapter.
+    /// The matrix without the depths that have no adapter.
     #[must_use]
     pub fn of_guests(&self) -> Self {
         let depths: HashSet<u32> = self.guests().map(|row| row.load.queue_depth).collect();
@@ -115,13 +115,13 @@ impl Matrix {
         self.combinations().into_iter().filter(|row| row.candidate != Candidate::Native)
     }
 
-    /// The application whose load this is, if it is one.
+    /// The application, for an application's load.
     #[must_use]
     pub fn mix_of(&self, load: &Load) -> Option<&Mix> {
         self.mixes.get(load.mix?)
     }
 
-    /// Bytes of the largest access through an adapter, and the most accesses in flight there of all workers.
+    /// Bytes of the largest access through an adapter, and the maximum number of accesses in flight there over all workers.
     #[must_use]
     pub fn largest(&self) -> (u32, u32) {
         let loads = || self.guests().map(|row| row.load);
@@ -235,7 +235,7 @@ mod tests {
             depths
         };
         assert_eq!((depths(&matrix, true), depths(&matrix, false)), (vec![1, 32], vec![32]));
-        // Another engine repeats what its guests stand beside, and no more.
+        // Another engine repeats only the native rows that its guests are compared with.
         let of_guests = matrix.of_guests();
         assert_eq!((depths(&of_guests, true), depths(&of_guests, false)), (vec![32], vec![32]));
         assert_eq!(matrix.largest(), (4096, 64));

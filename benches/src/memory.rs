@@ -5,7 +5,7 @@ use std::io;
 
 use paradisk_disk_formats::{HostMemory, IoBuf};
 
-/// Page-aligned memory, cut into buffers of one size. Must outlive the requests that carry its buffers: drop it after
+/// Page-aligned memory, split into buffers of one size. It must outlive the requests with its buffers: drop it after
 /// the queue.
 #[derive(Debug)]
 pub(crate) struct Buffers {
@@ -23,11 +23,12 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// The same, each with other random data: a piece of its own of the same sequence.
+    /// As [`new`](Self::new), filled with random data that differ between the buffers: each has its own part of one
+    /// sequence.
     pub(crate) fn random(count: usize, size: usize) -> io::Result<Self> {
         let buffers = Self::new(count, size)?;
         let mut rng = fastrand::Rng::with_seed(1);
-        // One sequence for all, because a depth of 256 with 1 MiB each would take longer to draw than to measure.
+        // One sequence for all: generating data for 256 buffers of 1 MiB would take longer than the measurement.
         let mut data = vec![0; size + count * 8];
         rng.fill(&mut data);
         for index in 0..count {
@@ -36,9 +37,9 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Buffer `index`, counted modulo their number.
+    /// Buffer `index` modulo their number.
     pub(crate) fn get(&self, index: usize) -> IoBuf {
-        // SAFETY: the memory stays until `self` is dropped, which the owner does after the queue.
+        // SAFETY: the memory lives until `self` is dropped, which the owner does after the queue.
         unsafe { self.memory.piece(index % self.count * self.size, self.size) }
     }
 }

@@ -26,13 +26,13 @@ use crate::stat::{NoRatio, Stat, ratios as pairs};
 
 /// An engine: starts guests.
 pub trait Rigs {
-    /// Which engine.
+    /// The engine.
     fn engine(&self) -> Engine;
 
     /// A guest with this adapter and this disk as target 0.
     ///
     /// # Errors
-    /// [`RigError`] where it cannot be started.
+    /// [`RigError`] if the guest cannot be started.
     fn rig(
         &mut self,
         adapter: Adapter,
@@ -46,34 +46,34 @@ pub trait Rigs {
     }
 }
 
-/// What to measure.
+/// A measurement to make.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Dimensions.
     pub matrix: Matrix,
-    /// Bytes at each disk's start that accesses stay inside; `None`: all of it.
+    /// Accesses stay within this number of bytes at the start of each disk; `None`: the whole disk.
     pub span: Option<u64>,
     /// Length of a run.
     pub duration: Duration,
-    /// How long the same load runs before each measured run: coalescing policies use the rate of the time before, and the guest was
-    /// asleep while others ran.
+    /// How long the load runs before each measured run: coalescing policies use the rate of the preceding time, and the guest was asleep while others
+    /// ran.
     pub lead_in: Duration,
-    /// The same where there is no adapter.
+    /// The same for rows without an adapter.
     pub native_lead_in: Duration,
-    /// Whether the disk is flushed after each run of writes, outside of the measurement: else the kernel would write the data back
-    /// while others are measured.
+    /// Whether the disk is flushed after each run of writes, outside of the measurement. Otherwise the kernel would write the data back while others
+    /// are measured.
     pub settle: bool,
     /// Rounds: runs of each combination.
     pub runs: u32,
-    /// What is compared.
+    /// The comparisons.
     pub comparisons: Vec<Comparison>,
 }
 
-/// How long the warm-up of a combination takes at the most.
+/// Maximum length of a combination's warm-up.
 const WARM_UP: Duration = Duration::from_millis(100);
 
 impl Plan {
-    /// Add its dimensions and these disks to an identity. Paths do not count: temporary disks have others each time.
+    /// Add its dimensions and these disks to an identity, without paths, because those of temporary disks change.
     #[must_use]
     pub fn identify(&self, identity: Identity, subjects: &[OpenDisk]) -> Identity {
         let rows = self.matrix.combinations();
@@ -95,7 +95,7 @@ impl Plan {
             .with("lead-in", &[self.lead_in, self.native_lead_in])
     }
 
-    /// Time for all combinations: that of their runs, and a quarter more for what is around them.
+    /// Expected time of all combinations: their runs, plus a quarter for overhead.
     #[must_use]
     pub fn expected(&self) -> Duration {
         let rows = self.matrix.combinations();
@@ -124,7 +124,7 @@ pub struct Outcome {
     pub failed: bool,
 }
 
-/// Run everything that the journal does not hold, and keep it there.
+/// Run everything that the journal does not have, and record it there.
 pub fn run(
     plan: &Plan,
     subjects: &[OpenDisk],
@@ -143,7 +143,7 @@ pub fn run(
     let mut rows: Vec<Row> = plan.matrix.combinations().into_iter().filter(attached).map(Row::new).collect();
     let engine = rigs.engine();
     for run in journal.runs(engine) {
-        // Runs of a row follow each other, as pairs are those of the same round.
+        // The runs of a row must be consecutive, because pairs are runs of the same round.
         let next =
             |row: &&mut Row| row.failure.is_none() && row.rounds() + 1 == run.round && run.round <= plan.runs;
         if let Some(row) = rows.get_mut(run.row).filter(next) {
@@ -153,7 +153,7 @@ pub fn run(
     let kept: Vec<u32> = rows.iter().map(Row::rounds).collect();
     let is_kept = |round: u32, index: usize| {
         let rounds = kept.get(index).copied().unwrap_or_default();
-        // Nothing is warmed up for a row that is complete.
+        // A complete row needs no warm-up.
         if round == 0 { rounds == plan.runs } else { round <= rounds }
     };
     let mut bench = Bench { plan, subjects, rigs, ready: HashMap::new() };
@@ -264,7 +264,7 @@ fn workload(
         block_size: load.block_size,
         queue_depth: load.queue_depth,
         workers: load.workers,
-        // The same offsets for all candidates of a round, others in the next.
+        // All candidates of a round have the same offsets; the next round has others.
         seed: round + 1,
         generation: 0,
         start: 0,

@@ -1,7 +1,6 @@
-//! Loads of applications: size, mix of reads and writes, how much of it is random, and what else shapes it.
+//! Loads of applications: block size, percentages of reads and of random offsets, and further properties.
 //!
-//! A [`Mix`] is read from a small TOML file ([`Mix::read`]), is one of those that are shipped ([`SHIPPED`]), or is a job of fio
-//! ([`fio::read`]).
+//! A [`Mix`] is read from a small TOML file ([`Mix::read`]), is one of the built-in loads ([`SHIPPED`]), or is a job of fio ([`fio::read`]).
 
 mod file;
 pub mod fio;
@@ -25,21 +24,21 @@ pub struct Mix {
     pub description: String,
     /// Bytes of an access.
     pub block_size: u32,
-    /// Reads among 100 accesses.
+    /// Percentage of reads.
     pub read_percent: u32,
-    /// Random offsets among 100 accesses; the others follow the access before them.
+    /// Percentage of random offsets; the others continue the previous access.
     pub random_percent: u32,
     /// Offsets are multiples of this; `None`: of the block size.
     pub alignment: Option<u32>,
-    /// Bytes at the disk's start that accesses stay inside; `None`: all of it.
+    /// Accesses stay within this number of bytes at the start of the disk; `None`: the whole disk.
     pub working_set: Option<u64>,
-    /// Accesses in flight of each worker; empty: as the command line has it.
+    /// Accesses in flight of each worker; empty: the command line's.
     pub queue_depths: Vec<u32>,
-    /// Independent streams; empty: as the command line has it.
+    /// Independent streams; empty: the command line's.
     pub workers: Vec<u32>,
-    /// Exponent of the popularity of random offsets (Zipf); `None`: all are equally popular.
+    /// Exponent of Zipf's law for random offsets; `None`: uniform.
     pub zipf: Option<f64>,
-    /// Accesses until a pause, all of which complete before it; 0: no pauses.
+    /// Number of accesses before a pause, which all complete before it; 0: no pauses.
     pub burst: u32,
     /// Length of a pause.
     pub think_time: Duration,
@@ -65,13 +64,13 @@ impl Mix {
         }
     }
 
-    /// The pattern that it is.
+    /// The access pattern.
     #[must_use]
     pub const fn access(&self) -> Access {
         Access::of(self.read_percent, self.random_percent)
     }
 
-    /// What the load generator is told of it for a span of so many bytes.
+    /// The parameters for the load generator, for a span of this many bytes.
     #[must_use]
     pub fn shape(&self, span: u64) -> Shape {
         let align = self.alignment.unwrap_or(0);
@@ -82,7 +81,7 @@ impl Mix {
         Shape { align, burst: self.burst, think, skew }
     }
 
-    /// `8K, 70% read, 100% random, zipf 0.9`: all of it in one line.
+    /// A summary in one line: `8K, 70% read, 100% random, zipf 0.9`.
     #[must_use]
     pub fn summary(&self) -> String {
         let size = |bytes: u64| facts::units::format_size(bytes);
@@ -111,7 +110,7 @@ fn list(numbers: &[u32]) -> String {
 
 macro_rules! shipped {
     ($($name:literal,)*) => {
-        /// Files of the loads that are shipped: their names on the command line, and their text.
+        /// Files of the built-in loads: their names on the command line, and their text.
         pub const SHIPPED: &[(&str, &str)] = &[$(($name, include_str!(concat!("../workloads/", $name, ".toml"))),)*];
     };
 }
@@ -132,7 +131,7 @@ shipped! {
     "video-on-demand",
 }
 
-/// A load that is shipped; `None` where none has this name.
+/// A built-in load; `None` if none has this name.
 #[must_use]
 pub fn shipped(name: &str) -> Option<Mix> {
     let (_, text) = SHIPPED.iter().find(|(each, _)| *each == name)?;
@@ -140,7 +139,7 @@ pub fn shipped(name: &str) -> Option<Mix> {
     Mix::read(text, name).ok()
 }
 
-/// All loads that are shipped.
+/// All built-in loads.
 #[must_use]
 pub fn all_shipped() -> Vec<Mix> {
     SHIPPED.iter().filter_map(|(name, _)| shipped(name)).collect()

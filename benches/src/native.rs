@@ -1,7 +1,8 @@
-//! The row `native`: the same disk and engine with no adapter and no guest, driven from one thread with host memory.
-//! Its figures are the limit that hardware and kernel set.
+//! The row `native`: the same disk and engine without adapter and guest, driven by one thread with host memory. Its
+//! figures are the limit of hardware and kernel.
 //!
-//! The load is the guest's: same pattern, same random numbers, same accesses in flight, one time stamp to a completion.
+//! The load is that of the guest: same pattern, same random numbers, same accesses in flight, one time stamp for each
+//! completion.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ pub struct Native {
     resources: Option<Resources>,
 }
 
-/// Queue and buffers of jobs of one depth and block size, reused while those stay the same.
+/// Queue and buffers for jobs of one depth and block size, reused by jobs with the same values.
 struct Resources {
     depth: u32,
     block_size: u32,
@@ -48,7 +49,7 @@ impl Native {
         if let Some(same) = old {
             return Ok(self.resources.insert(same));
         }
-        // Random data, because formats and file systems may store zeros in other ways.
+        // Random data, because formats and file systems may treat zeros specially.
         let buffers = Buffers::random(depth as usize, block_size as usize)
             .map_err(|source| RigError::Os { what: "payload memory", source })?;
         let queue = self.subject.disk.queue(&QueueConfig { depth, engine: self.subject.engine })?;
@@ -59,7 +60,7 @@ impl Native {
 /// The accesses of a job.
 struct Plan {
     offsets: Offsets,
-    /// Reads in 2^32 accesses.
+    /// Share of reads, in units of 2^-32.
     read_share: u64,
     block_size: u64,
     ticks: u64,
@@ -99,7 +100,7 @@ impl Job<'_> {
         self.report.ticks = last.wrapping_sub(start);
     }
 
-    /// Bursts with pauses between them, until the job ends; when the last access has completed.
+    /// Run bursts with pauses between them until the job ends. Returns the time of the last completion.
     fn bursts(&mut self, start: u64) -> u64 {
         let mut left = self.plan.ios;
         loop {
@@ -118,7 +119,7 @@ impl Job<'_> {
         }
     }
 
-    /// Accesses without a pause, until the job or the burst ends; when the last one has completed.
+    /// Run accesses without a pause until the job or the burst ends. Returns the time of the last completion.
     fn load(&mut self, start: u64) -> u64 {
         let mut last = ticks();
         for slot in 0..self.slots.len() {
@@ -281,8 +282,8 @@ impl Spent {
         }
     }
 
-    /// Only the disk's queue has run, so all CPU time is device or kernel. The kernel's share on this thread is
-    /// the time in system calls less the time asleep in them; what other threads took (the engine's workers) is kernel.
+    /// Only the disk's queue has run, so all CPU time is device or kernel. On this thread, the kernel's share is the
+    /// time in system calls minus the time asleep in them. The time of other threads (the engine's workers) is kernel.
     fn since(&self, before: &Self) -> CpuSplit {
         let thread = self.thread.saturating_sub(before.thread);
         let total = self.process.saturating_sub(before.process).max(thread);

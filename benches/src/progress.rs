@@ -4,7 +4,7 @@ use crate::result::Document;
 
 /// Receives the progress of a measurement.
 pub trait Progress {
-    /// A measurement of so many jobs begins.
+    /// A measurement of `jobs` jobs begins.
     fn begin(&mut self, jobs: usize);
     /// The next job begins.
     fn job(&mut self, name: &str);

@@ -16,7 +16,7 @@ use crate::stat::Stat;
 /// The metrics that are compared.
 pub const METRICS: [Metric; 3] = [Metric::Cycles, Metric::Iops, Metric::LatencyP99];
 
-/// The most values of a row: the limit of `--runs`, on both engines of a suite.
+/// Maximum number of values of a row: the limit of `--runs`, on both engines of a suite.
 const MOST_VALUES: usize = 2 * MOST_RUNS as usize;
 
 /// Margins within which ratios count as equal ([`Confidence::margin`]).

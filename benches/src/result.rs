@@ -24,25 +24,25 @@ pub struct Document {
     /// The suite that was run, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suite: Option<String>,
-    /// The host that it was measured on.
+    /// The host of the measurement.
     pub host: Host,
     /// One for each combination that ran.
     pub results: Vec<RunResult>,
     /// Comparisons pair by pair.
     pub ratios: Vec<Ratio>,
-    /// Times of whole operations on image files, of the suite `creation` alone.
+    /// Times of whole operations on image files (suite `creation`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timings: Vec<Timing>,
-    /// The command that measured it.
+    /// The command of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Notes for the reader of the numbers: what was skipped or failed.
+    /// Notes for readers: skipped and failed parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl Document {
-    /// Without results.
+    /// A document without results.
     #[must_use]
     pub fn empty(suite: Option<String>, host: Host) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Document {
         }
     }
 
-    /// With the rows and ratios of another document.
+    /// Add the rows and ratios of another document.
     #[must_use]
     pub fn joined(mut self, other: Self) -> Self {
         self.results.extend(other.results);
@@ -70,7 +70,7 @@ impl Document {
 /// The results of one combination over all its runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// Adapter, or `native`: the disk driven with no adapter.
+    /// Adapter, or `native`: the disk without an adapter.
     pub adapter: String,
     /// The disk.
     pub disk: DiskFacts,
@@ -78,12 +78,12 @@ pub struct RunResult {
     pub engine: String,
     /// `randread`, `randwrite`, `read`, `write`, `randrw`, `mix`.
     pub rw: String,
-    /// Name of the application's load, if it is one ([`Mix::name`](crate::mix::Mix::name)).
+    /// Name of an application's load ([`Mix::name`](crate::mix::Mix::name)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// Reads among 100 accesses.
+    /// Percentage of reads.
     pub read_percent: u32,
-    /// Random offsets among 100 accesses, for `mix`; the others follow the access before them.
+    /// Percentage of random offsets, for `mix`; the others continue the previous access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub random_percent: Option<u32>,
     /// Bytes of an access.
@@ -94,14 +94,14 @@ pub struct RunResult {
     pub workers: u32,
     /// Coalescing policy; none for `native`, which has no interrupts.
     pub coalescing: Option<String>,
-    /// Runs counted.
+    /// Number of counted runs.
     pub runs: u32,
-    /// Accesses that completed, over all runs; 0 in documents that were written before they were counted.
+    /// Completed accesses over all runs; 0 in old documents.
     #[serde(default)]
     pub accesses: u64,
-    /// Accesses a second.
+    /// Accesses per second.
     pub iops: Stat,
-    /// Million bytes a second.
+    /// Million bytes per second.
     pub mb_per_s: Stat,
     /// Latencies over all runs.
     pub latency_us: Latency,
@@ -115,27 +115,27 @@ pub struct RunResult {
     pub doorbells_per_io: f64,
     /// Accesses that failed, over all runs.
     pub errors: u64,
-    /// For disks that have a map, after all combinations have run.
+    /// The disk's block map, if it has one, after all combinations have run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map_memory: Option<MapMemory>,
-    /// Of each run; none in documents that were written before runs were kept.
+    /// Values of each run; none in old documents.
     #[serde(default, skip_serializing_if = "RunValues::is_empty")]
     pub values: RunValues,
 }
 
-/// What is compared with other documents, of each run in the order of the rounds.
+/// Values of each run, in the order of the rounds, for comparison with other documents.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunValues {
-    /// Accesses a second.
+    /// Accesses per second.
     pub iops: Vec<f64>,
-    /// CPU cycles for each access, all of them.
+    /// Total CPU cycles for each access.
     pub cycles_per_io: Vec<f64>,
     /// 99th percentile of the latencies in microseconds.
     pub latency_p99_us: Vec<f64>,
 }
 
 impl RunValues {
-    /// Whether no run was kept.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.iops.is_empty() && self.cycles_per_io.is_empty() && self.latency_p99_us.is_empty()
@@ -149,26 +149,27 @@ pub struct Latency {
     pub mean: f64,
     /// Half of the accesses took no longer.
     pub p50: f64,
-    /// 90% of the accesses took no longer. None in documents that were written before it was computed.
+    /// 90% of the accesses took no longer. None in old documents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p90: Option<f64>,
     /// 99% of the accesses took no longer.
     pub p99: f64,
     /// 99.9% of the accesses took no longer.
     pub p999: f64,
-    /// 99.99% of the accesses took no longer. None as above. With fewer than 10,000 accesses it is the longest one.
+    /// 99.99% of the accesses took no longer. None in old documents. With fewer than 10,000 accesses it is the longest
+    /// latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p9999: Option<f64>,
 }
 
-/// CPU cycles for each access, by where they were spent.
+/// CPU cycles for each access, by component.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cycles {
-    /// All of it.
+    /// Total.
     pub total: Stat,
     /// Driver and load generator.
     pub guest: Stat,
-    /// Leaving and entering the guest.
+    /// Exits and entries of the guest.
     pub exit: Stat,
     /// Adapter, SCSI target, format, queue; user mode.
     pub device: Stat,
@@ -176,10 +177,10 @@ pub struct Cycles {
     pub kernel: Stat,
 }
 
-/// A comparison: candidate over baseline, each round by itself.
+/// A comparison: candidate over baseline, in pairs of the same round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// What is compared.
+    /// Name of the comparison.
     pub name: String,
     /// [`RunResult::label`] of the divisor.
     pub baseline: String,
@@ -193,7 +194,7 @@ pub struct Ratio {
     pub min: f64,
     /// Largest of the pairs.
     pub max: f64,
-    /// Interval and verdict. None in documents that were written before there were any, and where a pair's ratio is zero.
+    /// Interval and verdict. None in old documents, and if a pair's ratio is zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Confidence>,
 }
@@ -234,7 +235,7 @@ impl Ratio {
 pub const DEVICE_AND_KERNEL: &str = "device+kernel cycles_per_io";
 
 impl RunResult {
-    /// Names the result uniquely in its document.
+    /// A name that is unique in the document.
     #[must_use]
     pub fn label(&self) -> String {
         let mut label =
@@ -259,7 +260,7 @@ impl RunResult {
         label
     }
 
-    /// The [`label`](Self::label) without the path of the disk: temporary disks have other paths each time.
+    /// The [`label`](Self::label) without the path of the disk, because paths of temporary disks change.
     #[must_use]
     pub fn label_without_path(&self) -> String {
         let disk = DiskFacts { path: None, ..self.disk.clone() };

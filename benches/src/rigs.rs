@@ -16,7 +16,7 @@ use vm_memory::GuestAddressSpace;
 use crate::axes::Engine;
 use crate::meter::Rigs;
 
-/// Requests in flight of an adapter.
+/// Maximum number of requests in flight of an adapter.
 const TASKS: u32 = 1024;
 
 /// The configuration of all rigs of an engine.
@@ -24,7 +24,7 @@ const TASKS: u32 = 1024;
 pub struct RigConfig {
     /// Bytes of guest memory.
     pub memory: u64,
-    /// Thresholds of interrupt moderation; its policy is each candidate's own.
+    /// Thresholds of interrupt moderation. Each candidate has its own policy.
     pub thresholds: paradisk_devices::Coalescing,
 }
 
@@ -71,7 +71,7 @@ impl KvmRigs {
     /// Machines of this configuration.
     ///
     /// # Errors
-    /// [`paradisk_vmm::Error`] where `/dev/kvm` does not open or lacks what machines need.
+    /// [`paradisk_vmm::Error`] if `/dev/kvm` does not open or lacks a required feature.
     pub fn new(config: RigConfig) -> Result<Self, paradisk_vmm::Error> {
         Ok(Self { host: Host::open()?, config })
     }
@@ -134,7 +134,7 @@ fn device<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    // The guest's driver knows no fixed ports.
+    // The guest's driver does not support fixed ports.
     let kind = if adapter == Adapter::Ide { AdapterKind::IdeNative } else { adapter.kind() };
     let config = AdapterConfig { kind, coalescing, tasks: TASKS };
     Ok(paradisk_devices::build(memory, interrupts, config, &[(0, subject.attachment())])?)

@@ -1,4 +1,4 @@
-//! A row of the results while it is measured: its runs, and the result of them.
+//! A row of the results during the measurement: its runs, and their result.
 
 use facts::disk::OpenDisk;
 use facts::tsc::tsc_hz;
@@ -14,7 +14,7 @@ use crate::mix::Mix;
 use crate::result::{Cycles, Latency, NATIVE, RunResult, RunValues};
 use crate::stat::Stat;
 
-/// One run, for each access.
+/// The values of a run, for each access.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     iops: f64,
@@ -40,7 +40,7 @@ pub(crate) struct Row {
     latency: Histogram,
     errors: u64,
     fault: Fault,
-    /// Why it could not be measured at all.
+    /// Why the row could not be measured.
     pub(crate) failure: Option<String>,
 }
 
@@ -108,13 +108,13 @@ impl Row {
         self.samples.iter().map(value).collect()
     }
 
-    /// The failed accesses, if there are any.
+    /// A text on failed accesses, if any.
     pub(crate) fn errors(&self) -> Option<String> {
         let first = fault_text(&self.fault).map(|fault| format!(" (first: {fault})")).unwrap_or_default();
         (self.errors > 0).then(|| format!("{} failed accesses{first}", self.errors))
     }
 
-    /// The result; `None` where nothing was measured.
+    /// The result; `None` if there are no runs.
     pub(crate) fn result(&self, subject: &OpenDisk, engine: &str, mix: Option<&Mix>) -> Option<RunResult> {
         let Combination { candidate, load } = self.combination;
         let (adapter, engine, coalescing) = match candidate {
@@ -176,7 +176,7 @@ fn merge(into: &mut Histogram, from: &Histogram) {
     into.count += from.count;
 }
 
-/// The text of a fault; `None` where there is none.
+/// The text of a fault; `None`: no fault.
 pub(crate) fn fault_text(fault: &Fault) -> Option<String> {
     let at = format!("at byte {}", fault.offset);
     let mismatch = |what| format!("{what} {at}: expected {:#x}, found {:#x}", fault.expected, fault.found);

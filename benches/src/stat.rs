@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The spread of repeated runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stat {
-    /// Middle value; mean of the two middle ones where their number is even.
+    /// Middle value; for an even number of values, the mean of the two middle ones.
     pub median: f64,
     /// Smallest value.
     pub min: f64,
@@ -20,7 +20,7 @@ impl Stat {
         Self { median: value, min: value, max: value }
     }
 
-    /// The spread of these values; `None` where there are none, or where one is not a finite number.
+    /// The spread of these values; `None` if there are none, or if one is not finite.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
@@ -41,7 +41,7 @@ pub enum NoRatio {
     /// One pair has no spread.
     #[error("a ratio needs at least 2 runs")]
     SingleRun,
-    /// One side ran more often than the other, so there are no pairs.
+    /// The sides have different numbers of runs, so there are no pairs.
     #[error("baseline ran {baseline} times and candidate {candidate} times")]
     Unpaired {
         /// Runs of the baseline.
@@ -54,10 +54,10 @@ pub enum NoRatio {
     ZeroBaseline,
 }
 
-/// Candidate over baseline: each run divided by the run of the same round, in the order of the rounds.
+/// Candidate over baseline, for the runs of each round, in the order of the rounds.
 ///
 /// # Errors
-/// [`NoRatio`] where the runs make no pairs, or only one.
+/// [`NoRatio`] if there are no pairs, or only one.
 pub fn ratios(baseline: &[f64], candidate: &[f64]) -> Result<Vec<f64>, NoRatio> {
     if baseline.len() != candidate.len() {
         return Err(NoRatio::Unpaired { baseline: baseline.len(), candidate: candidate.len() });

@@ -1,4 +1,4 @@
-//! Suites: published experiments with their dimensions, disks, tables and plots, over every engine in one document.
+//! Suites: published experiments with their dimensions, disks, tables and plots. One document has the results of all engines.
 
 mod adapters;
 mod chain;
@@ -49,17 +49,17 @@ names! {
         Adapters = "adapters",
         /// Disks of each format under the loads of applications.
         VhdWorkloads = "vhd-workloads",
-        /// Creation of images, merge, compaction and conversion: times, not loads. It runs by [`run_creation`].
+        /// Creation of images, merge, compaction and conversion: times, not loads. [`run_creation`] runs it.
         Creation = "creation",
     }
 }
 
-/// What of a suite is wanted.
+/// Options of a suite.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// How much of it.
+    /// Full or quick.
     pub form: Form,
-    /// Adapters, for a suite that leaves the choice.
+    /// Adapters, for a suite that has no fixed ones.
     pub adapters: &'a [Adapter],
     /// Length of a run; `None`: the suite's own.
     pub duration: Option<Duration>,
@@ -70,12 +70,11 @@ pub struct Wanted<'a> {
 /// Length of a run.
 const DURATION: Duration = Duration::from_millis(300);
 
-/// How long the load runs before each measured run: longer than an epoch of the coalescing policies (200 ms), after which they have
-/// measured the rate.
+/// How long the load runs before each measured run: longer than an epoch of the coalescing policies (200 ms), so that they know the rate.
 const LEAD_IN: Duration = Duration::from_millis(220);
 
 impl Suite {
-    /// Whether its adapters may be chosen, and those that are usual.
+    /// The default adapters, if the user may choose them.
     #[must_use]
     pub const fn adapters(self) -> Option<&'static [Adapter]> {
         match self {
@@ -87,7 +86,7 @@ impl Suite {
     /// The suite's disks.
     ///
     /// # Errors
-    /// [`BedError`] where they cannot be created.
+    /// [`BedError`] if they cannot be created.
     pub fn bed(self, form: Form) -> Result<Bed, BedError> {
         match self {
             Self::PvscsiVsLsi => Bed::cached(pvscsi_vs_lsi::WORKING_SET),
@@ -100,7 +99,7 @@ impl Suite {
         }
     }
 
-    /// Number of its disks, where the host has all that they need.
+    /// Number of its disks, if the host has all requirements.
     #[must_use]
     pub const fn disks(self) -> usize {
         match self {
@@ -129,7 +128,7 @@ impl Suite {
                 (hyperv_analysis::matrix(disks), hyperv_analysis::comparisons(disks), hyperv_analysis::RUNS)
             }
             Self::Adapters => (adapters::matrix(disks), adapters::COMPARISONS.to_vec(), adapters::RUNS),
-            // The matrix has no disks to run on for creation.
+            // Creation has no disks in the matrix.
             Self::VhdWorkloads | Self::Creation => (
                 vhd_workloads::matrix(form, disks, wanted.adapters),
                 vhd_workloads::COMPARISONS.to_vec(),
@@ -145,7 +144,7 @@ impl Suite {
         let shorter = form == Form::Quick || wanted.duration.is_some();
         // Shorter runs are for a shorter suite.
         let lead_in = if shorter { LEAD_IN.min(duration) } else { LEAD_IN };
-        // Direct I/O on the host finds no cache to warm up.
+        // Direct I/O on the host has no cache to warm up.
         let native_lead_in = if self == Self::VhdWorkloads { Duration::ZERO } else { lead_in };
         Plan {
             matrix,
@@ -167,7 +166,7 @@ impl Suite {
         (rows, plans().map(|plan| plan.expected()).sum::<Duration>() + self.preparation())
     }
 
-    /// Time to make the disks; zero if it is short.
+    /// Time to make the disks; 0 if it is short.
     const fn preparation(self) -> Duration {
         match self {
             Self::Chain => chain::PREPARATION,
@@ -193,7 +192,7 @@ impl Suite {
             let plan = on_engine(plan, number);
             let progress = &mut Joined { before: &all.document, progress: &mut *progress };
             let mut outcome = meter::run(&plan, subjects, rigs.as_mut(), host.clone(), progress, journal);
-            // Rows without an adapter are there from the engine before. Here they were the other halves of pairs.
+            // The first engine's rows without an adapter are already there. Those of this engine only served as halves of pairs.
             outcome.document.results.retain(|row| number == 0 || row.adapter != NATIVE);
             all.document = all.document.joined(outcome.document);
             all.notes.extend(outcome.notes.into_iter().map(|note| format!("{engine}: {note}")));
@@ -213,7 +212,7 @@ impl Suite {
         for grid in &report.grids {
             text += &format!("\n{}\n\n{}", grid.title, grid.text());
         }
-        // The tables of coalescing have a legend of their own.
+        // The tables of coalescing have their own legend.
         if let Some(legend) = legend(document).filter(|_| self != Self::Coalescing) {
             text += &format!("\n{legend}\n");
         }
@@ -243,7 +242,7 @@ impl Suite {
         }
     }
 
-    /// What was published, or is claimed by this project, and whether it holds.
+    /// Published claims and claims of this project, with their standing.
     pub(crate) fn claims(self, document: &Document) -> Vec<Claim> {
         match self {
             Self::PvscsiVsLsi => claims::pvscsi_vs_lsi(document),
@@ -256,13 +255,13 @@ impl Suite {
         }
     }
 
-    /// What it shows beside claims.
+    /// Its measurements without claims.
     pub(crate) fn observations(self, document: &Document) -> Vec<Observation> {
         if self == Self::Adapters { claims::adapters(document) } else { Vec::new() }
     }
 }
 
-/// The plan for an engine. Those after the first repeat rows without an adapter only where there are pairs with them.
+/// The plan for an engine. Engines after the first repeat rows without an adapter only if they have pairs.
 fn on_engine(plan: &Plan, number: usize) -> Plan {
     let mut plan = plan.clone();
     if number > 0 {
@@ -271,7 +270,7 @@ fn on_engine(plan: &Plan, number: usize) -> Plan {
     plan
 }
 
-/// Progress on an engine, behind the rows of the engines before.
+/// Progress on an engine, after the rows of earlier engines.
 struct Joined<'a> {
     before: &'a Document,
     progress: &'a mut dyn Progress,
@@ -305,17 +304,17 @@ pub fn creation_size(form: Form, runs: Option<u32>) -> (usize, Duration) {
     (creation::plan(form, runs).count(), creation::expected(form, runs))
 }
 
-/// What the suite `creation` measures.
+/// The operations of the suite `creation`.
 #[must_use]
 pub fn creation_identity(form: Form, runs: Option<u32>, host: &Host) -> Identity {
     creation::plan(form, runs).identify(Identity::of(host))
 }
 
-/// Run what the journal does not hold of the suite `creation`, in a folder. File systems are mounted meanwhile: the caller holds signals
-/// back. With `stop` it ends after the current operation.
+/// Run the operations of the suite `creation` that the journal does not have, in a folder. The caller must block signals, because file systems are
+/// mounted during the run. With `stop` it ends after the current operation.
 ///
 /// # Errors
-/// [`BedError`] where the folder cannot be used.
+/// [`BedError`] if the folder cannot be used.
 pub fn run_creation(
     form: Form,
     runs: Option<u32>,
@@ -331,7 +330,7 @@ pub fn run_creation(
     Ok(outcome)
 }
 
-/// The suite that a document is of.
+/// The suite of a document.
 pub(crate) fn of(document: &Document) -> Option<Suite> {
     document.suite.as_deref()?.parse().ok()
 }

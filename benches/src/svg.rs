@@ -1,9 +1,9 @@
 //! Charts as SVG: on the page ([`Chart::figure`]) and as files ([`Chart::file`]).
 //!
-//! The crate plotters lays out axes, grids and lines. It draws on `canvas`, a backend of ours, for three reasons: its own SVG backend
-//! writes colours, where a page with a light and a dark theme needs classes; it names a web address; and its text cannot be wrapped. A
-//! chart library in JavaScript was not taken: without scripts its charts are empty, and most draw pixels, which neither a theme nor a
-//! screen reader reaches. Legends are HTML on the page, so that they wrap on a narrow screen, and SVG in files.
+//! The crate plotters lays out axes, grids and lines. It draws on our backend `canvas`, for three reasons: plotters' SVG backend writes colours, but
+//! a page with a light and a dark theme needs classes; it writes a web address; and its text cannot be wrapped. Chart libraries in JavaScript are not
+//! used: their charts are empty without scripts, and most draw pixels, which themes and screen readers cannot access. Legends are HTML on the page,
+//! so that they wrap on a narrow screen, and SVG in files.
 //!
 //! ```text
 //! Chart -> axis (positions, ticks) -> panel (plotters -> canvas: axes, lines; markers with their values) -> figure | file
@@ -41,7 +41,7 @@ pub(crate) fn escape(text: &str) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    /// Every element that is opened is closed in its turn, attributes are quoted, and no bare `&` or `<` is left.
+    /// Check that elements are closed in order, attributes are quoted, and there is no bare `&` or `<`.
     pub(crate) fn well_formed(svg: &str) {
         let mut opened = Vec::new();
         let mut rest = svg.trim_end();

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Folders that are not in every user's PATH.
+/// Folders that may not be in the user's PATH.
 const FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// A program that is installed.
+/// An installed program.
 pub(crate) struct SystemTool(PathBuf);
 
 impl SystemTool {
-    /// Find a program by its name; the error says that it is not installed.
+    /// Find a program by name. Fails if it is not installed.
     pub(crate) fn find(name: &str) -> Result<Self, String> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
@@ -18,7 +18,8 @@ impl SystemTool {
         program.map(Self).ok_or_else(|| format!("{name} is not installed"))
     }
 
-    /// Run it with these options and `path` behind them: its output; the error is the first line of its messages.
+    /// Run the program with these options and `path` after them. Returns its output; the error is the first line of its
+    /// messages.
     pub(crate) fn run(&self, options: &[&str], path: &Path) -> Result<String, String> {
         let Self(program) = self;
         let output = Command::new(program)

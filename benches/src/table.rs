@@ -30,7 +30,7 @@ const fn left(head: [&'static str; 2], cell: fn(&RunResult, &Document) -> String
     Column { head, left: true, cell }
 }
 
-/// What identifies a row.
+/// The columns that identify a row.
 fn facts(document: &Document) -> Vec<Column> {
     let results = &document.results;
     let varies = |value: fn(&RunResult) -> String| {
@@ -98,7 +98,7 @@ const LATENCY: [Column; 2] = [
     column(["p99", "us"], |result, _| micros(result.latency_us.p99)),
 ];
 
-/// The disk, and its path where its name is ambiguous.
+/// The disk, and its path if its name is ambiguous.
 fn disk(document: &Document) -> Vec<Column> {
     let mut columns = vec![left(["disk", ""], |result, _| result.disk.name())];
     if same_name_twice(document) {
@@ -110,13 +110,13 @@ fn disk(document: &Document) -> Vec<Column> {
     columns
 }
 
-/// Where there are any.
+/// The column of errors, if there are any.
 fn errors(document: &Document) -> Option<Column> {
     let any = document.results.iter().any(|result| result.errors > 0);
     any.then(|| column(["errors", ""], |result, _| result.errors.to_string()))
 }
 
-/// The table with a line of circumstances above it and notes below.
+/// The table, with a line about the measurement above and notes below.
 #[must_use]
 pub fn render(document: &Document, notes: &[String]) -> String {
     with_columns(&columns(document), document, notes)
@@ -140,12 +140,12 @@ fn with_columns(columns: &[Column], document: &Document, notes: &[String]) -> St
     text
 }
 
-/// One line: how the document's ratios are written.
+/// The legend of the document's ratios, in one line.
 pub(crate) fn legend(document: &Document) -> Option<String> {
     confidence::legend(document.ratios.iter().filter_map(|ratio| ratio.confidence.as_ref()))
 }
 
-/// One line: how and where it was measured.
+/// A line about load and machine.
 #[must_use]
 pub fn circumstances(document: &Document) -> String {
     let host = &document.host;
@@ -253,7 +253,7 @@ pub(crate) fn micros(us: f64) -> String {
     if us < 10.0 { format!("{us:.2}") } else { format!("{us:.0}") }
 }
 
-/// Events per I/O; there are none without an adapter.
+/// Events per I/O; a dash without an adapter.
 fn rate(result: &RunResult, value: f64) -> String {
     if result.adapter == "native" { "-".to_owned() } else { format!("{value:.3}") }
 }
@@ -290,7 +290,7 @@ mod tests {
         let rule = lines.iter().position(|line| line.starts_with("---")).unwrap();
         let (native, pvscsi) = (lines[rule + 1], lines[rule + 2]);
         assert!(native.starts_with("native ") && pvscsi.starts_with("pvscsi "));
-        // Right-aligned: all lines end where the rule ends, and none is too wide for a terminal.
+        // Right-aligned: all lines end with the rule, and none is too wide for a terminal.
         for line in &lines[rule..rule + 3] {
             assert_eq!(line.len(), lines[rule].len(), "{line}");
             assert!(line.len() <= 160, "{}", line.len());

@@ -1,20 +1,18 @@
-//! Guest memory as a device reaches it: typed accesses, scatter lists for disk I/O, and ring pages at a fixed address.
+//! A device's accesses to guest memory: typed accesses, scatter lists for disk I/O, and ring pages at a fixed address.
 //!
 //! # Why this is sound
-//! Guest memory is shared with virtual CPUs and with the kernel. Nothing here makes a Rust reference to it but to
-//! atomics; everything else is copied through raw pointers, and a value read once is never read again.
+//! Guest memory is shared with virtual CPUs and with the kernel. The only Rust references to it here are to atomics. All other data are copied
+//! through raw pointers, and each value is read once.
 //!
-//! A host address is only ever taken from a `vm_memory` snapshot, and the snapshot is kept:
+//! Each host address comes from a `vm_memory` snapshot, and the snapshot is kept:
 //! - a [`GuestPage`] carries a clone of it, so its address stays mapped as long as the page lives;
-//! - the addresses that [`Dma::translate`] gives out stay mapped until [`Dma::release`]. A device calls that only when
-//!   none of its requests is in flight ([`quiesce`](crate::IoDevice::quiesce), reset), so the kernel never writes to
-//!   memory that has been given back;
-//! - [`Dma::replaced`] lets old snapshots go with requests in flight, if each region that these use is mapped at the same
-//!   address by the new one. Which regions a request uses is its [`Footprint`].
+//! - the addresses that [`Dma::translate`] returns stay mapped until [`Dma::release`]. A device calls `release` only when none of its requests is in
+//!   flight ([`quiesce`](crate::IoDevice::quiesce), reset), so the kernel never writes to unmapped memory;
+//! - [`Dma::replaced`] drops old snapshots while requests are in flight, if the new snapshot maps each region that they use at the same address. The
+//!   [`Footprint`] of a request has the regions that it uses.
 //!
-//! So an owner that wants to *unmap* memory (and not merely to add some) has the device end what uses it first
-//! ([`uses_memory`](crate::IoDevice::uses_memory)); until then the mapping lives on. A range added later is found without ado.
-//! Writes are not recorded in vm-memory's dirty bitmaps.
+//! So an owner that *unmaps* memory must first let the device end the requests that use it ([`uses_memory`](crate::IoDevice::uses_memory)); until
+//! then the mapping stays. A range that is added later needs no call. Writes are not recorded in vm-memory's dirty bitmaps.
 #![allow(unsafe_code, reason = "host addresses of guest memory")]
 
 mod footprint;
@@ -37,7 +35,7 @@ pub(crate) use view::{Span, Spans, View};
 use window::{NO_WINDOW, Window, window};
 pub(crate) use window::{PAGE_SIZE, overlap};
 
-/// A guest-physical range that is not memory, or not memory that may be used that way.
+/// A guest-physical range that is not memory, or does not permit the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len:#x} bytes at guest-physical {address:#x} are not guest memory")]
 pub(crate) struct DmaError {
@@ -47,7 +45,7 @@ pub(crate) struct DmaError {
     pub(crate) len: u64,
 }
 
-/// Which way the device uses memory.
+/// Direction of the device's access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The device reads it.
@@ -74,11 +72,11 @@ pub struct Dma<A: GuestAddressSpace> {
     retired: Vec<A::T>,
     /// Regions that requests may point into.
     regions: Regions,
-    /// That of the window.
+    /// The footprint of the window's region.
     window_mark: Footprint,
     /// What was translated since the last [`begin`](Self::begin).
     touched: Footprint,
-    /// Memory that is about to be unmapped: nothing is translated to it.
+    /// Memory that is about to be unmapped: [`translate`](Self::translate) refuses it.
     refused: Vec<Range<u64>>,
 }
 
@@ -87,7 +85,7 @@ pub struct Dma<A: GuestAddressSpace> {
 unsafe impl<A: GuestAddressSpace + Send> Send for Dma<A> where A::T: Send {}
 
 impl<A: GuestAddressSpace> Dma<A> {
-    /// A view of `space` as it is, and as it will be.
+    /// A view of `space`, including memory that is added later.
     pub(crate) fn new(space: A) -> Self {
         let memory = space.memory();
         Self {
@@ -102,17 +100,17 @@ impl<A: GuestAddressSpace> Dma<A> {
         }
     }
 
-    /// The guest's memory as it is now, for what is done with it before this returns to the owner.
+    /// The current snapshot of the guest's memory. Do not keep it after the device's call returns to the owner.
     pub(crate) fn memory(&self) -> A::T {
         self.space.memory()
     }
 
-    /// The same, for many small accesses.
+    /// The current snapshot, for many small accesses.
     pub(crate) fn view(&self) -> View<A::T> {
         View::new(self.memory())
     }
 
-    /// Let go of memory that the owner has taken away. No request may be in flight.
+    /// Release memory that the owner has removed. No request may be in flight.
     pub(crate) fn release(&mut self) {
         self.retired.clear();
         self.memory = self.space.memory();
@@ -121,13 +119,13 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.refused.clear();
     }
 
-    /// What is translated from here on belongs to a new request.
+    /// The translations after this call belong to a new request.
     #[inline]
     pub(crate) const fn begin(&mut self) {
         self.touched = Footprint::NONE;
     }
 
-    /// What the request uses.
+    /// The regions that the request uses.
     #[inline]
     pub(crate) const fn footprint(&self) -> Footprint {
         self.touched
@@ -138,19 +136,19 @@ impl<A: GuestAddressSpace> Dma<A> {
         window(&*self.memory, address).map_or(Footprint::NONE, |region| self.regions.mark(region))
     }
 
-    /// What requests use that use any of these guest-physical ranges.
+    /// The regions in these guest-physical ranges that requests may use, and [`Footprint::OTHER`].
     pub(crate) fn users_of(&self, ranges: &[Range<u64>]) -> Footprint {
         self.regions.inside(ranges)
     }
 
-    /// Translate nothing to these ranges from here on, until memory is [replaced](Self::replaced).
+    /// Refuse translations into these ranges until memory is [replaced](Self::replaced).
     pub(crate) fn refuse(&mut self, ranges: &[Range<u64>]) {
         self.refused.extend_from_slice(ranges);
         self.window = NO_WINDOW;
     }
 
-    /// The owner has replaced the memory. Let go of what it has taken away, with requests in flight that use no more than
-    /// `in_use`. What these use keeps what it was mapped by, where the new memory does not have it.
+    /// The owner has replaced the memory. Release the memory that it has removed. Requests in flight use at most `in_use`. If the new memory does not
+    /// have all of `in_use`, the old snapshots are kept.
     pub(crate) fn replaced(&mut self, in_use: Footprint) {
         self.refused.clear();
         self.window = NO_WINDOW;
@@ -166,10 +164,10 @@ impl<A: GuestAddressSpace> Dma<A> {
         }
     }
 
-    /// Append the pieces of host memory that `len` bytes at `address` are. On an error, `bufs` is as it was.
+    /// Append the host memory of `len` bytes at `address`, in one piece or several. After an error, `bufs` is unchanged.
     ///
     /// # Errors
-    /// [`DmaError`] where part of the range is not memory that may be accessed that way.
+    /// [`DmaError`] if part of the range is not memory, or does not permit the access.
     #[inline]
     pub(crate) fn translate(
         &mut self,
@@ -184,8 +182,8 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.translate_slowly(address, len, access, bufs)
     }
 
-    /// The piece of host memory that a range of at least one byte is, if it lies wholly inside the region of the last
-    /// translation: what most requests need, and need no list for. `None`: [`translate`](Self::translate) tells.
+    /// The host memory of a range of at least one byte, if the range is inside the region of the last translation. Most requests need only this, and
+    /// no list. `None`: call [`translate`](Self::translate).
     #[inline(always)]
     pub(crate) fn piece(&mut self, address: u64, len: u64) -> Option<IoBuf> {
         let offset = address.wrapping_sub(self.window.start);
@@ -193,13 +191,12 @@ impl<A: GuestAddressSpace> Dma<A> {
             return None;
         }
         self.touched |= self.window_mark;
-        // SAFETY: `[offset, offset + len)` lies inside the window, which is mapped as long as `memory` or
-        // `retired` keeps its snapshot: until `release`, called with no request in flight, or `replaced`,
-        // which has looked at the region marked here.
+        // SAFETY: `[offset, offset + len)` lies inside the window, which is mapped as long as `memory` or `retired` keeps its snapshot: until
+        // `release`, called with no request in flight, or `replaced`, which checks the region marked here.
         Some(unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) })
     }
 
-    /// Append the piece of host memory that the range is, if it lies wholly inside the window.
+    /// Append the host memory of the range, if it is inside the window.
     #[inline]
     fn translate_in_window(&mut self, address: u64, len: u64, bufs: &mut Vec<IoBuf>) -> bool {
         if let Some(piece) = self.piece(address, len) {
@@ -218,7 +215,7 @@ impl<A: GuestAddressSpace> Dma<A> {
         bufs: &mut Vec<IoBuf>,
     ) -> Result<(), DmaError> {
         let before = bufs.len();
-        // Most of the time the range lies wholly inside another region.
+        // Most of the time the range is inside another region.
         self.move_near(address);
         if self.translate_in_window(address, len, bufs) {
             return Ok(());
@@ -253,7 +250,7 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.refused.iter().any(|range| overlap(range, address, len))
     }
 
-    /// Have the window be the region around an address, if there is one and nothing of it is refused.
+    /// Move the window to the region around an address, if there is one and no part of it is refused.
     #[inline]
     fn move_near(&mut self, address: u64) {
         if address.wrapping_sub(self.window.start) >= self.window.len {
@@ -271,13 +268,13 @@ impl<A: GuestAddressSpace> Dma<A> {
         }
     }
 
-    /// The host address of a range that lies wholly inside one region.
+    /// The host address of a range inside one region.
     #[inline(always)]
     fn near(&mut self, address: u64, len: usize) -> Option<*mut u8> {
         self.move_near(address);
         let offset = address.wrapping_sub(self.window.start);
         let inside = offset < self.window.len && len as u64 <= self.window.len - offset;
-        // SAFETY: inside the window, which is mapped as in `translate`; used up before the caller returns.
+        // SAFETY: inside the window, which is mapped as in `translate`; not used after the caller returns.
         inside.then(|| unsafe { self.window.host.add(offset as usize) })
     }
 
@@ -294,8 +291,8 @@ impl<A: GuestAddressSpace> Dma<A> {
         Ok(value)
     }
 
-    /// Read little-endian qwords. Where they are aligned inside one region, each is loaded into a register: a copy of them in
-    /// memory would have to be stored before parts of it can be loaded.
+    /// Read little-endian qwords. If they are aligned inside one region, each is loaded into a register: with a copy in memory, loads of its parts
+    /// would wait for its stores.
     ///
     /// # Errors
     /// [`DmaError`] where part of them is outside memory.
@@ -317,7 +314,7 @@ impl<A: GuestAddressSpace> Dma<A> {
         Ok(qwords.map(U64::get))
     }
 
-    /// Write a little-endian qword and a dword behind it.
+    /// Write a little-endian qword and then a dword.
     ///
     /// # Errors
     /// [`DmaError`] where part of them is outside memory.
@@ -374,7 +371,7 @@ impl<A: GuestAddressSpace> Dma<A> {
     /// Write bytes.
     ///
     /// # Errors
-    /// [`DmaError`] where part of them is outside memory; nothing was written then.
+    /// [`DmaError`] if part of them is outside memory; then nothing was written.
     #[inline(always)]
     pub(crate) fn write_bytes(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
         self.copy(address, data.len(), Access::Write, |at, piece| {
@@ -382,8 +379,8 @@ impl<A: GuestAddressSpace> Dma<A> {
         })
     }
 
-    /// Call `each` with the offset and the host memory of every piece of the range, if all of it is memory. Always inlined: most
-    /// callers know the length, and a copy of a known length is a few moves.
+    /// Call `each` with the offset and the host memory of every piece of the range, if all of it is memory. Always inlined: most callers pass a
+    /// constant length, and a copy of a constant length is a few moves.
     #[inline(always)]
     fn copy(
         &mut self,
@@ -394,9 +391,9 @@ impl<A: GuestAddressSpace> Dma<A> {
     ) -> Result<(), DmaError> {
         match self.near(address, len) {
             Some(host) => {
-                // SAFETY: inside guest memory by `near`; used up before this returns.
+                // SAFETY: inside guest memory by `near`; not used after this returns.
                 each(0, &unsafe { IoBuf::new(host, len) });
-                // What was read is a copy, and stays it: without this, the compiler may read guest memory again in its place.
+                // Without this fence, the compiler may read guest memory again instead of the copy.
                 compiler_fence(Ordering::SeqCst);
             }
             None => {
@@ -410,10 +407,10 @@ impl<A: GuestAddressSpace> Dma<A> {
         Ok(())
     }
 
-    /// The pieces of a range that crosses regions, or lies in a region of which something is refused.
+    /// The pieces of a range that crosses regions, or is in a region with refused memory.
     #[cold]
     fn pieces(&mut self, address: u64, len: u64, access: Access) -> Result<Vec<IoBuf>, DmaError> {
-        // What is copied is over at once: it belongs to no request, and memory is there until it is replaced.
+        // A copy ends in this call. So it belongs to no request, and may access refused memory, which is mapped until it is replaced.
         let (touched, refused) = (self.touched, std::mem::take(&mut self.refused));
         let mut bufs = Vec::new();
         let translated = self.translate_slowly(address, len, access, &mut bufs);
@@ -424,22 +421,22 @@ impl<A: GuestAddressSpace> Dma<A> {
         translated.map(|()| bufs)
     }
 
-    /// The page with this number, at a host address that stays good as long as the page lives.
+    /// The page with this number. Its host address stays valid as long as the page lives.
     ///
     /// # Errors
-    /// [`DmaError`] where it is not wholly memory, or not in one piece.
+    /// [`DmaError`] if part of the page is not memory, or if it is not in one piece.
     pub(crate) fn page(&mut self, number: u64) -> Result<GuestPage<A::T>, DmaError> {
         let error = DmaError { address: number.saturating_mul(PAGE_SIZE), len: PAGE_SIZE };
         let address = number.checked_mul(PAGE_SIZE).ok_or(error)?;
         let mut bufs = Vec::new();
         self.translate(address, PAGE_SIZE, Access::Write, &mut bufs)?;
         let [piece] = bufs.as_slice() else { return Err(error) };
-        // SAFETY: the piece is as long as a page, and mapped as long as the snapshot is there.
+        // SAFETY: the piece is as long as a page, and mapped as long as the snapshot lives.
         unsafe { GuestPage::new(piece.addr(), self.memory.clone()) }.ok_or(error)
     }
 }
 
-/// The pieces of a range, by the general and slow way.
+/// The pieces of any range (slow).
 fn push_slices<M: GuestMemory + ?Sized>(
     memory: &M,
     address: u64,
@@ -448,7 +445,7 @@ fn push_slices<M: GuestMemory + ?Sized>(
     bufs: &mut Vec<IoBuf>,
 ) -> Result<(), DmaError> {
     let error = DmaError { address, len };
-    // Without this, a length beyond all memory would be walked piece by piece up to the first hole.
+    // Without this check, a length beyond all memory would be walked piece by piece up to the first hole.
     if address.checked_add(len).is_none() {
         return Err(error);
     }
@@ -479,7 +476,7 @@ mod tests {
 
     #[test]
     fn ranges_inside_memory_translate_and_others_do_not() {
-        // Two regions that touch, and one behind a hole.
+        // Two adjacent regions, and one after a hole.
         let memory = Arc::new(memory(&[(0, MIB), (MIB, MIB), (4 * MIB, MIB)]));
         let mut dma = Dma::new(memory.clone());
         let mut bufs = Vec::new();
@@ -537,7 +534,7 @@ mod tests {
         let more = memory(&[(MIB, MIB)]);
         space.lock().unwrap().replace(more);
         assert!(dma.page(256).is_ok());
-        // The first region is gone from the map, but this page keeps it.
+        // The first region is no longer in the map, but this page keeps its mapping.
         page.store(4092, 7, Ordering::Relaxed);
         assert_eq!(page.load(4092, Ordering::Relaxed), 7);
         dma.release();

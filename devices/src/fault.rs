@@ -1,17 +1,16 @@
-//! What happens where the queue of a disk breaks its contract ([`DiskQueue`](paradisk_disk_formats::DiskQueue)): it completes a request that
-//! it does not have, or has nothing in flight while requests wait for it.
+//! A disk's queue that breaks its contract ([`DiskQueue`](paradisk_disk_formats::DiskQueue)): it completes a request that is not in flight, or has
+//! nothing in flight while requests wait for it.
 //!
-//! The disk is faulted, as long as it is attached: a SCSI unit answers HARDWARE ERROR, internal target failure, and a virtio block
-//! device `VIRTIO_BLK_S_IOERR`. Later requests fail at once. Of those in flight, each fails when the queue completes it, and what is
-//! left fails when the queue says that it has nothing in flight: before that, the host may still write to their memory. So nothing is
-//! reported as done that was not, and nothing waits for ever.
+//! The disk is then faulted for as long as it is attached. A SCSI unit answers HARDWARE ERROR, internal target failure; a virtio block device answers
+//! `VIRTIO_BLK_S_IOERR`. Later requests fail at once. A request in flight fails when the queue completes it; the others fail when the queue reports
+//! that it has nothing in flight, because until then the host may write to their memory. So no request succeeds without having been executed, and
+//! none waits for ever.
 //!
-//! Completions are compared with the tables of requests where they are processed anyway. That nothing is in flight is looked for
-//! before the thread sleeps, and not for each request.
+//! Each completion is checked against the table of requests. Lost requests are looked for before the thread sleeps, not for each request.
 
 use std::sync::OnceLock;
 
-/// Why a disk is faulted.
+/// The reasons.
 pub(crate) const UNKNOWN_COMPLETION: &str = "its queue completed a request that it does not have";
 pub(crate) const NOTHING_IN_FLIGHT: &str = "its queue has nothing in flight, but requests wait for it";
 pub(crate) const NO_SUCH_TASK: &str = "a task waits that is not in the table";
@@ -21,16 +20,16 @@ pub(crate) const NO_SUCH_TASK: &str = "a task waits that is not in the table";
 #[error("disk with serial number `{serial}`: {what}: all its requests fail until it is attached again")]
 #[non_exhaustive]
 pub struct DiskFault {
-    /// The serial number shown to the guest.
+    /// The serial number that the guest sees.
     pub serial: String,
-    /// The invariant that is broken.
+    /// The broken invariant.
     pub what: &'static str,
 }
 
 static REPORT: OnceLock<fn(&DiskFault)> = OnceLock::new();
 
-/// Have `report` called when a disk is faulted, once for each time that one is attached, on the adapter's thread: programs show it to
-/// their user, as the guest learns of failed requests alone. The first call counts, for as long as the process runs.
+/// Set the function that is called when a disk is faulted, on the adapter's thread, at most once for each attachment. Programs show the fault to
+/// their user, because the guest only sees failed requests. Only the first call of this function has an effect.
 pub fn on_disk_fault(report: fn(&DiskFault)) {
     let _ = REPORT.set(report);
 }
@@ -46,7 +45,7 @@ impl Fault {
         self.faulted
     }
 
-    /// The disk is faulted from now on. Reported once.
+    /// Fault the disk from now on. The first call reports it.
     ///
     /// # Panics
     /// In builds with debug assertions: it is a defect of this program.
@@ -79,12 +78,12 @@ pub(crate) mod expected {
         static FAULTS: RefCell<Option<Vec<DiskFault>>> = const { RefCell::new(None) };
     }
 
-    /// Faults of this thread do not panic from here on. They are kept.
+    /// From now on, faults of this thread are recorded and do not panic.
     pub(crate) fn begin() {
         FAULTS.set(Some(Vec::new()));
     }
 
-    /// What was reported since.
+    /// The faults that were recorded since [`begin`].
     pub(crate) fn take() -> Vec<&'static str> {
         let faults = FAULTS.with_borrow_mut(|faults| faults.as_mut().map(std::mem::take));
         faults.unwrap_or_default().iter().map(|fault| fault.what).collect()

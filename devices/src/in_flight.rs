@@ -19,7 +19,7 @@ impl<P> InFlight<P> {
         Self { slots: (0..limit).map(|_| None).collect(), free: (0..limit).rev().collect() }
     }
 
-    /// The most requests.
+    /// Maximum number of requests.
     pub(crate) fn limit(&self) -> usize {
         self.slots.len()
     }
@@ -30,7 +30,7 @@ impl<P> InFlight<P> {
         self.free.len()
     }
 
-    /// Requests that have a number.
+    /// Number of requests that have a number.
     #[inline]
     pub(crate) fn count(&self) -> u32 {
         (self.slots.len() - self.free.len()) as u32

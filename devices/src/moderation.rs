@@ -1,9 +1,10 @@
-//! Interrupt moderation: completions are always posted to the guest at once, only the signal may be held back.
+//! Interrupt moderation: completions are posted to the guest at once; only their signal may be held back.
 //!
-//! The device knows how many commands are in flight (CIF), so it knows that more completions will come and needs no
-//! timer: it delivers a share of the interrupts that shrinks as CIF grows, and every one when few commands are out
-//! (Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual Machine Storage Device IO", USENIX ATC 2011).
-//! One [`Moderator`] serves one interrupt vector; commands that may never complete do not count in its CIF.
+//! The device delivers a share of the interrupts that shrinks as the number of commands in flight (CIF) grows. With few
+//! commands in flight it delivers all of them (Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual
+//! Machine Storage Device IO", USENIX ATC 2011). The paper uses no timer, because with CIF > 0 another completion will
+//! come. Here a held signal also has a deadline ([`Coalescing::backstop`]), because that completion may take long. One
+//! [`Moderator`] decides for one interrupt vector. Commands that may never complete do not count in its CIF.
 
 use std::time::Duration;
 
@@ -17,9 +18,9 @@ pub enum Policy {
     Off,
     /// Completions reaped together signal once.
     Batch,
-    /// By commands in flight alone.
+    /// A share that depends on the commands in flight. At most one signal for completions reaped together.
     Oio,
-    /// By commands in flight, once the rate is high enough.
+    /// As [`Oio`](Self::Oio) if completions come fast enough, else as [`Batch`](Self::Batch).
     #[default]
     OioIops,
 }
@@ -31,15 +32,15 @@ pub struct Coalescing {
     pub policy: Policy,
     /// With fewer commands in flight, nothing is held back. At least 1.
     pub cif_threshold: u32,
-    /// With fewer completions a second, nothing is held back ([`Policy::OioIops`]).
+    /// With fewer completions per second, nothing is held back ([`Policy::OioIops`]).
     pub iops_threshold: u64,
-    /// How often rate and ratio are computed anew.
+    /// Interval at which rate and share are computed.
     pub epoch: Duration,
-    /// No completion is held back for others that, at the rate measured, take longer than this to come
-    /// ([`Policy::OioIops`]). The published ratios bound what is added to a latency by a share of it, which is much where
-    /// latencies are long; [`Duration::MAX`] leaves them as they are.
+    /// No completion is held back for others that, at the measured rate, take longer than this to arrive
+    /// ([`Policy::OioIops`]). The published ratios bound the added latency only as a share of the latency, which is
+    /// long if latencies are long. [`Duration::MAX`] selects the published ratios.
     pub longest_hold: Duration,
-    /// The longest that a completion may go without its signal, should no other completion follow.
+    /// Longest delay of a signal if no other completion follows.
     pub backstop: Duration,
 }
 
@@ -64,7 +65,7 @@ impl Coalescing {
     }
 }
 
-/// Of `skip_up` completions, `count_up` are delivered, or, where `count_up` is 1, the last alone.
+/// Of `skip_up` completions, `count_up` are delivered. If `count_up` is 1, it is the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ratio {
     count_up: u32,
@@ -85,12 +86,12 @@ impl Ratio {
         }
     }
 
-    /// The same, but no completion waits for more than `others`.
+    /// As this ratio, but no completion waits for more than `others` further ones.
     fn waiting_for(self, others: u128) -> Self {
         match (self.count_up, u32::try_from(others)) {
             (_, Ok(0)) => Self::ALL,
             (1, Ok(others)) => Self { skip_up: self.skip_up.min(others.saturating_add(1)), ..self },
-            // In the other ratios it waits for one.
+            // In the other ratios a completion waits for one other.
             _ => self,
         }
     }
@@ -106,9 +107,9 @@ pub(crate) struct Moderator {
     completions: u64,
     /// `None` until the first completion.
     epoch_start: Option<Time>,
-    /// No completion before this time ends the epoch.
+    /// Completions before this time do not end the epoch.
     epoch_end: Time,
-    /// Since when a completion waits for its signal.
+    /// When the first completion was held back whose signal is still outstanding.
     withheld: Option<Time>,
     /// A signal is owed at the end of the batch.
     due: bool,
@@ -137,7 +138,7 @@ impl Moderator {
         &self.options
     }
 
-    /// Change the options. True: signal now, for what the old ones held back.
+    /// Change the options. True: signal now, for completions that were held back.
     #[must_use]
     pub(crate) fn set_options(&mut self, options: Coalescing) -> bool {
         tracing::debug!(?options, "interrupt moderation");
@@ -146,8 +147,8 @@ impl Moderator {
         signal
     }
 
-    /// A completion has been posted to the guest, and `cif` commands are still in flight (it no longer counts).
-    /// True: signal at once, before the next completion; else [`end_batch`](Self::end_batch) tells.
+    /// A completion has been posted to the guest, and `cif` commands are in flight without it. True: signal before the
+    /// next completion. False: [`end_batch`](Self::end_batch) decides.
     #[inline]
     #[must_use]
     pub(crate) fn completed(&mut self, cif: u32, now: Time) -> bool {
@@ -165,7 +166,7 @@ impl Moderator {
         false
     }
 
-    /// All completions of the batch were counted. True: signal; that covers every completion so far.
+    /// Call this after the completions of a batch. True: signal for all completions so far.
     #[inline]
     #[must_use]
     pub(crate) fn end_batch(&mut self, now: Time) -> bool {
@@ -175,13 +176,13 @@ impl Moderator {
         false
     }
 
-    /// When the completion held back longest must be signalled; `None`: nothing is held back.
+    /// Time by which held completions must be signalled. `None`: nothing is held back.
     #[must_use]
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.withheld.map(|since| since.after(self.options.backstop))
     }
 
-    /// Before commands are taken away, the device stops or memory is saved. True: signal what was held back.
+    /// Call this before a device stops or is quiesced. True: signal for completions that were held back.
     #[must_use]
     pub(crate) fn flush(&mut self) -> bool {
         let owed = self.due || self.withheld.is_some();
@@ -190,32 +191,32 @@ impl Moderator {
         owed
     }
 
-    /// Whether this completion's interrupt is one to be delivered.
+    /// Whether to deliver the interrupt of this completion.
     #[inline]
     fn deliver(&mut self, cif: u32, now: Time) -> bool {
         self.completions += 1;
         if now >= self.epoch_end {
             self.check_epoch(cif, now);
         }
-        // The one comparison on which sources differ: with exactly `cif_threshold` commands out, counted after this
-        // one has completed, interrupts are coalesced.
+        // Sources differ on this comparison. Here interrupts are coalesced with exactly `cif_threshold` commands in
+        // flight after this one has completed.
         if cif < self.options.cif_threshold || self.counter >= self.ratio.skip_up {
             self.counter = 1;
             return true;
         }
         self.counter += 1;
-        // With a count of one, the last of the period is delivered, not the first.
+        // With `count_up` = 1 the last completion of the period is delivered, not the first.
         self.counter <= self.ratio.count_up
     }
 
-    /// Start the first epoch, or the next one where this one is over.
+    /// Start the first epoch, or the next one if this one is over.
     #[cold]
     fn check_epoch(&mut self, cif: u32, now: Time) {
         let start = *self.epoch_start.get_or_insert(now);
         if now.since(start) >= self.options.epoch {
             self.start_epoch(cif, start, now);
         }
-        // The time of an epoch of 2^64 ns or more is too early: then each completion gets here.
+        // For an epoch of 2^64 ns or more this is too early, so each completion gets here.
         self.epoch_end = self.epoch_start.map_or(now, |start| start.after(self.options.epoch));
     }
 

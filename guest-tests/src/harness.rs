@@ -1,7 +1,7 @@
 //! The in-process harness: the guest's driver calls the device on the same thread. No virtual CPU, no exits, no KVM.
 //!
-//! For tests, fuzzing, and the cost of the device model alone. Under KVM the device runs beside the guest and takes what
-//! the guest has queued meanwhile; here the two take turns (see [`Delivery`]).
+//! It is for tests, fuzzing, and the cost of the device model alone. Under KVM the device runs in parallel with the guest; here the two take turns
+//! (see [`Delivery`]).
 
 mod cpu;
 mod machine;
@@ -25,8 +25,8 @@ use crate::rig::{Measurement, Rig, RigError};
 pub use machine::{Delivery, HarnessConfig, Machine};
 pub use stopwatch::Meter;
 
-/// A report at the start of a cache line. Each access adds to two of its sums at once: where these lie across two lines, which on
-/// the stack is a matter of chance, that costs 30 cycles.
+/// A report at the start of a cache line. Each access adds to two of its sums. If these are on two cache lines, which on the stack is a matter of
+/// chance, that costs 30 cycles.
 #[repr(align(64))]
 struct Aligned(Report);
 
@@ -38,11 +38,10 @@ pub struct Harness<A = Pvscsi, D: ?Sized + IoDevice = dyn PciDevice> {
 }
 
 impl<A: Start> Harness<A> {
-    /// A harness with a PCI function: `build` makes the device, the driver brings it up.
+    /// A harness with a PCI function. `build` makes the device; the driver brings it up.
     ///
     /// # Errors
-    /// [`RigError::Os`] without guest memory, [`RigError::Device`] from `build`, [`RigError::Guest`] where the driver does not
-    /// come up.
+    /// [`RigError::Os`] without guest memory, [`RigError::Device`] from `build`, [`RigError::Guest`] if the driver does not come up.
     pub fn start(
         config: &HarnessConfig,
         options: A::Options,
@@ -53,7 +52,7 @@ impl<A: Start> Harness<A> {
 }
 
 impl Harness<Storvsc, dyn VmbusDevice> {
-    /// A harness with a VMBus: `build` makes it, the driver brings its SCSI controller up.
+    /// A harness with a VMBus. `build` makes it; the driver brings its SCSI controller up.
     ///
     /// # Errors
     /// As [`start`](Harness::start).
@@ -76,7 +75,7 @@ where
         Ok(Self { machine, adapter, generator: Box::default() })
     }
 
-    /// Machine and driver, for tests that drive them by hand.
+    /// Machine and driver, for tests that call them directly.
     pub fn parts(&mut self) -> (&mut Machine<D>, &mut A) {
         (&mut self.machine, &mut self.adapter)
     }

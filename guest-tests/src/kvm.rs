@@ -19,27 +19,26 @@ use crate::rig::{Measurement, Rig, RigError};
 
 pub use guest::{Guest, SelfTest};
 
-/// Without a completion for so long, the driver gives up.
+/// Without a completion for this long, the driver reports a time-out.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a KVM rig is made.
+/// Options of a KVM rig.
 #[derive(Clone, Copy, Debug)]
 pub struct KvmConfig {
-    /// Bytes of guest memory, whole pages, 3 GiB at the most. Untouched memory costs nothing.
+    /// Bytes of guest memory: whole pages, at most 3 GiB. Unused memory costs nothing.
     pub memory: u64,
-    /// Which driver, and how it sets the adapter up.
+    /// The driver, and its options.
     pub driver: driver::Options,
-    /// How messages get into the guest.
+    /// How interrupt messages are delivered to the guest.
     pub msi: MsiDelivery,
-    /// How long KVM polls before it lets a halted virtual CPU's thread sleep; `None`: as the host is set. Polling is CPU
-    /// time that no I/O needs, so by default there is none.
+    /// How long KVM polls before the thread of a halted virtual CPU sleeps; `None`: the host's default. The default is
+    /// 0, because polling uses CPU time that no I/O needs.
     pub halt_poll: Option<Duration>,
-    /// How long the I/O thread asks the device for work before it sleeps. Polling is CPU time, too: by default there is
-    /// none.
+    /// How long the I/O thread polls the device before it sleeps. The default is 0, because polling uses CPU time, too.
     pub poll: Duration,
     /// See [`Config::posted_writes`].
     pub posted_writes: bool,
-    /// Longest wait for the guest beyond a job's own time.
+    /// Longest wait for the guest, in addition to a job's time.
     pub timeout: Duration,
 }
 
@@ -65,10 +64,10 @@ pub struct KvmRig {
 }
 
 impl KvmRig {
-    /// Boot a guest on the device that `build` makes and bring its driver up.
+    /// Boot a guest with the device that `build` makes, and bring its driver up.
     ///
     /// # Errors
-    /// As [`boot`](Self::boot); [`RigError::Guest`] where the driver does not come up.
+    /// As [`boot`](Self::boot); [`RigError::Guest`] if the driver does not come up.
     pub fn start(
         host: &Host,
         config: &KvmConfig,
@@ -77,7 +76,7 @@ impl KvmRig {
         Self::boot(host, config, build)?.brought_up(config)
     }
 
-    /// Boot a guest with the VMBus that `build` makes and bring its driver up.
+    /// Boot a guest with the VMBus that `build` makes, and bring its driver up.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -89,10 +88,10 @@ impl KvmRig {
         Self::boot_with(host, config, |machine| machine.add_vmbus(build))?.brought_up(config)
     }
 
-    /// Boot a guest on the device that `build` makes; no driver yet.
+    /// Boot a guest with the device that `build` makes, without bringing its driver up.
     ///
     /// # Errors
-    /// [`RigError::Machine`] without machine or device, [`RigError::Guest`] where the guest does not come up.
+    /// [`RigError::Machine`] without machine or device, [`RigError::Guest`] if the guest does not start.
     pub fn boot(
         host: &Host,
         config: &KvmConfig,
@@ -128,7 +127,7 @@ impl KvmRig {
             host,
             machine_config,
             Arc::new(move |event| {
-                // The rig may be gone.
+                // The rig may have been dropped.
                 let _ = told.send(guest::Told::Ended(event.to_string()));
             }),
         )?;
@@ -138,7 +137,7 @@ impl KvmRig {
         Ok(Self { guest, machine, device })
     }
 
-    /// The machine, for what no job does.
+    /// The machine, for tests beside jobs.
     pub fn machine(&mut self) -> &mut Machine {
         &mut self.machine
     }
@@ -160,7 +159,7 @@ impl KvmRig {
         mailbox.call(|device, _| device.stats()).map_err(|_| gone())
     }
 
-    /// Exits so far: all of them where KVM counts, else those to this process. Whether doorbells are among them.
+    /// Number of exits: all of them if KVM counts, else those to this process; and whether it includes doorbells.
     fn exits(&self) -> (u64, bool) {
         let exits = self.machine.exits();
         let all = exits.iter().map(|exits| exits.kvm).sum::<Option<u64>>();

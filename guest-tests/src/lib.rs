@@ -1,4 +1,4 @@
-//! What runs inside a guest and what checks it: the rigs that join guest drivers, adapters and disks.
+//! Rigs that join guest drivers, adapters and disks, for tests and for the meter.
 
 pub mod harness;
 pub mod kvm;

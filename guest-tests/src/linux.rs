@@ -1,4 +1,4 @@
-//! A Linux guest on a KVM machine: booted from images, watched and typed to on its console, until it ends.
+//! A Linux guest on a KVM machine, booted from images. Its console is read and typed to until it ends.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use guest_init::{Disk, Done, Job, Line};
 use paradisk_vmm::boot::{self, Linux, LinuxError, Protocol};
 use paradisk_vmm::{Config, Console, Event, Host, Machine, StopReason, layout};
 
-/// How long the console may take to write what the guest printed last.
+/// How long the console may take to write the guest's last output.
 const LAST_OUTPUT: Duration = Duration::from_secs(10);
 /// Bytes of console in an error.
 const LAST_WORDS: usize = 4096;
@@ -22,27 +22,27 @@ pub struct System {
     pub kernel: PathBuf,
     /// Initial RAM disk.
     pub initrd: Option<PathBuf>,
-    /// Command line, after what every guest gets.
+    /// Command line, after the options of all guests.
     pub cmdline: String,
     /// Bytes of memory.
     pub memory: u64,
 }
 
-/// Why a guest did not do what it was to do.
+/// Why a guest failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// No machine.
+    /// The machine could not be made.
     #[error(transparent)]
     Machine(#[from] paradisk_vmm::Error),
     /// The system cannot be loaded.
     #[error(transparent)]
     Load(#[from] LinuxError),
-    /// It ended otherwise, or did not end.
+    /// The guest ended otherwise than expected, or did not end.
     #[error("{why}; the end of its console:\n{console}")]
     Ended {
         /// How.
         why: String,
-        /// What it printed last.
+        /// Its last output.
         console: String,
     },
 }
@@ -57,10 +57,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// What `paradisk-guest-init` printed, among what the kernel did.
+    /// Parse the output of `paradisk-guest-init`, which is mixed with the kernel's.
     ///
     /// # Errors
-    /// [`GuestError::Ended`]: the job's last line is not there.
+    /// [`GuestError::Ended`]: the job's last line is missing.
     pub fn parse(text: &str) -> Result<Self, GuestError> {
         let (mut disks, mut end) = (Vec::new(), None);
         for line in Line::all(text) {
@@ -85,11 +85,11 @@ pub struct Guest {
     text: String,
     ended: Option<String>,
     off: bool,
-    /// It has ended, and all that it printed is in `text`.
+    /// The guest has ended, and `text` has all of its output.
     whole: bool,
 }
 
-/// What comes from the machine's threads.
+/// A message from the machine's threads.
 enum Told {
     Printed(Vec<u8>),
     Ended(Event),
@@ -122,7 +122,7 @@ impl Guest {
         let (sender, told) = mpsc::channel();
         let events = sender.clone();
         let config = Config { memory: system.memory, ..Config::default() };
-        // The guest may be gone.
+        // The guest may have been dropped.
         let sink = Arc::new(move |event| drop(events.send(Told::Ended(event))));
         let mut machine = Machine::new(host, config, sink)?;
         let console = machine.add_pc(Output(sender))?;
@@ -138,10 +138,10 @@ impl Guest {
         Ok(Self { machine, console, told, text: String::new(), ended: None, off: false, whole: false })
     }
 
-    /// Wait until it has printed this, after what was waited for before.
+    /// Wait until the guest has printed `text` after the text of the previous call.
     ///
     /// # Errors
-    /// [`GuestError::Ended`] where it ended before, or within `timeout` did not.
+    /// [`GuestError::Ended`] if it ended before that, or has not printed the text within `timeout`.
     pub fn expect(&mut self, text: &str, timeout: Duration) -> Result<(), GuestError> {
         let end = Instant::now() + timeout;
         loop {
@@ -159,7 +159,7 @@ impl Guest {
     /// Type a line on its console.
     ///
     /// # Errors
-    /// [`GuestError::Ended`] where it reads nothing for `timeout`.
+    /// [`GuestError::Ended`] if the guest reads nothing for `timeout`.
     pub fn type_line(&mut self, line: &str, timeout: Duration) -> Result<(), GuestError> {
         let end = Instant::now() + timeout;
         let typed = format!("{line}\n");
@@ -174,10 +174,10 @@ impl Guest {
         Ok(())
     }
 
-    /// Wait until it has powered off; all that it printed since [`expect`](Self::expect).
+    /// Wait until the guest has powered off. Returns its output since [`expect`](Self::expect).
     ///
     /// # Errors
-    /// [`GuestError::Ended`] where it ended otherwise or not within `timeout`.
+    /// [`GuestError::Ended`] if it ended otherwise, or not within `timeout`.
     pub fn power_off(mut self, timeout: Duration) -> Result<String, GuestError> {
         let end = Instant::now() + timeout;
         while self.ended.is_none() {
@@ -189,7 +189,7 @@ impl Guest {
         }
     }
 
-    /// Let it do the job of `paradisk-guest-init` and power off.
+    /// Let the guest run the job of `paradisk-guest-init` and power off.
     ///
     /// # Errors
     /// As [`power_off`](Self::power_off); [`GuestError::Ended`] without the job's last line, too.
@@ -197,7 +197,7 @@ impl Guest {
         Report::parse(&self.power_off(timeout)?)
     }
 
-    /// Take in what happens next.
+    /// Process the next message.
     fn next(&mut self, end: Instant) -> Result<(), GuestError> {
         match self.told.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(Told::Printed(bytes)) => self.text += &String::from_utf8_lossy(&bytes),
@@ -212,7 +212,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Take in what the console's thread has not written yet.
+    /// Wait for output that the console's thread has not written yet.
     fn take_rest(&mut self) {
         self.machine.stop();
         self.whole = self.console.flush(LAST_OUTPUT);
@@ -228,7 +228,7 @@ impl Guest {
     }
 }
 
-/// The job's words for a guest of this machine.
+/// The words of the job on the command line, for a guest of this machine.
 #[must_use]
 pub fn command_line(job: Job) -> String {
     Job { power: Some((layout::POWER_CONTROL.start, layout::POWER_OFF)), ..job }.to_string()
@@ -244,7 +244,7 @@ fn last_words(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A guest's last words come to light although it has ended before they were written.
+    /// A guest's last output is read, even if the guest has ended before it was written.
     #[test]
     fn last_words_are_heard() {
         const AT: u64 = 1 << 20;

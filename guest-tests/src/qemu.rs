@@ -1,4 +1,4 @@
-//! A Linux guest in QEMU, which interprets its CPU: no KVM is needed.
+//! A Linux guest in QEMU's TCG, without KVM.
 
 use std::fs::File;
 use std::io;
@@ -12,10 +12,10 @@ use crate::linux::System;
 /// For every guest: the console is the serial port, and a panic ends in a reset, which ends QEMU.
 const OPTIONS: &str = "console=ttyS0 panic=-1";
 const CPUS: &str = "2";
-/// Between two looks at whether it has ended.
+/// Interval of checks whether QEMU has ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// QEMU, killed when dropped.
+/// A QEMU process. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Vm {
     qemu: Child,
@@ -23,8 +23,8 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Boot `system` on a machine (`pc`, `q35`) of `program`, QEMU's system emulator. Guest memory is shared; `devices` are
-    /// more of QEMU's options; what guest and QEMU print goes to a new file, `console`.
+    /// Boot `system` on a machine (`pc`, `q35`) of `program`, QEMU's system emulator. Guest memory is shared. `devices`
+    /// are further options of QEMU. Output of guest and QEMU goes to the new file `console`.
     ///
     /// # Errors
     /// QEMU does not start, or the console's file cannot be made.
@@ -45,7 +45,7 @@ impl Vm {
         Self::power_on(program, machine, system.memory, devices, console)
     }
 
-    /// The same with `memory` bytes of it, and whatever the machine's firmware finds to boot.
+    /// Start a machine with `memory` bytes of memory. Its firmware finds the system to boot.
     ///
     /// # Errors
     /// As [`boot`](Self::boot).
@@ -71,15 +71,15 @@ impl Vm {
         self.qemu.id()
     }
 
-    /// What was printed so far.
+    /// The output so far.
     ///
     /// # Errors
-    /// The console's file is gone.
+    /// The console's file cannot be read.
     pub fn printed(&self) -> io::Result<String> {
         Ok(String::from_utf8_lossy(&std::fs::read(&self.console)?).into_owned())
     }
 
-    /// Whether it ends in time; `meanwhile` is called again and again.
+    /// Whether QEMU ends within `time`. Calls `meanwhile` repeatedly until then.
     ///
     /// # Errors
     /// The process cannot be waited for.

@@ -1,39 +1,39 @@
-//! A rig: one adapter with its disks, and a guest that drives it. KVM and harness offer the same.
+//! A rig: one adapter with its disks, and a guest that drives it, under KVM or in the harness.
 
 use std::time::Duration;
 
 use guest_driver::{Report, Workload};
 pub use paradisk_vmm::CpuSplit;
 
-/// What a job took.
+/// The measurement of a job.
 #[derive(Clone, Debug)]
 pub struct Measurement {
-    /// What the guest says.
+    /// The guest's report.
     pub report: Report,
     /// CPU time.
     pub cpu: CpuSplit,
-    /// Exits from the guest, where there is a virtual CPU.
+    /// Exits from the guest; 0 without a virtual CPU.
     pub exits: u64,
     /// Interrupts that the adapter signalled.
     pub interrupts: u64,
     /// Doorbell events that the adapter took.
     pub doorbells: u64,
-    /// Time on the wall.
+    /// Wall-clock time.
     pub wall: Duration,
 }
 
-/// Why a job could not be run at all (a job that ran badly says so in its report).
+/// Why a job could not run. (A job that ran and failed reports this in its report.)
 #[derive(Debug, thiserror::Error)]
 pub enum RigError {
-    /// The host refused something.
+    /// The host refused an operation.
     #[error("{what}: {source}")]
     Os {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
         /// The cause.
         source: std::io::Error,
     },
-    /// The guest stopped in a way that it should not.
+    /// The guest stopped unexpectedly.
     #[error("guest stopped: {0}")]
     Guest(String),
     /// The device could not be made.
@@ -47,11 +47,11 @@ pub enum RigError {
     Disk(#[from] paradisk_disk_formats::OpenError),
 }
 
-/// An adapter, its disks, and a guest that drives them. Jobs run one after another on the same bring-up.
+/// An adapter, its disks, and a guest that drives them. The driver is brought up once; jobs run one after another.
 pub trait Rig {
     /// Run one job.
     ///
     /// # Errors
-    /// [`RigError`] where the guest could not be run.
+    /// [`RigError`] if the guest could not run.
     fn run(&mut self, workload: &Workload) -> Result<Measurement, RigError>;
 }

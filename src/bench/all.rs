@@ -1,4 +1,4 @@
-//! `paradisk bench --suite all`: every suite in turn, into one folder, with one page of all.
+//! `paradisk bench --suite all`: every suite in turn, with results in one folder and one page of all.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,12 +15,13 @@ use super::suite::{about, create_folder, measure, title, write_plots};
 use crate::failure::Failure;
 use crate::output;
 
-/// The folder, if none is given.
+/// The default folder.
 const FOLDER: &str = "suites";
-/// The page in it.
+/// The page in the folder.
 const PAGE: &str = "page.html";
 
-/// Run all suites. One that fails does not stop the others; the page is written after each, so that it is there if the rest is not.
+/// Run all suites. A suite that fails does not stop the others. The page is written after each suite, so that it exists
+/// if later ones are interrupted.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check(args)?;
     let folder = args.plots.clone().unwrap_or_else(|| PathBuf::from(FOLDER));
@@ -57,7 +58,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if failed { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Options that are for one document.
+/// Refuse options that are for a single document.
 fn check(args: &Args) -> Result<(), Failure> {
     let given = [
         ("--resume", args.resume.is_some()),
@@ -69,14 +70,14 @@ fn check(args: &Args) -> Result<(), Failure> {
         Some((option, _)) => Err(Failure::Usage(format!(
             "{option}: not with --suite all, which writes the results of each suite to a folder (--plots) and one page (--html)"
         ))),
-        None if !args.adapter.is_empty() => Err(Failure::Usage(
-            "--adapter: not with --suite all: only vhd-workloads leaves the choice".to_owned(),
-        )),
+        None if !args.adapter.is_empty() => {
+            Err(Failure::Usage("--adapter: not with --suite all: only vhd-workloads has a choice".to_owned()))
+        }
         None => Ok(()),
     }
 }
 
-/// Write `NAME.json`, `NAME.txt` and the plots in `NAME/`; the document.
+/// Write `NAME.json`, `NAME.txt` and the plots in `NAME/`. Returns the document.
 fn write(folder: &Path, suite: Suite, outcome: &Outcome) -> Result<Document, Failure> {
     let Outcome { document, notes, .. } = outcome;
     let document = Document { command: Some(command()), notes: notes.clone(), ..document.clone() };

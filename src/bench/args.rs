@@ -18,11 +18,11 @@ use crate::failure::Failure;
 use crate::load::Load;
 use crate::units;
 
-/// Measure what an I/O costs through each adapter over each disk, beside the same disk without any.
+/// Measure the cost of an I/O through each adapter over each disk, compared with the same disk without an adapter.
 ///
-/// Without --disk, temporary disks are measured: RAM, null, a raw file, pass-through of a loop device (where one may be
-/// made) and VHDs of each kind. Options that take a list are dimensions: all combinations run, interleaved round by round, each
-/// beside the row `native`, which drives the same disk with no adapter and no guest.
+/// Without --disk, temporary disks are measured: RAM, null, a raw file, pass-through of a loop device (if permitted), VHDs of each kind, and a
+/// dynamic and a differencing VHDX. Options with a list are dimensions: all combinations run, interleaved in rounds. Each is compared with the row
+/// `native`, which drives the same disk without adapter and guest.
 ///
 /// Workloads that write (--rw randwrite, write, randrw, mix, and most of --workload and --fio) OVERWRITE the disks given with --disk.
 #[derive(clap::Args)]
@@ -42,42 +42,40 @@ use crate::units;
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(super) command: Option<Command>,
-    /// What runs the guest: kvm, or harness (in this process, no virtual CPU) [default: kvm where /dev/kvm opens]
+    /// How the guest runs: kvm, or harness (in this process, without a virtual CPU) [default: kvm if /dev/kvm opens]
     #[arg(long)]
     pub(super) engine: Option<Engine>,
-    /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same, requests do not leave the guest), lsi-sas (SAS1068),
-    /// buslogic (BT-958), ide, ide-native, virtio-blk, virtio-scsi, storvsc (VMBus) [default: pvscsi,lsi,virtio-blk; pvscsi of
-    /// --suite vhd-workloads, the one suite that leaves the choice]
+    /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same with posted writes), lsi-sas (SAS1068), buslogic (BT-958), ide, ide-native,
+    /// virtio-blk, virtio-scsi, storvsc (VMBus) [default: pvscsi,lsi,virtio-blk; pvscsi for --suite vhd-workloads, the only suite with a choice]
     #[arg(long, value_delimiter = ',')]
     pub(super) adapter: Vec<Adapter>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
     #[arg(long, value_name = "SPEC", long_help = DISK_HELP)]
     pub(super) disk: Vec<DiskSpec>,
-    /// The load of an application: a name of `--workload list`, or a file of your own with the keys that it prints; several are
-    /// separated by commas. Or verify: write every block with its address and generation, and check each on reading; by default
-    /// at every power of two from 512 to 1M, over a whole disk of up to 32M, else over 16M at each of its ends
+    /// The load of an application: a name of `--workload list`, or a file with the keys that it prints; separate several by commas. Or verify: write
+    /// every block with its address and generation, and check each when it is read; by default with every power of two from 512 to 1M as block size,
+    /// over a whole disk of up to 32M, else over 16M at each end
     #[arg(long, value_name = "NAME|FILE", value_parser = Workload::parse, conflicts_with_all = ["rw", "read_percent", "random_percent"])]
     pub(super) workload: Option<Workload>,
-    /// The loads of a job file of fio, by rw, bs, iodepth, rwmixread, percentage_random, size, runtime, numjobs, thinktime and
-    /// random_distribution (zipf); other keys that change a load are refused by name
+    /// The loads of a job file of fio, with the keys rw, bs, iodepth, rwmixread, percentage_random, size, runtime, numjobs, thinktime and
+    /// random_distribution (zipf); other keys that change the load are refused by name
     #[arg(long, value_name = "FILE", value_parser = workload::jobs, conflicts_with_all = ["workload", "rw", "read_percent", "random_percent", "block_size", "queue_depth", "workers"])]
     pub(super) fio: Option<Jobs>,
-    /// A published experiment with dimensions and disks of its own, on every engine that there is (or --engine), with plots;
-    /// pvscsi-vs-lsi: cached random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to
-    /// 256 on fast and slow storage, 8 minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 5 minutes; vhd-workloads:
-    /// raw disks, VHDs and VHDX files under sequential, random and twelve application loads at depths 1 to 256, and at two of
-    /// them in a guest, an hour; creation: creation of images of up to 16 TiB, merge, compaction and conversion on ext4, XFS and btrfs, 10 minutes;
-    /// hyperv-analysis, adapters: see docs/measuring.md, and --list for all. all: one after another, their results and one page of
-    /// all in a folder (--plots)
+    /// A published experiment with its own dimensions and disks, on every available engine (or --engine), with plots; pvscsi-vs-lsi: cached random
+    /// reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to 256 on fast and slow storage, 8 minutes; chain:
+    /// VHD and VHDX chains of 1 to 1,024 images, 5 minutes; vhd-workloads: raw disks, VHDs and VHDX files under sequential, random and twelve
+    /// application loads at depths 1 to 256, and at two of them in a guest, an hour; creation: creation of images of up to 16 TiB, merge, compaction
+    /// and conversion on ext4, XFS and btrfs, 10 minutes; hyperv-analysis, adapters: see docs/measuring.md, and --list for all. all: one after
+    /// another, their results and one page of all in a folder (--plots)
     #[arg(long, value_name = "NAME", conflicts_with_all = ["disk", "workload", "fio", "rw", "read_percent", "random_percent", "block_size", "queue_depth", "workers", "coalescing"])]
     pub(super) suite: Option<Suites>,
-    /// Print what --suite, or each suite, would run and how long that takes, and run nothing
+    /// Print what --suite, or each suite, would run, and for how long; run nothing
     #[arg(long)]
     pub(super) list: bool,
-    /// The form of --suite that takes less than 3 minutes: short runs, two of each combination, fewer of thousands
+    /// A form of --suite that takes under 3 minutes: two short runs of each combination, and fewer combinations of large suites
     #[arg(long, requires = "suite")]
     quick: bool,
-    /// Where --suite writes its plots as SVG files [default: a folder of the suite's name], and --suite all everything [default: suites]
+    /// Folder for the plots of --suite, as SVG files [default: the suite's name], and for all files of --suite all [default: suites]
     #[arg(long, value_name = "DIR", requires = "suite")]
     pub(super) plots: Option<PathBuf>,
     #[command(flatten)]
@@ -85,14 +83,14 @@ pub(crate) struct Args {
     /// Independent streams of accesses, 1 to 16 [default: 1]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: Vec<u32>,
-    /// Length of a run, as 500ms or 2s [default: 2s; 200ms without --disk, 300ms of a suite, 200ms of vhd-workloads]
+    /// Length of a run, such as 500ms or 2s [default: 2s; 200ms without --disk, 300ms for suites, 200ms for vhd-workloads]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(super) duration: Option<Duration>,
-    /// Runs of each combination [default: 5; 3 of --suite coalescing]
+    /// Runs of each combination [default: 5; 3 for --suite coalescing]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) runs: Option<u32>,
-    /// When completions are signalled: off (each), batch (those reaped together once), oio (by outstanding I/Os),
-    /// oio-iops (by both outstanding I/Os and rate)
+    /// When completions are signalled: off (each), batch (once for those reaped together), oio (by outstanding I/Os), oio-iops (by outstanding I/Os
+    /// and rate)
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "oio-iops")]
     pub(super) coalescing: Vec<Coalescing>,
     #[command(flatten)]
@@ -100,8 +98,8 @@ pub(crate) struct Args {
     /// Write the results as JSON to FILE, or to standard output in place of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Go on with a measurement that was interrupted: in place of its --json FILE, with the other options as they were. While --json
-    /// FILE is measured, its runs are kept in FILE.partial
+    /// Continue an interrupted measurement: in place of its --json FILE, with the other options as before. Until FILE of --json is written, its runs
+    /// are in FILE.partial
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "list"])]
     pub(super) resume: Option<PathBuf>,
     /// Write the results as CSV
@@ -110,8 +108,7 @@ pub(crate) struct Args {
     /// Write the results as one self-contained page: claims, charts, tables
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
-    /// Serve the page at this address while the measurement is under way, as 127.0.0.1:8080. It has no password: whoever reaches the
-    /// address reads it
+    /// Serve the page at this address during the measurement, such as 127.0.0.1:8080. It has no password: anyone who can connect can read it
     #[arg(long, value_name = "ADDR")]
     pub(super) serve: Option<SocketAddr>,
 }
@@ -132,25 +129,25 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   map-memory=    memory for the map of a VHD or VHDX at the most, as 256M [default: 64M]
   delay=TIME     ram, null: latency added to each request, as 100us or 5ms";
 
-/// What else than a measurement is done.
+/// Subcommands other than a measurement.
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     Compare(super::compare::Args),
 }
 
 impl Args {
-    /// How much of a suite runs.
+    /// The form of a suite.
     pub(super) const fn form(&self) -> Form {
         if self.quick { Form::Quick } else { Form::Full }
     }
 
-    /// The adapters of the options, or the usual ones.
+    /// The adapters of the options, or the default ones.
     pub(super) fn adapters(&self) -> &[Adapter] {
         const USUAL: &[Adapter] = &[Adapter::Pvscsi, Adapter::Lsi, Adapter::VirtioBlk];
         if self.adapter.is_empty() { USUAL } else { &self.adapter }
     }
 
-    /// What of a suite is wanted.
+    /// The options of a suite.
     pub(super) fn wanted(&self, form: Form, suite: Suite) -> Wanted<'_> {
         let usual = suite.adapters().unwrap_or_default();
         let adapters = if self.adapter.is_empty() { usual } else { &self.adapter };
@@ -167,7 +164,7 @@ impl Args {
         )))
     }
 
-    /// Where the results go as JSON.
+    /// The file for the results as JSON.
     pub(super) const fn json(&self) -> &Option<PathBuf> {
         if self.resume.is_some() { &self.resume } else { &self.json }
     }

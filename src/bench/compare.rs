@@ -1,4 +1,4 @@
-//! `paradisk bench compare`: a gate for what got slower.
+//! `paradisk bench compare`: a gate for regressions.
 
 use std::path::PathBuf;
 
@@ -9,17 +9,16 @@ use benches::table;
 use crate::failure::Failure;
 use crate::{documents, output};
 
-/// Exit status where something got slower.
+/// Exit status if a row got slower.
 const SLOWER: u8 = 3;
 
-/// Compare two results of `bench --json FILE` row by row: what got faster or slower from A to B.
+/// Compare two results of `bench --json FILE` row by row: which rows got faster or slower from A to B.
 ///
-/// Rows match by adapter, disk, engine, access, sizes and policy. For cycles per I/O, IOPS and the 99th percentile of latency, the
-/// ratio B / A of the medians has a 95% bootstrap interval and a verdict: equal (the whole interval is within the margin), faster or
-/// slower (the interval excludes 1, and the ratio is outside the margin), or not decided. Rows of one file alone are named.
+/// Rows match by adapter, disk, engine, access, sizes and policy. For cycles per I/O, IOPS and the 99th percentile of latency, the ratio B / A of the
+/// medians has a 95% bootstrap interval and a verdict: equal (the whole interval is within the margin), faster or slower (the interval excludes 1,
+/// and the ratio is outside the margin), or not decided. Rows that only one file has are listed.
 ///
-/// Exit status: 0, 3 where something got slower, 1 where a file cannot be read, nothing can be judged or accesses failed, 2 for wrong
-/// arguments.
+/// Exit status: 0; 3 if a row got slower; 1 if a file cannot be read, no row can be compared or accesses failed; 2 for invalid arguments.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   paradisk bench --json before.json
@@ -33,7 +32,7 @@ pub(super) struct Args {
     /// The candidate
     #[arg(value_name = "B.json")]
     candidate: PathBuf,
-    /// Differences up to this are equal, in percent [default: 5, and 10 of latencies]
+    /// Differences up to this count as equal, in percent [default: 5, and 10 for latencies]
     #[arg(long, value_name = "PERCENT", value_parser = margin)]
     margin: Option<f64>,
     /// Write the comparison as JSON to FILE, or to standard output in place of the table

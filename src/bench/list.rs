@@ -1,4 +1,4 @@
-//! `paradisk bench --list`: what a suite would run, and how long that takes.
+//! `paradisk bench --list`: what a suite would run, and for how long.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -38,18 +38,18 @@ pub(super) fn render(args: &Args) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Rows of a suite and their time, where the host has all of its disks.
+/// Number of rows of a suite, and their time, if the host has all of its disks.
 pub(super) fn size(args: &Args, suite: Suite, form: Form) -> (usize, Duration) {
     if suite == Suite::Creation {
         return creation_size(form, args.runs);
     }
-    // Where KVM opens, suites with guests run on both engines.
+    // If KVM opens, suites with guests run on both engines.
     let both = args.engine.is_none() && paradisk_vmm::Host::open().is_ok();
     let plan = suite.plan(suite.disks(), &args.wanted(form, suite));
     suite.size(&plan, if both { 2 } else { 1 })
 }
 
-/// Loads of a suite: one line for each, with its depths, and what is between it and the disks.
+/// Loads of a suite: a line for each, with its depths, and the path to the disks.
 fn rows(suite: Suite, args: &Args) -> String {
     let plan = suite.plan(suite.disks(), &args.wanted(args.form(), suite));
     let mut order = Vec::new();

@@ -1,8 +1,8 @@
-//! `paradisk bench --serve ADDR`: the page of a measurement that is under way.
+//! `paradisk bench --serve ADDR`: the page of a running measurement.
 //!
-//! One thread answers `GET /` over HTTP/1.1, one connection at a time. It only sends a page that is ready: the page is made by the measuring
-//! thread between two runs, when somebody has asked since, and at most a twentieth of the time. So the measurement is not disturbed
-//! while a run is under way, and a page that nobody looks at costs nothing.
+//! One thread answers `GET /` over HTTP/1.1, one connection at a time. It only sends a finished page. The measuring thread makes the page between two
+//! runs, if it was requested since the last one, and in at most a twentieth of the time. So runs are not disturbed, and a page that is not requested
+//! costs nothing.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,22 +22,22 @@ use super::progress::Bar;
 use super::results::command;
 use crate::failure::Failure;
 
-/// Bytes of a request at the most: browsers send less than 1 KiB.
+/// Maximum number of bytes of a request: browsers send less than 1 KiB.
 const MOST_BYTES: usize = 8 << 10;
-/// How long a browser may take to send its request or to take the answer.
+/// How long a browser may take to send its request, or to receive the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Making pages takes at most one part in so many of the time.
+/// Making pages takes at most one part in this many of the time.
 const SHARE: u32 = 20;
-/// The least time from one page to the next.
+/// Minimum time between two pages.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Progress on the terminal, and on a page where one is served.
+/// Progress on the terminal, and on the page if one is served.
 pub(super) struct Shown {
     bar: Bar,
     live: Option<Live>,
 }
 
-/// A page and what it says.
+/// A page and its state.
 struct Live {
     name: String,
     page: Arc<Page>,
@@ -48,11 +48,11 @@ struct Live {
     next: Instant,
 }
 
-/// The page as it was last made.
+/// The last page.
 #[expect(clippy::disallowed_types, reason = "locked between runs and for a copy of a pointer")]
 struct Page {
     html: Mutex<Arc<str>>,
-    /// Somebody has asked since.
+    /// The page was requested since then.
     wanted: AtomicBool,
 }
 
@@ -112,7 +112,7 @@ impl Live {
         Ok(Self { name: name.to_owned(), page, jobs: 0, done: 0, current, next })
     }
 
-    /// Make the page anew, if it is wanted and not too soon.
+    /// Make a new page, if it was requested and the time for it has come.
     fn update(&mut self, rows: &dyn Fn() -> Document) {
         let begin = Instant::now();
         if begin < self.next || !self.page.wanted.swap(false, Ordering::Relaxed) {
@@ -136,7 +136,7 @@ impl Page {
     fn run(&self, listener: &TcpListener) {
         for stream in listener.incoming() {
             match stream {
-                // A browser that goes away is no failure of the measurement.
+                // A browser that disconnects is no failure of the measurement.
                 Ok(stream) => drop(self.answer(stream)),
                 // Out of descriptors, perhaps.
                 Err(_) => thread::sleep(PAUSE),
@@ -169,7 +169,7 @@ impl Page {
 /// A request up to the empty line.
 ///
 /// # Errors
-/// It is too long, or takes too long.
+/// The request is too long, or takes too long.
 fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let end = Instant::now() + CLIENT_TIMEOUT;
     let mut request = Vec::new();
@@ -192,10 +192,10 @@ fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The answer to these bytes.
+    /// Send these bytes, and return the answer.
     fn ask(address: SocketAddr, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
-        // One that is too long is not taken to its end.
+        // The server does not read all of a request that is too long.
         let _ = stream.write_all(request);
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
@@ -211,7 +211,7 @@ mod tests {
         shown.begin(10);
         shown.job("pvscsi ram");
         let empty = || Document::empty(None, host());
-        shown.rows(&|| panic!("nobody has asked"));
+        shown.rows(&|| panic!("no page was requested"));
         let answer = ask(address, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/html"), "{answer}");
         assert!(answer.contains("a &lt;bench&gt;") && answer.contains("The measurement begins."));

@@ -3,7 +3,7 @@
 use benches::progress::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Shows how many jobs are done, and the current one, where standard error is a terminal.
+/// Shows the number of finished jobs, and the current job, if standard error is a terminal.
 pub(crate) struct Bar(ProgressBar);
 
 impl Bar {
@@ -14,7 +14,7 @@ impl Bar {
 
 impl Progress for Bar {
     fn begin(&mut self, jobs: usize) {
-        // Hides itself where standard error is no terminal.
+        // Hidden if standard error is no terminal.
         let bar = ProgressBar::with_draw_target(Some(jobs as u64), ProgressDrawTarget::stderr());
         self.0 = match ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}") {
             Ok(style) => bar.with_style(style),

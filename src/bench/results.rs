@@ -9,7 +9,7 @@ use super::args::Args;
 use crate::failure::Failure;
 use crate::output;
 
-/// Write the JSON, CSV and HTML files of the options, with the command and these notes; their paths.
+/// Write the JSON, CSV and HTML files of the options, with the command and these notes. Returns their paths.
 pub(super) fn write_results(
     args: &Args,
     document: &Document,
@@ -37,7 +37,7 @@ pub(super) fn command() -> String {
     ["paradisk".to_owned()].into_iter().chain(args).collect::<Vec<_>>().join(" ")
 }
 
-/// An argument as a shell reads it.
+/// An argument, quoted for a shell.
 fn quoted(arg: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_=+,./:@%".contains(&byte);
     if !arg.is_empty() && arg.bytes().all(plain) {

@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM, held back while temporary disks are made: until those are unlinked, ending the process would leave them.
+//! Blocks SIGINT and SIGTERM while temporary disks are made, because a process that ends before they are unlinked would
+//! leave them behind.
 
 use std::fmt::Display;
 use std::io;
@@ -10,16 +11,17 @@ use signal_hook::flag;
 
 use crate::failure::Failure;
 
-/// Do `make` with signals held back. One that arrived meanwhile has its effect afterwards, a second one ends the process at once.
+/// Run `make` with signals blocked. A signal that arrives during the call takes effect afterwards; a second one ends
+/// the process at once.
 pub(crate) fn held<T, E: Display>(make: impl FnOnce() -> Result<T, E>) -> Result<T, Failure> {
     held_until(|_| make())
 }
 
-/// The same for what takes long: `make` is told when a signal has arrived.
+/// As [`held`], for long calls: the flag that `make` gets is set when a signal arrives.
 pub(crate) fn held_until<T, E: Display>(
     make: impl FnOnce(&AtomicBool) -> Result<T, E>,
 ) -> Result<T, Failure> {
-    let held = Held::new().map_err(|error| Failure::Failed(format!("cannot hold signals: {error}")))?;
+    let held = Held::new().map_err(|error| Failure::Failed(format!("cannot block signals: {error}")))?;
     let made = make(&held.let_through).map_err(|error| Failure::Failed(error.to_string()));
     held.deliver();
     made
@@ -43,12 +45,12 @@ impl Held {
         Ok(held)
     }
 
-    /// Signals have their usual effect again; one that came meanwhile has it now.
+    /// Unblock signals. A signal that has arrived takes effect now.
     fn deliver(self) {
         self.let_through.store(true, Ordering::SeqCst);
         let pending = self.pending.swap(0, Ordering::SeqCst);
         if pending != 0 {
-            // Cannot fail for these signals; if it did, the process would go on as if none had come.
+            // Cannot fail for these signals. If it did, the process would continue without the signal.
             let _ = signal_hook::low_level::emulate_default_handler(pending as i32);
         }
     }

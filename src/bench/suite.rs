@@ -24,7 +24,7 @@ use crate::output;
 /// Run the suite on every available engine, or on that of `--engine`.
 pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
     let folder = args.plots.clone().unwrap_or_else(|| PathBuf::from(suite.as_str()));
-    // An error here comes before minutes of measurement, not after.
+    // Created first, so that an error comes before the measurement and not after it.
     create_folder(&folder)?;
     let (outcome, journal) = measure(args, suite)?;
     finish(args, suite, &folder, &outcome, journal)
@@ -35,7 +35,7 @@ pub(super) fn create_folder(folder: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(|error| Failure::on(folder, "cannot create the folder", error))
 }
 
-/// Announce the suite and run it. The journal ends when the results are written.
+/// Announce the suite and run it. The caller finishes the journal when the results are written.
 pub(super) fn measure(args: &Args, suite: Suite) -> Result<(meter::Outcome, Journal), Failure> {
     if suite == Suite::Creation {
         return creation(args);
@@ -60,12 +60,10 @@ pub(super) fn measure(args: &Args, suite: Suite) -> Result<(meter::Outcome, Jour
     Ok((meter::Outcome { notes, ..outcome }, journal))
 }
 
-/// Times of operations on images, on file systems that are unmounted before a signal has its effect.
+/// Measure operations on images. A signal takes effect after the file systems are unmounted.
 fn creation(args: &Args) -> Result<(meter::Outcome, Journal), Failure> {
     if args.serve.is_some() {
-        return Err(Failure::Usage(
-            "--serve: the suite creation has nothing to show before its end".to_owned(),
-        ));
+        return Err(Failure::Usage("--serve: the suite creation has no results before its end".to_owned()));
     }
     let (rows, time) = creation_size(args.form(), args.runs);
     eprintln!("creation: {rows} rows, {}", about(time));
@@ -111,7 +109,7 @@ pub(super) fn about(time: Duration) -> String {
     }
 }
 
-/// The engine of `--engine`; else both, or the harness alone with a note that says why.
+/// The engine of `--engine`; without it both, or only the harness with a note of the reason.
 fn engines(
     wanted: Option<Engine>,
     config: RigConfig,
@@ -122,7 +120,9 @@ fn engines(
         match (KvmRigs::new(config), wanted) {
             (Ok(rigs), _) => engines.push(Box::new(rigs)),
             (Err(error), Some(_)) => return Err(no_kvm(&error)),
-            (Err(error), None) => notes.push(format!("engine harness alone, for there is no KVM: {error}")),
+            (Err(error), None) => {
+                notes.push(format!("only engine harness, because KVM is not available: {error}"))
+            }
         }
     }
     if wanted != Some(Engine::Kvm) {
@@ -131,7 +131,7 @@ fn engines(
     Ok(engines)
 }
 
-/// Write the suite's plots; their paths.
+/// Write the suite's plots. Returns their paths.
 pub(super) fn write_plots(folder: &Path, suite: Suite, document: &Document) -> Result<Vec<PathBuf>, Failure> {
     let mut written = Vec::new();
     for (name, svg) in suite.plots(document) {

@@ -8,14 +8,14 @@ use super::args::Args;
 use crate::failure::Failure;
 use crate::output;
 
-/// Where runs are kept until `file` is written.
+/// The file with the runs until `file` is written.
 fn partial(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".partial");
     name.into()
 }
 
-/// Begin, or with `--resume` go on, with the measurement that `identity` tells. Without a file to write, nothing is kept.
+/// Begin, or with `--resume` continue, the measurement with `identity`. Without a file to write, nothing is recorded.
 pub(super) fn journal(args: &Args, identity: impl FnOnce() -> Identity) -> Result<Journal, Failure> {
     match (&args.resume, args.json()) {
         (Some(file), _) => {
@@ -32,7 +32,7 @@ pub(super) fn journal(args: &Args, identity: impl FnOnce() -> Identity) -> Resul
             let path = partial(file);
             if path.exists() {
                 eprintln!(
-                    "{}: of an interrupted measurement, is replaced (--resume goes on with it)",
+                    "{}: of an interrupted measurement, is replaced (--resume continues it)",
                     path.display()
                 );
             }
@@ -42,7 +42,7 @@ pub(super) fn journal(args: &Args, identity: impl FnOnce() -> Identity) -> Resul
     }
 }
 
-/// The results are written.
+/// Finish the journal, after the results have been written.
 pub(super) fn end(journal: Journal) -> Result<(), Failure> {
     journal.finish().map_err(failed)
 }

@@ -1,4 +1,4 @@
-//! `--workload` and `--fio`: what else than the load of the options is run.
+//! `--workload` and `--fio`: loads other than those of the options.
 
 use std::fmt::Write;
 use std::fs;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use benches::mix::{self, Mix, fio};
 
-/// What `--workload` names.
+/// The value of `--workload`.
 #[derive(Clone)]
 pub(crate) enum Workload {
     /// Write and check every block.
     Verify,
-    /// Print the loads that are shipped.
+    /// Print the built-in loads.
     List,
     /// Loads of applications.
     Mixes(Vec<Mix>),
@@ -54,7 +54,7 @@ pub(super) fn jobs(name: &str) -> Result<fio::Jobs, String> {
     fio::read(&text).map_err(|error| format!("{name}: {error}"))
 }
 
-/// The loads that are shipped, one a line, and the keys of a file.
+/// The built-in loads, one on each line, and the keys of a file.
 pub(super) fn list() -> String {
     let mut text = String::new();
     for (name, file) in mix::SHIPPED {

@@ -1,4 +1,4 @@
-//! `paradisk image bench`: the cost of disks without an adapter, beside a raw file.
+//! `paradisk image bench`: the cost of disks without an adapter, compared with a raw file.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -25,14 +25,14 @@ use crate::{disk, output, units};
 
 /// Default limit on the size of the temporary raw file.
 const RAW_SIZE: u64 = 1 << 30;
-/// The temporary raw file is whole sectors of this size, so that direct I/O serves everywhere.
+/// The size of the temporary raw file is a multiple of this sector size, so that direct I/O works on every file system.
 const RAW_SECTOR: u64 = 4096;
 
-/// Measure disks with no adapter and no guest, beside a raw file in the same run.
+/// Measure disks without adapter and guest, compared with a raw file in the same run.
 ///
-/// Each disk's queue is driven from one thread. The raw file is temporary, fully written, on the first FILE's file system, and
-/// opened as the disk is (direct=, engine=); or it is --raw. All accesses stay inside the bytes that all of them have. Rounds
-/// visit every disk in turn, and the ratios to raw are taken round by round.
+/// One thread drives each disk's queue. The raw file is temporary, fully written, on the first FILE's file system, and opened like the disk (direct=,
+/// engine=); or it is --raw. All accesses stay within the size of the smallest disk. Each round runs every disk once, and ratios to raw are computed
+/// for each round.
 ///
 /// Workloads that write (--rw randwrite, write, randrw) and --fill OVERWRITE the disks, and need --destroy.
 #[derive(clap::Args)]
@@ -41,12 +41,12 @@ const RAW_SECTOR: u64 = 4096;
   paradisk image bench path=fixed.vhd,direct=on path=dynamic.vhd,direct=on --queue-depth 1,32 --json results.json
   paradisk image bench scratch.vhd --raw scratch.img --rw randwrite --destroy")]
 pub(super) struct Args {
-    /// Disks, each a path or KEY=VALUE,... as --disk of `paradisk bench` takes it; opened for reading alone unless they are written
+    /// Disks, each a path or KEY=VALUE,... as for --disk of `paradisk bench`; opened read-only unless they are written
     #[arg(required = true, value_name = "FILE")]
     disks: Vec<DiskSpec>,
     #[command(flatten)]
     load: Load,
-    /// Length of a run, as 500ms or 2s
+    /// Length of a run, such as 500ms or 2s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
     duration: Duration,
     /// Runs of each combination
@@ -55,13 +55,13 @@ pub(super) struct Args {
     /// The raw file or block device to compare with, in place of a temporary one
     #[arg(long, value_name = "FILE", conflicts_with = "raw_size")]
     raw: Option<PathBuf>,
-    /// Size of the temporary raw file at the most: accesses stay inside it [default: 1G]
+    /// Maximum size of the temporary raw file: accesses stay inside it [default: 1G]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     raw_size: Option<u64>,
     /// Allow --rw and --fill to overwrite the disks, and the file of --raw
     #[arg(long)]
     destroy: bool,
-    /// Write all that is accessed before it is measured, as the temporary raw file is (needs --destroy)
+    /// Write the accessed range before the measurement, as for the temporary raw file (needs --destroy)
     #[arg(long)]
     fill: bool,
     /// Write the results as JSON to FILE, or to standard output in place of the table
@@ -73,7 +73,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// The option by which disks are written, if one is given.
+    /// The given option that writes to the disks, if any.
     fn writer(&self) -> Option<String> {
         let pattern = self.load.rw.iter().find(|rw| rw.writes()).map(|rw| format!("--rw {rw}"));
         pattern.or(self.fill.then(|| "--fill".to_owned()))
@@ -158,7 +158,7 @@ fn ways(specs: &[DiskSpec], disks: &[OpenDisk]) -> (Vec<Way>, Vec<usize>) {
     let mut ways: Vec<Way> = Vec::new();
     let mut number = |(spec, disk): (&DiskSpec, &OpenDisk)| {
         let passthrough = disk.disk.info().kind.format == FormatName::Passthrough.as_str();
-        // Direct is a block device's usual way.
+        // Direct I/O is the default for block devices.
         let direct = spec.direct.or(passthrough.then_some(true));
         let way = Way { direct, engine: spec.engine };
         let same = |other: &Way| {
@@ -222,8 +222,7 @@ fn folder(disks: &[DiskSpec]) -> Result<PathBuf, Failure> {
     };
     disks.iter().find_map(folder).ok_or_else(|| {
         Failure::Usage(
-            "none of the disks is a file that a raw one could be put beside: name one with --raw FILE"
-                .to_owned(),
+            "no disk is a file, so there is no folder for a raw file: name one with --raw FILE".to_owned(),
         )
     })
 }
@@ -238,13 +237,13 @@ fn all_differ(subjects: &[OpenDisk]) -> Result<(), Failure> {
     {
         Some((_, disk)) => {
             let name = disk.path.as_ref().unwrap_or(&disk.format);
-            Err(Failure::Usage(format!("disk {name}: given twice, used in the same way")))
+            Err(Failure::Usage(format!("disk {name}: given twice with the same options")))
         }
         None => Ok(()),
     }
 }
 
-/// Bring the disk into the state to be measured: with `fill` written, with `cached` in the page cache. A note on unallocated data.
+/// Prepare the disk for the measurement: with `fill`, write it; with `cached`, read it into the page cache. Returns a note on unallocated data.
 fn prepare(subject: &OpenDisk, cached: bool, fill: bool, span: u64) -> Result<Option<String>, Failure> {
     if subject.path.is_none() {
         return Ok(None);
@@ -253,9 +252,9 @@ fn prepare(subject: &OpenDisk, cached: bool, fill: bool, span: u64) -> Result<Op
     if fill {
         bed::write_through(subject, span).map_err(failed)?;
     }
-    // Probing the format has read a part into the page cache.
+    // Probing the format has read a part of the disk into the page cache.
     subject.disk.uncache().map_err(|error| Failure::Failed(format!("{}: {error}", subject.name())))?;
-    // Before it is read: preallocated, unwritten extents count as data once they are in the page cache.
+    // Before reading: preallocated, unwritten extents count as data once they are in the page cache.
     let unallocated = bed::unallocated(&*subject.disk, span);
     if cached {
         bed::read_through(subject, span).map_err(failed)?;

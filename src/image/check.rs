@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
 
-/// Find all that is wrong with an image; exit status 0 where no data is in danger.
+/// Find all errors of an image; exit status 0 if no data is in danger.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image check disk.vhd --repair")]
 pub(super) struct Args {
@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// Its format: raw, vhd, vhdx [default: probed]
     #[arg(long)]
     format: Option<FormatName>,
-    /// Repair what can be repaired, and say what was lost
+    /// Repair errors if possible, and report lost data
     #[arg(long)]
     repair: bool,
     #[command(flatten)]
@@ -42,7 +42,7 @@ struct Report {
     findings: Vec<Entry>,
     /// The number of findings beyond those listed.
     more_findings: u64,
-    /// Whether all data can be read and written: leaks and lost copies do no harm.
+    /// Whether all data can be read and written. Leaks and lost copies do no harm.
     ok: bool,
 }
 
@@ -78,7 +78,7 @@ impl Entry {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let name = match args.format {
         Some(name) => name,
-        // A damaged image may not be recognised: the file name decides.
+        // A damaged image may not be recognised, so the file name decides.
         None => FormatName::claimed(&args.file)
             .map_or_else(|| FormatName::probe(&args.file), Ok)
             .map_err(failed)?,
@@ -96,7 +96,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         more_findings: found.more.0,
         ok: worst < Some(Severity::Damage),
     };
-    // Parents are opened only where the image itself is good.
+    // Parents are opened only if the image itself is not damaged.
     if worst < Some(Severity::Damage)
         && let Err(error) = chain(args, &image)
     {

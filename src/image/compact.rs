@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
 
-/// Make a dynamic or differencing disk as small as its content allows: blocks of zeros go, others move down. A fixed VHDX keeps its
+/// Make a dynamic or differencing disk as small as its content allows: blocks of zeros are freed, others are moved down. A fixed VHDX keeps its
 /// blocks, and frees unused space.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image compact disk.vhd")]

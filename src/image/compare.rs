@@ -12,13 +12,13 @@ use crate::output;
 use crate::parents::Parents;
 use crate::progress::Progress;
 
-/// Compare the contents of two disks, whatever their formats. Exit status 0 where they are the same, 1 where not.
+/// Compare the contents of two disks of any format. Exit status 0 if they are equal, else 1.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image compare disk.raw disk.vhd")]
 pub(super) struct Args {
     /// A disk.
     a: PathBuf,
-    /// Another. Where one is longer, the rest must be zeros.
+    /// Another disk. If one is longer, the rest must be zeros.
     b: PathBuf,
     /// Format of the first: raw, passthrough, vhd [default: probed]
     #[arg(long)]

@@ -17,8 +17,8 @@ use crate::parents::Parents;
 use crate::progress::Progress;
 use crate::units;
 
-/// Copy a disk into a new image of any format. What reads as zeros takes no space where the format allows it; what the file
-/// system can share is not copied. The new image is complete under its name, or not there at all.
+/// Copy a disk into a new image of any format. Zeros take no space if the format allows it; data that the file system
+/// can share are not copied. The new image is complete under its name, or absent.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   paradisk image convert disk.raw disk.vhd --format vhd --subformat dynamic
@@ -36,11 +36,11 @@ pub(super) struct Args {
     /// Kind of disk, of vhd and vhdx [default: dynamic; differencing with --parent]
     #[arg(long)]
     subformat: Option<Subformat>,
-    /// The parent of the new disk, of the same format and size: only what differs from it is written. It must not change
-    /// from now on.
+    /// The parent of the new disk, of the same format and size: only differences from it are written. It must not
+    /// change from now on.
     #[arg(long, value_name = "FILE")]
     parent: Option<PathBuf>,
-    /// Bytes of a block, a power of two [default: 2M of a dynamic VHD, 32M of a VHDX]
+    /// Bytes of a block, a power of two [default: 2M for a dynamic VHD, 32M for a VHDX]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     block_size: Option<u64>,
     /// Smallest unit that guests address, of a VHDX: 512 or 4096 [default: the source's]
@@ -142,7 +142,7 @@ pub(super) struct Target<'a> {
     pub(super) block_size: Option<u64>,
     /// Of a VHDX; `None`: the source's.
     pub(super) logical_sector: Option<SectorSize>,
-    /// Written past the page cache.
+    /// Write with direct I/O.
     pub(super) direct: bool,
 }
 
@@ -161,7 +161,7 @@ fn sectors(
     let (own, capacity) = (from.info().logical_sector, from.info().capacity);
     let new = match target.format {
         Format::Vhdx => target.logical_sector.unwrap_or(own),
-        // A raw image has no sector size of its own.
+        // A raw image has no sector size.
         Format::Raw => return Ok(target.logical_sector),
         Format::Vhd => target.logical_sector.unwrap_or(SectorSize::B512),
     };
@@ -206,7 +206,7 @@ pub(super) fn copy(
         (_, chosen) => chosen,
     };
     let logical_sector = sectors(from, target)?;
-    // From here on a signal leaves no incomplete file.
+    // From now on, a signal leaves no incomplete file.
     let progress = Progress::bytes("allocating");
     let output = Output::new(target.path).map_err(failed)?;
     let capacity = from.info().capacity;
@@ -230,7 +230,7 @@ pub(super) fn copy(
         written: done.written,
         cloned: done.cloned,
         copied_by_server: done.copied_by_server,
-        // A block that could be shared in part is counted twice.
+        // A block that was shared only in part is counted twice.
         zeros: capacity.saturating_sub(moved),
     };
     output::json(json, &report)?;

@@ -58,7 +58,7 @@ pub(super) enum Subformat {
     Fixed,
     /// Blocks are allocated when they are first written.
     Dynamic,
-    /// As dynamic; what was not written is the parent's.
+    /// As dynamic; data that were not written are read from the parent.
     Differencing,
 }
 
@@ -70,7 +70,7 @@ fn usage(text: &str) -> Failure {
     Failure::Usage(text.to_owned())
 }
 
-/// The image to be created.
+/// The new image.
 pub(super) struct New<'a> {
     pub(super) format: Format,
     pub(super) subformat: Option<Subformat>,
@@ -81,7 +81,7 @@ pub(super) struct New<'a> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    // From here on a signal leaves no incomplete file.
+    // From now on, a signal leaves no incomplete file.
     let progress = Progress::bytes("allocating");
     let output = Output::new(&args.file).map_err(failed)?;
     let new = New {

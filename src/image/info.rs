@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
 
-/// Say what a disk is: an image or a block device.
+/// Describe a disk: an image or a block device.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  paradisk image info disk.vhd --json\n  paradisk image info child.vhd --chain"
@@ -33,7 +33,7 @@ pub(super) struct Args {
     json: Option<PathBuf>,
 }
 
-/// What `info --json` prints.
+/// The output of `info --json`.
 #[derive(Serialize)]
 struct Info {
     path: String,
@@ -68,10 +68,10 @@ struct Image {
     /// Of a VHDX: the identifier of its content, which children record.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_write_guid: Option<String>,
-    /// Of a VHDX: entries of the log to be replayed.
+    /// Of a VHDX: number of log entries to be replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     log_entries: Option<usize>,
-    /// What the child has recorded of its parent.
+    /// The parent's identity that the child has recorded.
     parent_unique_id: Option<String>,
     parent_candidates: Vec<String>,
 }

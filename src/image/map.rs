@@ -11,7 +11,7 @@ use super::open::source;
 use crate::failure::Failure;
 use crate::parents::Parents;
 
-/// Show where the data of a disk are: run by run, in which file, at which place.
+/// Show the location of a disk's data: for each range, the file and the offset.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image map child.vhd --json")]
 pub(super) struct Args {
@@ -27,7 +27,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// An entry, as `qemu-img map` prints it, with the file name.
+/// An entry in the format of `qemu-img map`, with the file name.
 #[derive(Serialize)]
 struct Entry<'a> {
     start: u64,

@@ -14,8 +14,8 @@ use crate::output;
 use crate::parents::Parents;
 use crate::progress::Progress;
 
-/// Write what a differencing disk holds into its parent, and delete it; or leave all images as they are, and have the contents
-/// in a new one.
+/// Write the data of a differencing disk into its parent, and delete the disk; or, with --to, copy the contents into a new image and change nothing
+/// else.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   paradisk image merge child.vhd
@@ -25,13 +25,13 @@ Children of the merged disk need a new parent then: paradisk image rebase GRANDC
 pub(super) struct Args {
     /// The differencing disk. Neither it nor its parent may be in use
     child: PathBuf,
-    /// The image to merge into, where it is not the direct parent: all images between go, too
+    /// The image to merge into, if it is not the direct parent: all images in between are deleted, too
     #[arg(long, value_name = "PARENT", conflicts_with = "to")]
     into: Option<PathBuf>,
-    /// Create a dynamic disk of the same format with all that the chain holds, and change nothing else
+    /// Create a dynamic disk of the same format with the content of the chain, and change nothing else
     #[arg(long, value_name = "NEWFILE")]
     to: Option<PathBuf>,
-    /// Merge although the parent has other children: they are refused from then on
+    /// Merge even if the parent has other children, which are refused from then on
     #[arg(long, conflicts_with = "to")]
     force: bool,
     #[command(flatten)]
@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Merge one image into its parent; the parent.
+/// Merge an image into its parent. Returns the parent.
 fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) -> Result<PathBuf, Failure> {
     let siblings = if force { Siblings::Orphan } else { Siblings::Refuse };
     let image = with_blocks(child, rules.clone())?;
@@ -97,13 +97,13 @@ fn stopped(first: &Path, next: &Path) -> Failure {
         return interrupted(first);
     }
     let left = next.display();
-    Failure::Failed(format!("stopped: {left} holds what was merged so far, and merging it goes on"))
+    Failure::Failed(format!("stopped: {left} holds what was merged so far; merge it to continue"))
 }
 
 /// The error for a copy that was interrupted: the parent may have changed already.
 fn interrupted(child: &Path) -> Failure {
     Failure::Failed(format!(
-        "stopped: {} reads as before, and merging it again goes on; other children of its parent are refused once anything was copied",
+        "stopped: {} reads as before and can be merged again; other children of its parent are refused if any data were copied",
         child.display()
     ))
 }

@@ -28,7 +28,7 @@ pub(super) fn format_of(path: &Path, requested: Option<FormatName>) -> Result<Fo
     requested.map_or_else(|| FormatName::probe(path), Ok).map_err(failed)
 }
 
-/// Refuse an image that lies inside another disk; `what` needs a file.
+/// Refuse an image inside another disk, because `what` needs a file.
 pub(super) fn on_its_own(path: &Path, what: &str) -> Result<(), Failure> {
     refuse_nested(path, what).map_err(|error| Failure::Usage(error.to_string()))
 }
@@ -48,12 +48,12 @@ pub(super) fn failed(error: OpenError) -> Failure {
     Failure::Failed(error.to_string())
 }
 
-/// The end of a tool that was stopped while it created an image.
+/// The error of a tool that was stopped while it created an image.
 pub(super) fn not_created() -> Failure {
     Failure::Failed("stopped: nothing was created".to_owned())
 }
 
-/// The end of a tool that was stopped while it changed an image.
+/// The error of a tool that was stopped while it changed an image.
 pub(super) fn stopped() -> Failure {
-    Failure::Failed("stopped: the image is good as it is".to_owned())
+    Failure::Failed("stopped: the image is valid".to_owned())
 }

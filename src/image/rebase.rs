@@ -12,9 +12,8 @@ use crate::output;
 use crate::parents::Parents;
 use crate::progress::Progress;
 
-/// Give a differencing disk another parent. Without --safe only its reference is changed, so the new parent must have the content of the
-/// old one: after a move or a merge. With --safe it may have any content: where the two differ, the old content is copied into the disk
-/// first.
+/// Give a differencing disk another parent. Without --safe only the reference changes, so the new parent must have the content of the old one, as
+/// after a move or a merge. With --safe the new parent may have any content: where the two differ, the old content is first copied into the disk.
 #[derive(clap::Args)]
 #[command(
     visible_alias = "connect",
@@ -25,11 +24,10 @@ use crate::progress::Progress;
 pub(super) struct Args {
     /// The differencing disk. It must not be in use
     child: PathBuf,
-    /// Its parent from now on.
+    /// The new parent.
     #[arg(long, value_name = "FILE")]
     parent: PathBuf,
-    /// Copy into the disk what differs between the old parent, which must be there, and the new one: the disk reads the same
-    /// afterwards
+    /// Copy the differences between the old parent, which must exist, and the new one into the disk, so that it reads the same afterwards
     #[arg(long)]
     safe: bool,
     #[command(flatten)]

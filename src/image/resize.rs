@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::parents::Parents;
 use crate::units;
 
-/// Give an image another size. What is added reads as zeros; what is cut off must read as zeros.
+/// Change the size of a disk. New space reads as zeros; space that is cut off must read as zeros.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image resize disk.vhd 20G")]
 pub(super) struct Args {
@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// Allow a smaller size. The guest must have freed the end of the disk before.
     #[arg(long)]
     shrink: bool,
-    /// Resize although it has children: those of a VHDX are refused from then on
+    /// Resize even if the image has children; those of a VHDX are refused from then on
     #[arg(long)]
     force: bool,
     /// Its format: raw, vhd, vhdx [default: probed]
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         no_children(&image)?;
     }
     if format == FormatName::Passthrough {
-        return Err(Failure::Usage("a block device has the size that its host gives it".to_owned()));
+        return Err(Failure::Usage("the host determines the size of a block device".to_owned()));
     }
     let shrink = if args.shrink { Shrink::Allow } else { Shrink::Refuse };
     image.resize(args.size, shrink).map_err(failed)
@@ -51,7 +51,7 @@ fn no_children(image: &Image) -> Result<(), Failure> {
     let children = image.children().map_err(failed)?;
     match children.is_empty() {
         true => Ok(()),
-        // The message of a merge fits.
+        // The message of a merge applies here, too.
         false => {
             let siblings = MergeError::Siblings { path: image.path().into(), siblings: children };
             Err(Failure::Failed(siblings.to_string()))

@@ -1,5 +1,5 @@
-//! ACPI tables (ACPI 6.5, chapter 5; PCI Firmware 3.3, section 4.1.2 for MCFG): what the machine has, for kernels with ACPI.
-//! `mp_table` tells the others.
+//! ACPI tables (ACPI 6.5, chapter 5; PCI Firmware 3.3, section 4.1.2 for MCFG): the description of the machine for kernels with ACPI. `mp_table` is
+//! for the others.
 
 use std::ops::Range;
 
@@ -26,20 +26,20 @@ const OEM: [u8; 6] = *b"PARDSK";
 const OEM_TABLE: [u8; 8] = *b"PARADISK";
 const REVISION: u32 = 1;
 
-/// What machines differ in.
+/// The properties that differ between machines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hardware {
     /// Virtual CPUs.
     pub(crate) cpus: u8,
-    /// There is a VMBus.
+    /// The machine has a VMBus.
     pub(crate) vmbus: bool,
 }
 
-/// Write the tables of a machine; the address of the root pointer.
+/// Write the tables of a machine. Returns the address of the root pointer.
 pub(crate) fn write(memory: &GuestMemory, Hardware { cpus, vmbus }: Hardware) -> Result<u64, Error> {
     let root = layout::ACPI.start;
     let mut tables = Tables { next: root + Rsdp::len() as u64, parts: Vec::new() };
-    // The specification wants it at a multiple of 64 bytes, as all of them are here.
+    // The specification requires an address that is a multiple of 64; here all tables have one.
     let facs = tables.add(&FACS::new());
     let dsdt = tables.add_bytes(dsdt(vmbus));
     let mut xsdt = XSDT::new(OEM, OEM_TABLE, REVISION);
@@ -88,7 +88,7 @@ fn io_register(ports: Range<u16>, access: AccessSize) -> GAS {
     GAS::new(AddressSpace::SystemIo, 8 * (ports.end - ports.start) as u8, 0, access, ports.start.into())
 }
 
-/// Fixed hardware: power management, reset, and what of the old PC is there.
+/// Fixed hardware: power management, reset, and the legacy PC devices that exist.
 fn fadt(facs: u64, dsdt: u64) -> acpi_tables::fadt::FADT {
     const LEGACY_DEVICES: u16 = 1 << 0;
     const NO_VGA: u16 = 1 << 2;
@@ -103,7 +103,7 @@ fn fadt(facs: u64, dsdt: u64) -> acpi_tables::fadt::FADT {
         .flag(Flags::FixRtc)
         .flag(Flags::ResetRegSup)
         .flag(Flags::Headless)
-        // 32-bit addresses: both tables lie in the first 1 MiB.
+        // 32-bit addresses: both tables are in the first 1 MiB.
         .firmware_ctrl_32(facs as u32)
         .dsdt_32(dsdt as u32);
     fadt.sci_int = u16::from(layout::ACPI_IRQ).into();
@@ -111,7 +111,7 @@ fn fadt(facs: u64, dsdt: u64) -> acpi_tables::fadt::FADT {
     fadt.pm1_evt_len = layout::POWER_EVENTS.len() as u8;
     fadt.pm1a_cnt_blk = u32::from(layout::POWER_CONTROL.start).into();
     fadt.pm1_cnt_len = layout::POWER_CONTROL.len() as u8;
-    // Deeper sleep of CPUs than HLT: none, says a latency beyond these limits.
+    // Latencies beyond the limits say that CPUs have no deeper sleep than HLT.
     fadt.p_lvl2_lat = 101.into();
     fadt.p_lvl3_lat = 1001.into();
     fadt.century = rtc::CENTURY;
@@ -123,7 +123,7 @@ fn fadt(facs: u64, dsdt: u64) -> acpi_tables::fadt::FADT {
     fadt.finalize()
 }
 
-/// An interrupt of the ISA bus that is not as they are by default: pin of the same number, edge-triggered, active high.
+/// An interrupt of the ISA bus that differs from the default: pin of the same number, edge-triggered, active high.
 #[derive(Clone, Copy, IntoBytes, Immutable)]
 #[repr(C)]
 struct InterruptSourceOverride {
@@ -185,7 +185,7 @@ fn madt(cpus: u8) -> MADT {
     madt
 }
 
-/// Configuration space in memory.
+/// Memory-mapped configuration space.
 fn mcfg() -> MCFG {
     const BUS: u64 = 1 << 20;
     let mut mcfg = MCFG::new(OEM, OEM_TABLE, REVISION);
@@ -194,7 +194,7 @@ fn mcfg() -> MCFG {
     mcfg
 }
 
-/// Devices that are not found by asking, and how to sleep.
+/// Devices that cannot be enumerated, and the sleep states.
 fn dsdt(vmbus: bool) -> Vec<u8> {
     let mut code = Vec::new();
     let mut devices: Vec<&dyn Aml> = vec![&PciRoot, &SerialPort, &Clock, &Motherboard];
@@ -288,7 +288,7 @@ impl Aml for Clock {
     }
 }
 
-/// Addresses that no other device may be given. Linux uses the configuration space window only where something claims it.
+/// Addresses that no other device may get. Linux uses the configuration space window only if a device claims it.
 struct Motherboard;
 
 impl Aml for Motherboard {
@@ -310,8 +310,8 @@ impl Aml for Motherboard {
     }
 }
 
-/// Hyper-V's VMBus: without it Linux does not look for the bus. Linux takes resources of the devices that it lies in for the bus's, so it lies
-/// in none.
+/// Hyper-V's VMBus: without this device Linux does not look for the bus. It is no child of another device, because Linux would use the parent's
+/// resources as the bus's.
 struct Vmbus;
 
 impl Aml for Vmbus {

@@ -1,4 +1,4 @@
-//! Where an access of a virtual CPU goes: the PCI root, or a handler of the machine's user.
+//! Dispatches an access of a virtual CPU to the PCI root, or to a handler of the machine's user.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use crate::pci_root::PciRoot;
 /// What a virtual CPU does after an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Run on.
+    /// Continue to run.
     Continue,
     /// Stop: [`StopReason::Handler`](crate::StopReason::Handler).
     Stop,
     /// The guest turned the machine off: [`StopReason::PowerOff`](crate::StopReason::PowerOff).
     PowerOff,
-    /// The guest wants the machine reset: [`StopReason::Reset`](crate::StopReason::Reset).
+    /// The guest has reset the machine: [`StopReason::Reset`](crate::StopReason::Reset).
     Reset,
 }
 
-/// Registers of the machine's user in memory or I/O space.
+/// Registers in memory or I/O space, implemented by the machine's user.
 ///
-/// Called on the thread of the virtual CPU, which waits for it.
+/// Called on the thread of the virtual CPU, which waits for the return.
 pub trait BusHandler: Send + Sync {
     /// Read 1 to 8 bytes at `offset` in the handler's range.
     fn read(&self, offset: u64, data: &mut [u8]);
@@ -32,7 +32,7 @@ pub trait BusHandler: Send + Sync {
 
 pub(crate) type Handlers = Vec<(Range<u64>, Arc<dyn BusHandler>)>;
 
-/// All that a virtual CPU can reach by leaving the guest.
+/// Everything that a virtual CPU accesses by an exit.
 pub(crate) struct Bus {
     pub(crate) pci: PciRoot,
     pub(crate) memory: Handlers,
@@ -63,10 +63,10 @@ impl Bus {
         Flow::Continue
     }
 
-    /// Read `data.len() / width` times: more than once where a string instruction does.
+    /// Read `data.len() / width` times: more than once for a string instruction.
     pub(crate) fn io_read(&self, port: u16, width: usize, data: &mut [u8]) {
         self.pci.take_posted();
-        // Reset control lies between the ports of configuration mechanism 1, so handlers come first.
+        // Reset control is between the ports of configuration mechanism 1, so handlers are searched first.
         if let Some((handler, offset)) = find(&self.io, port.into()) {
             data.chunks_mut(width).for_each(|data| handler.read(offset, data));
         } else if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {

@@ -1,4 +1,5 @@
-//! What the host offers: whether `/dev/kvm` opens, what it lacks, and whether it has hardware virtualization.
+//! Capabilities of the host: whether `/dev/kvm` opens, which features it lacks, and whether it has hardware
+//! virtualization.
 
 use std::fs;
 use std::io;
@@ -12,17 +13,17 @@ use crate::error::Error;
 pub const KVM_PATH: &str = "/dev/kvm";
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// What KVM runs on.
+/// The processor below KVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Virtualization {
     /// VT-x or AMD-V of a bare-metal host.
     Hardware,
-    /// This host is a virtual machine itself: exits cost more, and timings are no hardware's.
+    /// This host is itself a virtual machine: exits cost more, and its timings are not those of hardware.
     Nested,
 }
 
 impl Virtualization {
-    /// As reports name it.
+    /// The name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,15 +33,16 @@ impl Virtualization {
     }
 }
 
-/// KVM, opened and found sufficient.
+/// An open KVM device with all required features.
 #[derive(Debug)]
 pub struct Host {
     pub(crate) kvm: Kvm,
-    /// What it runs on.
+    /// The processor below it.
     pub virtualization: Virtualization,
     /// Whether guest kernel mode (CPL 0) runs on the CPU. Without VT-x and AMD-V, shadow-paging KVMs interpret it.
     pub native_kernel_mode: bool,
-    /// Whether this host's kernel keeps its time by the time-stamp counter: it has found that the counter runs at one rate.
+    /// Whether this host's kernel uses the time-stamp counter as its clock: then the kernel has verified that the
+    /// counter has a constant rate.
     pub(crate) tsc_is_clock: bool,
 }
 
@@ -48,18 +50,18 @@ impl Host {
     /// Open [`KVM_PATH`].
     ///
     /// # Errors
-    /// It is not there, not permitted, no KVM of API version 12, or lacks what every machine here needs.
+    /// The device does not exist, is not permitted, is no KVM of API version 12, or lacks a required feature.
     pub fn open() -> Result<Self, Error> {
         Self::open_at(Path::new(KVM_PATH))
     }
 
-    /// Open the KVM device of another name.
+    /// Open a KVM device with another path.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_at(path: &Path) -> Result<Self, Error> {
         let open = |source| Error::KvmOpen { path: path.to_owned(), source };
-        // Opening says why it cannot be used before KVM's own wrapper hides the name.
+        // Opened here first for an error with the path, which the KVM wrapper does not report.
         fs::OpenOptions::new().read(true).write(true).open(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => Error::KvmAbsent(path.to_owned()),
             io::ErrorKind::PermissionDenied => Error::KvmDenied(path.to_owned()),
@@ -93,13 +95,13 @@ impl Host {
         }
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").map_err(Error::os("/proc/cpuinfo"))?;
         let (virtualization, native_kernel_mode) = classify(&cpuinfo);
-        // Not there: nothing is known.
+        // If the file does not exist, nothing is known.
         let tsc_is_clock = fs::read_to_string(CLOCK_SOURCE).is_ok_and(|clock| clock.trim() == "tsc");
         Ok(Self { kvm, virtualization, native_kernel_mode, tsc_is_clock })
     }
 }
 
-/// What the CPU flags say.
+/// Derived from the CPU flags.
 fn classify(cpuinfo: &str) -> (Virtualization, bool) {
     let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
     let has = |wanted: &str| flags.split_ascii_whitespace().any(|flag| flag == wanted);

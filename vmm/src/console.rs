@@ -1,5 +1,5 @@
-//! The serial console: a 16550 whose output goes to any writer through a thread, so that a writer that stalls stalls no
-//! virtual CPU, and whose input comes from any thread.
+//! The serial console: a 16550. A thread writes its output to any writer, so that a stalled writer stalls no virtual
+//! CPU. Any thread may supply its input.
 #![expect(clippy::disallowed_types, reason = "an access has left the guest: microseconds already")]
 
 use std::collections::VecDeque;
@@ -15,9 +15,9 @@ use vm_superio::{Serial, Trigger};
 use crate::bus::{BusHandler, Flow};
 use crate::error::Error;
 
-/// Bytes that wait for a writer that stalls. What comes then is lost, as on a line without flow control.
+/// Maximum number of bytes that wait for a stalled writer. Further output is lost, as on a line without flow control.
 const OUTPUT: usize = 1 << 20;
-/// Bytes that wait for a guest that does not read.
+/// Maximum number of bytes that wait for a guest that does not read.
 const INPUT: usize = 1 << 16;
 
 /// Registers of a 16550.
@@ -53,7 +53,8 @@ impl Console {
         Arc::clone(&self.port) as Arc<dyn BusHandler>
     }
 
-    /// Type: bytes taken, which are fewer than given while the guest does not read.
+    /// Type input. Returns the number of bytes accepted, which is smaller than that of `bytes` while the guest does not
+    /// read.
     #[must_use = "what was not taken is to be given again"]
     pub fn push(&self, bytes: &[u8]) -> usize {
         let mut uart = lock(&self.port.0);
@@ -63,7 +64,7 @@ impl Console {
         taken
     }
 
-    /// Wait until all output is written, at most so long. False: the writer has not taken all.
+    /// Wait until all output is written, at most for this time. False: the writer has not written everything.
     #[must_use]
     pub fn flush(&self, timeout: Duration) -> bool {
         let queue = lock(&self.output.queue);
@@ -84,7 +85,7 @@ struct Port(Mutex<Uart>);
 
 struct Uart {
     serial: Serial<Interrupt, NoEvents, Line>,
-    /// What waits for free space in the 16550's FIFO.
+    /// Input that waits for free space in the 16550's FIFO.
     input: VecDeque<u8>,
 }
 
@@ -92,13 +93,13 @@ impl Uart {
     fn refill(&mut self) {
         let free = self.serial.fifo_capacity().min(self.input.len());
         let next: Vec<u8> = self.input.iter().take(free).copied().collect();
-        // Refused only by a full FIFO. In loopback mode nothing is taken.
+        // Fails only for a full FIFO. In loopback mode nothing is accepted.
         let taken = self.serial.enqueue_raw_bytes(&next).unwrap_or_default();
         self.input.drain(..taken);
     }
 }
 
-/// Registers are bytes: a wider access is one to each of several.
+/// Registers are bytes. A wider access accesses several.
 impl BusHandler for Port {
     fn read(&self, offset: u64, data: &mut [u8]) {
         let mut uart = lock(&self.0);
@@ -130,7 +131,7 @@ impl Trigger for Interrupt {
     }
 }
 
-/// The 16550's end of the output. Dropped, it ends the thread when all is written.
+/// The 16550's end of the output. Dropping it ends the thread after all output is written.
 struct Line(Arc<Output>);
 
 impl Write for Line {
@@ -169,7 +170,7 @@ struct Queue {
     bytes: Vec<u8>,
     /// The thread has taken bytes and not yet written them.
     writing: bool,
-    /// Nothing more comes.
+    /// No more output will come.
     ended: bool,
     /// The writer has failed.
     closed: bool,
@@ -177,7 +178,7 @@ struct Queue {
 }
 
 impl Output {
-    /// Write what comes, until nothing more does or the writer fails.
+    /// Write output until no more will come or the writer fails.
     fn drain(&self, mut writer: impl Write) {
         loop {
             let idle = |queue: &mut Queue| queue.bytes.is_empty() && !queue.ended;
@@ -221,7 +222,7 @@ mod tests {
     const LINE_STATUS: u64 = 5;
     const SOON: Duration = Duration::from_secs(10);
 
-    /// Hands on what is written; waits for leave before each write where there is somebody to give it.
+    /// Forwards written bytes to a channel. If it has a receiver, it waits for a message before each write.
     struct Slow(Sender<Vec<u8>>, Option<Receiver<()>>);
 
     impl Write for Slow {

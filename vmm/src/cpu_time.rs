@@ -1,4 +1,4 @@
-//! Where CPU time went: threads' clocks, divided by what the kernel's accounting saw each thread doing.
+//! CPU time by component: threads' clocks, split in proportion to the kernel's samples of each thread.
 
 use std::io;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use crate::machine::{DeviceId, Machine};
 use crate::thread_time::ThreadTime;
 
-/// Fewer samples of 1/100 s than these divide nothing.
+/// Below this many 10 ms samples, the samples are not used.
 const ENOUGH_SAMPLES: u64 = 10;
 
-/// Where CPU time went, in time-stamp-counter ticks over all threads of this process.
+/// CPU time by component, in time-stamp-counter ticks, over all threads of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuSplit {
-    /// All of it.
+    /// Total.
     pub total: u64,
     /// Code of the guest.
     pub guest: u64,
-    /// Leaving and entering the guest, and handling what it left for, on the virtual CPUs' threads.
+    /// Exits, entries and the handling of exits on the virtual CPUs' threads.
     pub exit: u64,
     /// Device model: adapter, SCSI target, disk format, queue; user mode.
     pub device: u64,
@@ -29,19 +29,19 @@ pub struct CpuSplit {
 /// CPU time so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuClocks {
-    /// All threads, those that have ended and the kernel's I/O workers included.
+    /// All threads, including threads that have ended and the kernel's I/O workers.
     process: Duration,
-    /// The thread that asks and waits.
+    /// The calling thread.
     caller: Duration,
     vcpu: ThreadTime,
     io: ThreadTime,
 }
 
 impl CpuClocks {
-    /// Of a machine's virtual CPUs and these of its devices.
+    /// CPU time of a machine's virtual CPUs and of these devices.
     ///
     /// # Errors
-    /// A thread has ended, or the kernel does not tell.
+    /// A thread has ended, or the kernel does not report its time.
     pub fn now(machine: &Machine, devices: &[DeviceId]) -> io::Result<Self> {
         let read = |clock| {
             let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
@@ -59,7 +59,7 @@ impl CpuClocks {
         })
     }
 
-    /// What was spent since `earlier`.
+    /// CPU time since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -70,7 +70,8 @@ impl CpuClocks {
         }
     }
 
-    /// Divided; `submit_ticks`: what the devices' queues spent in system calls, for times too short to be sampled.
+    /// Split by component. `submit_ticks` is the time of the devices' queues in system calls, which is used if the time
+    /// is too short to be sampled.
     pub fn split(&self, submit_ticks: u64, to_ticks: impl Fn(Duration) -> u64) -> CpuSplit {
         let (vcpu, io) = (to_ticks(self.vcpu.on_cpu), to_ticks(self.io.on_cpu));
         let others = self.process.saturating_sub(self.caller + self.vcpu.on_cpu + self.io.on_cpu);

@@ -1,6 +1,5 @@
-//! What a virtual CPU says of itself (Intel SDM volume 2, CPUID; AMD64 Architecture Programmer's Manual volume 3, appendix E):
-//! what KVM offers, with the machine's own topology, which is one package of cores with one thread each. A guest that runs
-//! interpreted sees the host's instead.
+//! CPUID of virtual CPUs (Intel SDM volume 2, CPUID; AMD64 Architecture Programmer's Manual volume 3, appendix E): KVM's supported values, with the
+//! machine's own topology, which is one package of single-threaded cores. A guest whose kernel mode is interpreted sees the host's CPUID instead.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 
@@ -10,7 +9,7 @@ const AMD_CACHES: u32 = 0x8000_001d;
 /// Leaf 1, ECX: the local APIC's timer takes a deadline; this is a virtual machine.
 const TSC_DEADLINE: u32 = 1 << 24;
 const HYPERVISOR: u32 = 1 << 31;
-/// Leaf 1, EDX: EBX tells how many CPUs the package has.
+/// Leaf 1, EDX: EBX has the number of CPUs of the package.
 const HTT: u32 = 1 << 28;
 
 /// The table of CPU `id` of `cpus`.
@@ -28,7 +27,7 @@ pub(crate) fn of_cpu(offered: &CpuId, id: u8, cpus: u8) -> CpuId {
                 entry.ecx |= HYPERVISOR | TSC_DEADLINE;
                 entry.edx = if cpus > 1 { entry.edx | HTT } else { entry.edx & !HTT };
             }
-            // Caches: cores of the package (Intel's), and those that share the cache, which is all for the third level.
+            // Caches: cores of the package (Intel), and CPUs that share the cache: all for the third level.
             4 | AMD_CACHES if entry.eax & 0x1f != 0 => {
                 let sharing = if entry.eax >> 5 & 7 >= 3 { cpus - 1 } else { 0 };
                 let cores = if entry.function == 4 { (cpus - 1).min(63) } else { 0 };
@@ -52,7 +51,7 @@ pub(crate) fn of_cpu(offered: &CpuId, id: u8, cpus: u8) -> CpuId {
         };
         // Threads of a core, cores of the package.
         for entry in [level(0, 0, 1, 1), level(1, id_bits, cpus, 2)] {
-            // Fails only beyond KVM's own limit, far above what it offers.
+            // Fails only above KVM's limit, which is far above the number of its entries.
             let _ = cpuid.push(entry);
         }
     }
@@ -79,7 +78,7 @@ mod tests {
             ebx: 0x1234_0800,
             ..Default::default()
         };
-        // The host's: third-level cache shared by 64, topology with two levels, two versions of it.
+        // A host with a third-level cache shared by 64 CPUs, and a topology of two levels in both versions of the leaf.
         let offered = [
             offer(0, 0, 0x1f),
             offer(1, 0, 0xa2_0f12),

@@ -1,4 +1,4 @@
-//! The doorbells of a device: writes that become events, by KVM alone (ioeventfd) or by the virtual CPU's thread.
+//! The doorbells of a device: writes that KVM (ioeventfd) or the virtual CPU's thread turns into events.
 #![expect(clippy::disallowed_types, reason = "addresses change on slow paths; to ring takes no lock")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,12 +19,12 @@ pub(crate) enum DoorbellWrite {
     Value {
         /// The port.
         port: u16,
-        /// What is written.
+        /// The value.
         value: u32,
     },
 }
 
-/// What KVM compares the accesses of the guest with.
+/// The access that KVM matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Match {
     Memory(u64),
@@ -38,18 +38,18 @@ pub(crate) struct Doorbells {
     places: Mutex<Places>,
 }
 
-/// Where they are.
+/// Addresses and registrations of the doorbells.
 struct Places {
     vm: Option<Arc<Vm>>,
     bars: Vec<Bar>,
-    /// Whether KVM is to signal the events by itself.
+    /// Whether KVM signals the events.
     by_kvm: bool,
-    /// For each, where it is an ioeventfd.
+    /// For each doorbell, its ioeventfd, if registered.
     registered: Vec<Option<Match>>,
 }
 
 impl Doorbells {
-    /// Events for these, which KVM is to signal as soon as their addresses are known.
+    /// Events for these writes. KVM signals them once their addresses are known.
     pub(crate) fn new(writes: Vec<DoorbellWrite>) -> Result<Self, Error> {
         let event = |write| EventFd::new(EFD_NONBLOCK).map(|event| (write, event));
         let writes =
@@ -69,7 +69,7 @@ impl Doorbells {
         self.writes.is_empty()
     }
 
-    /// The doorbell that is a register.
+    /// The doorbell at a register.
     pub(crate) fn find(&self, bar: u8, offset: u64, len: usize) -> Option<usize> {
         self.writes.iter().position(|(write, _)| match write {
             DoorbellWrite::Register(register) => {
@@ -79,15 +79,15 @@ impl Doorbells {
         })
     }
 
-    /// The doorbell that is a value written to a port.
+    /// The doorbell for a value written to a port.
     pub(crate) fn find_value(&self, port: u16, value: u32) -> Option<usize> {
         self.writes.iter().position(|(write, _)| *write == DoorbellWrite::Value { port, value })
     }
 
-    /// Have the I/O thread serve it.
+    /// Let the I/O thread serve the doorbell.
     pub(crate) fn ring(&self, index: usize) {
         if let Some((_, event)) = self.writes.get(index) {
-            // Fails only when rung 2^64 times before it is heard.
+            // Fails only after 2^64 writes that the I/O thread has not read.
             let _ = event.write(1);
         }
     }
@@ -96,7 +96,7 @@ impl Doorbells {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device is on its bus, with these base address registers, or the guest may have moved them.
+    /// The device was added to its bus with these base address registers, or the guest may have moved them.
     pub(crate) fn moved(&self, vm: &Arc<Vm>, bars: &[Bar]) {
         let mut places = self.lock();
         places.vm = Some(Arc::clone(vm));
@@ -104,14 +104,14 @@ impl Doorbells {
         self.update(&mut places);
     }
 
-    /// Whether KVM is to signal the events by itself. Otherwise writes leave the guest.
+    /// Set whether KVM signals the events. Otherwise writes exit.
     pub(crate) fn set_by_kvm(&self, by_kvm: bool) {
         let mut places = self.lock();
         places.by_kvm = by_kvm;
         self.update(&mut places);
     }
 
-    /// Tell KVM what has changed.
+    /// Register the changes with KVM.
     fn update(&self, places: &mut Places) {
         let Places { vm: Some(vm), bars, by_kvm, registered } = places else { return };
         for ((write, event), registered) in self.writes.iter().zip(registered) {
@@ -120,17 +120,17 @@ impl Doorbells {
                 continue;
             }
             if let Some(old) = registered.take() {
-                // It was registered so; a failure leaves an event that rings for nothing.
+                // Registered with these arguments. A failure leaves an event that is signalled without effect.
                 let _ = old.unregister(vm, event);
             }
-            // Where another doorbell lies already, this one's writes leave the guest and ring here.
+            // If another doorbell is at this address, writes to this one exit, and the virtual CPU's thread rings it.
             *registered = at.filter(|at| at.register(vm, event).is_ok());
         }
     }
 }
 
 impl DoorbellWrite {
-    /// Where it is, with these base address registers.
+    /// The address with these base address registers.
     fn place(&self, bars: &[Bar]) -> Option<Match> {
         match *self {
             Self::Register(Doorbell { bar, offset, .. }) => {

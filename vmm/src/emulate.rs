@@ -1,13 +1,13 @@
-//! Instructions that KVM's interpreter lacks. Where KVM has neither VT-x nor AMD-V, it interprets guest kernel mode, and
-//! gives up at some instructions that every kernel has. Those that need nothing but registers are done here, as AMD64
-//! Architecture Programmer's Manual volumes 2, 3 and 5 say.
+//! Instructions that KVM's interpreter lacks. Without VT-x and AMD-V, KVM interprets guest kernel mode, and fails at
+//! some instructions that every kernel uses. This module emulates those that only use registers (AMD64 Architecture
+//! Programmer's Manual, volumes 2, 3 and 5).
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 
 const RFLAGS_AC: u64 = 1 << 18;
 const CR0_MP: u64 = 1 << 1;
 const CR0_TS: u64 = 1 << 3;
-/// x87 status word: an exception is pending that is not masked.
+/// x87 status word: an unmasked exception is pending.
 const FSW_ES: u16 = 1 << 7;
 
 /// An exception without an error code.
@@ -20,7 +20,7 @@ pub(crate) enum Exception {
     FloatingPoint = 16,
 }
 
-/// What an instruction sees beside general registers.
+/// State that instructions depend on beside general registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct State {
     /// Privilege level.
@@ -36,8 +36,8 @@ impl State {
     }
 }
 
-/// Do the instruction at RIP. `None`: not known here. `Some(Some(_))`: it raises this exception, with the registers as its
-/// handler is to find them.
+/// Emulate the instruction at RIP. `None`: unknown instruction. `Some(Some(_))`: it raises this exception; the
+/// registers are those at the entry of the handler.
 pub(crate) fn emulate(instruction: &[u8], state: State, regs: &mut kvm_regs) -> Option<Option<Exception>> {
     let (len, exception) = match instruction {
         // FWAIT
@@ -46,7 +46,7 @@ pub(crate) fn emulate(instruction: &[u8], state: State, regs: &mut kvm_regs) -> 
         }
         [0x9b, ..] if state.fsw & FSW_ES != 0 => (0, Some(Exception::FloatingPoint)),
         [0x9b, ..] => (1, None),
-        // INT3: a trap, which returns behind it.
+        // INT3: a trap, which returns to the next instruction.
         [0xcc, ..] => (1, Some(Exception::Breakpoint)),
         // CLAC, STAC
         [0x0f, 0x01, 0xca | 0xcb, ..] if state.cpl != 0 => (0, Some(Exception::InvalidOpcode)),

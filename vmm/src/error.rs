@@ -6,13 +6,13 @@ use std::path::PathBuf;
 /// Why a machine could not be made or run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No KVM device.
+    /// The KVM device does not exist.
     #[error("{}: not there; is the kvm module loaded and the device passed to this machine or container?", .0.display())]
     KvmAbsent(PathBuf),
-    /// KVM device that this user may not open.
+    /// This user may not open the KVM device.
     #[error("{}: permission denied; it has to be readable and writable, usually by group kvm", .0.display())]
     KvmDenied(PathBuf),
-    /// KVM device that does not open, or is none.
+    /// The KVM device does not open, or is not a KVM device.
     #[error("{}: {source}", path.display())]
     KvmOpen {
         /// Which.
@@ -20,10 +20,10 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// Something that KVM lacks.
+    /// A feature that KVM lacks.
     #[error("KVM offers no {0}, which this machine needs")]
     KvmLacks(&'static str),
-    /// An ioctl that KVM refused.
+    /// A failed ioctl.
     #[error("{what}: {source}")]
     Kvm {
         /// The ioctl.
@@ -31,18 +31,18 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// Memory size that cannot be.
+    /// An invalid memory size.
     #[error("guest memory of {0} bytes, expected whole pages of 4096 bytes, at least one")]
     MemorySize(u64),
-    /// Guest memory that the host does not give.
+    /// The host cannot provide the guest memory.
     #[error("guest memory of {size} bytes: {source}")]
     Memory {
-        /// Bytes asked for.
+        /// Requested bytes.
         size: u64,
         /// The cause.
         source: io::Error,
     },
-    /// Something outside guest memory.
+    /// An address outside guest memory.
     #[error("{what} at {address:#x}, {len} bytes: not in guest memory")]
     OutsideMemory {
         /// What.
@@ -52,14 +52,14 @@ pub enum Error {
         /// Bytes.
         len: u64,
     },
-    /// No slot left on the bus.
+    /// No free slot on the bus.
     #[error("device {0}: bus 0 has slots for 31 devices")]
     NoSlot(usize),
-    /// A VMBus for a machine that has one.
+    /// The machine already has a VMBus.
     #[error("a machine has one VMBus at the most")]
     SecondVmbus,
-    /// A VMBus for a machine that runs.
-    #[error("the machine has started: a VMBus has to be there before")]
+    /// A VMBus was added to a running machine.
+    #[error("the machine has started: a VMBus must be added before")]
     Started,
     /// No space for a base address register.
     #[error("device in slot {slot}: no space for base address register {bar} of {size} bytes")]
@@ -71,7 +71,7 @@ pub enum Error {
         /// Bytes.
         size: u64,
     },
-    /// Ports of a function that another function has: those of IDE are the same for each.
+    /// Another function has the same ports. All IDE functions have the same.
     #[error(
         "device in slot {slot}: its I/O ports are fixed, and the device in slot {taken} has them (a machine has one IDE adapter, of four disks)"
     )]
@@ -81,16 +81,16 @@ pub enum Error {
         /// Slot of the other one.
         taken: u8,
     },
-    /// The user's closure did not make a device.
+    /// The user's closure failed to make a device.
     #[error("device: {0}")]
     Device(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A call for a device whose thread has ended.
     #[error("device in slot {0}: its thread has ended")]
     DeviceGone(u8),
-    /// A thread or descriptor that the host does not give.
+    /// The host cannot provide a thread or descriptor.
     #[error("{what}: {source}")]
     Os {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
         /// The cause.
         source: io::Error,

@@ -1,4 +1,4 @@
-//! The host bridge in slot 0. Guests look for it to learn that there is a PCI bus (PCI Local Bus 3.0, section 6.1).
+//! The host bridge in slot 0. Guests detect the PCI bus by it (PCI Local Bus 3.0, section 6.1).
 
 /// Red Hat's identifiers for a virtual PCI Express host bridge.
 const VENDOR_DEVICE: u32 = 0x0008_1b36;

@@ -21,14 +21,14 @@ use crate::error::Error;
 use crate::layout::{self, intx_gsi};
 use crate::memory::Vm;
 
-/// Messages get the interrupt numbers after the I/O APIC's pins.
+/// Messages have the interrupt numbers (GSIs) after the I/O APIC's pins.
 const IO_APIC_PINS: u32 = layout::IO_APIC_PINS as u32;
-/// Vectors that a device may route: MSI-X has no more.
+/// Maximum number of vectors of a device: that of MSI-X.
 const MAX_VECTORS: usize = 2048;
-/// KVM's limit on routes, less the pins' (two each for the sixteen of the PIC).
+/// KVM's limit on routes, minus those of the pins (two for each of the PIC's sixteen).
 const MAX_ROUTES: usize = 4096 - 40;
 
-/// How a message gets into the guest.
+/// How messages are delivered to the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MsiDelivery {
     /// One `KVM_SIGNAL_MSI` ioctl; needs no routes.
@@ -43,7 +43,7 @@ pub(crate) struct Router {
     vm: Arc<Vm>,
     delivery: MsiDelivery,
     routes: Mutex<BTreeMap<u32, MsiMessage>>,
-    /// Devices that assert each pin.
+    /// For each pin, the number of devices that assert it.
     lines: Mutex<[u32; IO_APIC_PINS as usize]>,
 }
 
@@ -51,12 +51,12 @@ impl Router {
     pub(crate) fn new(vm: Arc<Vm>, delivery: MsiDelivery) -> Result<Self, Error> {
         let lines = Mutex::new([0; IO_APIC_PINS as usize]);
         let router = Self { vm, delivery, routes: Mutex::default(), lines };
-        // KVM's own routes have the timer at pin 0.
+        // KVM's default routes have the timer at pin 0.
         router.apply(&BTreeMap::new())?;
         Ok(router)
     }
 
-    /// The way out for the interrupts of the device in `slot`.
+    /// The interrupt sink of the device in `slot`.
     pub(crate) fn sink(self: &Arc<Self>, slot: u8) -> Box<dyn InterruptSink> {
         let lines = Lines { own: self.line(intx_gsi(slot)), isa: Vec::new() };
         match self.delivery {
@@ -65,12 +65,12 @@ impl Router {
         }
     }
 
-    /// A share of a line, low.
+    /// A device's share of a line, initially low.
     fn line(self: &Arc<Self>, gsi: u32) -> OwnLine {
         OwnLine(Arc::new(Line { router: Arc::clone(self), gsi, asserted: AtomicBool::new(false) }))
     }
 
-    /// Interrupt the guest once through an interrupt of the ISA bus, which are edge-triggered.
+    /// Pulse an interrupt of the ISA bus, which is edge-triggered.
     pub(crate) fn pulse(&self, irq: u8) {
         for level in [true, false] {
             // Fails only for a line that does not exist.
@@ -78,7 +78,7 @@ impl Router {
         }
     }
 
-    /// Give a new number a meaning; `None`: there are no more numbers, or KVM refuses.
+    /// Add a route with a new GSI. `None`: no more GSIs, or KVM refuses.
     fn add(&self, message: MsiMessage) -> Option<u32> {
         let mut routes = lock(&self.routes);
         if routes.len() >= MAX_ROUTES {
@@ -102,7 +102,7 @@ impl Router {
     fn remove(&self, gsi: u32) {
         let mut routes = lock(&self.routes);
         routes.remove(&gsi);
-        // A route that stays although KVM refused leads nowhere: its irqfd is gone.
+        // If KVM refuses, the old route stays without effect, because its irqfd is closed.
         let _ = self.apply(&routes);
     }
 
@@ -122,7 +122,7 @@ impl Router {
     }
 }
 
-/// The PIC's pins and the I/O APIC's, as [`layout::isa_gsi`] says.
+/// The pins of the PIC and of the I/O APIC, by [`layout::isa_gsi`].
 fn pins() -> impl Iterator<Item = kvm_irq_routing_entry> {
     let entry = |gsi, chip, pin| {
         let mut entry = kvm_irq_routing_entry { gsi, type_: KVM_IRQ_ROUTING_IRQCHIP, ..Default::default() };
@@ -173,7 +173,7 @@ impl InterruptLine for Line {
     }
 }
 
-/// The line as the device's own thread has it. Dropped with the device, it lowers the line.
+/// The line on the device's own thread. It is dropped with the device, and then lowers the line.
 struct OwnLine(Arc<Line>);
 
 impl Drop for OwnLine {
@@ -182,7 +182,7 @@ impl Drop for OwnLine {
     }
 }
 
-/// The lines of a device: INTx, and those of the ISA bus that it has used.
+/// The lines of a device: INTx, and the ISA lines that the device has used.
 struct Lines {
     own: OwnLine,
     isa: Vec<OwnLine>,
@@ -206,7 +206,7 @@ struct IoctlSink {
     lines: Lines,
 }
 
-/// As `KVM_SIGNAL_MSI` takes it.
+/// The argument of `KVM_SIGNAL_MSI`.
 fn msi(message: MsiMessage) -> kvm_msi {
     kvm_msi {
         address_lo: message.address as u32,
@@ -225,7 +225,7 @@ impl InterruptSink for IoctlSink {
 
     fn message(&mut self, vector: u16) {
         if let Some(Some(message)) = self.vectors.get(usize::from(vector)) {
-            // A message that no interrupt controller takes is lost, as on the hardware's bus.
+            // A message that no interrupt controller accepts is lost, as in hardware.
             let _ = self.lines.own.0.router.vm.fd.signal_msi(*message);
         }
     }
@@ -248,7 +248,7 @@ struct IrqfdSink {
     lines: Lines,
 }
 
-/// A vector that is routed.
+/// State of a vector that has a message.
 enum Vector {
     Irqfd(Irqfd),
     /// KVM has refused the route, or there are no more of them.
@@ -260,7 +260,8 @@ impl Vector {
         Irqfd::new(router, message).map_or(Self::Refused(message), Self::Irqfd)
     }
 
-    /// Send the message as [`IoctlSink`] does, which needs no route, and try again to get one for those that follow.
+    /// Send the message by ioctl as [`IoctlSink`] does, which needs no route. Then try again to add a route for later
+    /// messages.
     #[cold]
     fn send_refused(&mut self, router: &Arc<Router>) {
         let Self::Refused(message) = *self else { return };
@@ -287,7 +288,7 @@ impl Irqfd {
 
 impl Drop for Irqfd {
     fn drop(&mut self) {
-        // Closing the event does the same if this fails.
+        // If this fails, closing the event has the same effect.
         let _ = self.router.vm.fd.unregister_irqfd(&self.event, self.gsi);
         self.router.remove(self.gsi);
     }
@@ -330,7 +331,7 @@ impl InterruptSink for IrqfdSink {
     }
 }
 
-/// Entry of a vector, made when it is first routed.
+/// The entry of a vector, created with its first route.
 fn slot<T>(vectors: &mut Vec<Option<T>>, vector: u16) -> Option<&mut Option<T>> {
     let index = usize::from(vector);
     if index >= MAX_VECTORS {
@@ -362,7 +363,7 @@ mod tests {
         let router = Arc::new(Router::new(vm, MsiDelivery::Irqfd).unwrap());
         let mut sink = router.sink(0);
         let routes = || lock(&router.routes).len();
-        // As many as there may be.
+        // Use up all routes.
         lock(&router.routes).extend((IO_APIC_PINS..).map(|gsi| (gsi, MESSAGE)).take(MAX_ROUTES));
         sink.route(3, Some(MESSAGE));
         sink.message(3);

@@ -212,7 +212,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             let by_kvm = if sleeps { self.before_sleep(&mut held, now, wait.timeout) } else { None };
             drop(held);
             if let Some(by_kvm) = by_kvm {
-                // Slow system calls: the device is not locked meanwhile, and their time is part of the timeout.
+                // Slow system calls, made without the device's lock. Their time is part of the timeout.
                 self.doorbells.set_by_kvm(by_kvm);
                 wait.timeout = wait.timeout.map(|timeout| now.after(timeout).since(self.now()));
             }

@@ -1,5 +1,5 @@
-//! KVM's own counters of a virtual CPU by `KVM_GET_STATS_FD` (Linux `Documentation/virt/kvm/api.rst`, section 4.133),
-//! where the kernel has them.
+//! KVM's counters of a virtual CPU by `KVM_GET_STATS_FD` (Linux `Documentation/virt/kvm/api.rst`, section 4.133), if
+//! the kernel has them.
 #![allow(unsafe_code, reason = "an ioctl that kvm-ioctls does not wrap")]
 
 use std::fs::File;
@@ -39,31 +39,31 @@ struct Descriptor {
 
 const _: () = assert!(size_of::<Header>() == 24 && size_of::<Descriptor>() == 16);
 
-/// Sizes beyond these are no statistics that this code knows.
+/// Larger sizes are not supported.
 const MAX_NAME: usize = 256;
 const MAX_DESCRIPTORS: u32 = 1024;
 
-/// Where a virtual CPU's number of exits stands.
+/// Reads a virtual CPU's number of exits.
 pub(crate) struct KvmStats {
     file: File,
     exits: u64,
 }
 
 impl KvmStats {
-    /// `None` where the kernel has no statistics or none called `exits`.
+    /// `None` if the kernel has no statistics or no value named `exits`.
     pub(crate) fn of_vcpu(vcpu: &VcpuFd) -> Option<Self> {
         // SAFETY: the ioctl takes no argument.
         let fd = unsafe { ioctl(vcpu, KVM_GET_STATS_FD()) };
         if fd < 0 {
             return None;
         }
-        // SAFETY: a descriptor that the kernel has just made for us and nobody else knows.
+        // SAFETY: a new descriptor that no one else owns.
         let file = unsafe { File::from_raw_fd(fd) };
         let exits = find(&file, b"exits")?;
         Some(Self { file, exits })
     }
 
-    /// Exits so far, those that KVM handled itself among them.
+    /// Number of exits, including those that KVM handles itself.
     pub(crate) fn exits(&self) -> Option<u64> {
         let mut value = U64::new(0);
         self.file.read_exact_at(value.as_mut_bytes(), self.exits).ok()?;
@@ -71,7 +71,7 @@ impl KvmStats {
     }
 }
 
-/// Offset in the file of the value of this name.
+/// Offset in the file of the value with this name.
 fn find(file: &File, wanted: &[u8]) -> Option<u64> {
     let mut header = Header::new_zeroed();
     file.read_exact_at(header.as_mut_bytes(), 0).ok()?;

@@ -1,14 +1,14 @@
-//! Guest-physical address map. RAM has a hole below 4 GiB for everything that is none.
+//! Guest-physical address map. Below 4 GiB, RAM has a hole for everything else.
 
 use std::ops::Range;
 
-/// RAM below the hole ends here at the latest; the rest of it starts at [`HIGH_RAM`].
+/// End of RAM below the hole. More RAM starts at [`HIGH_RAM`].
 pub const LOW_RAM_END: u64 = 0xc000_0000;
 /// RAM beyond [`LOW_RAM_END`] bytes.
 pub const HIGH_RAM: u64 = 1 << 32;
-/// Memory base address registers are put here, 64-bit ones too.
+/// Memory base address registers, including 64-bit ones.
 pub const PCI_MEMORY: Range<u64> = 0xc000_0000..0xe000_0000;
-/// I/O base address registers are put here.
+/// I/O base address registers.
 pub const PCI_IO: Range<u64> = 0xc000..0x1_0000;
 /// Enhanced configuration access mechanism, 256 buses of 1 MiB.
 pub const ECAM: Range<u64> = 0xe000_0000..0xf000_0000;
@@ -16,17 +16,17 @@ pub const ECAM: Range<u64> = 0xe000_0000..0xf000_0000;
 pub const USER_MMIO: Range<u64> = 0xf000_0000..0xfec0_0000;
 /// I/O APIC, in the kernel.
 pub const IO_APIC: u64 = 0xfec0_0000;
-/// Local APIC, in the kernel; also where message-signalled interrupts are written.
+/// Local APIC, in the kernel; also the target of message-signalled interrupts.
 pub const LOCAL_APIC: u64 = 0xfee0_0000;
-/// One page for Intel's identity map, then three for its task state segment: KVM wants them outside RAM.
+/// One page for Intel's identity map, then three for its task state segment. KVM requires them outside RAM.
 pub const IDENTITY_MAP: u64 = 0xfffb_c000;
 /// See [`IDENTITY_MAP`].
 pub const TSS: u64 = IDENTITY_MAP + 0x1000;
-/// What of the first 1 MiB is no RAM for an operating system: video memory's place, and what firmware leaves.
+/// The part of the first 1 MiB that is no RAM for an operating system: video memory and firmware.
 pub const LOW_RAM_RESERVED: Range<u64> = 0x9_fc00..0x10_0000;
-/// ACPI tables. Operating systems look for the root pointer at its start, as at every 16 bytes up to 1 MiB.
+/// ACPI tables. The root pointer is at the start; operating systems search for it at multiples of 16 up to 1 MiB.
 pub const ACPI: Range<u64> = 0xe_0000..0xf_0000;
-/// MultiProcessor Specification's tables, where operating systems look for the floating pointer.
+/// MultiProcessor Specification's tables, where operating systems search for the floating pointer.
 pub const MP_TABLE: Range<u64> = 0xf_0000..0x10_0000;
 /// 16550 serial port, on interrupt [`SERIAL_IRQ`].
 pub const SERIAL: Range<u16> = 0x3f8..0x400;
@@ -34,8 +34,8 @@ pub const SERIAL: Range<u16> = 0x3f8..0x400;
 pub const SERIAL_IRQ: u8 = 4;
 /// Clock: index port, and data port after it.
 pub const RTC: Range<u16> = 0x70..0x72;
-/// Keyboard controller: no keyboard, only its reset line. [`RESET_COMMAND`] written to the last of these ports resets the
-/// machine.
+/// Keyboard controller, without a keyboard, for its reset line only. [`RESET_COMMAND`] written to the last of these
+/// ports resets the machine.
 pub const KEYBOARD_CONTROLLER: Range<u16> = 0x60..0x65;
 /// See [`KEYBOARD_CONTROLLER`].
 pub const RESET_COMMAND: u8 = 0xfe;
@@ -46,13 +46,13 @@ pub const POWER_EVENTS: Range<u16> = 0x600..0x604;
 pub const POWER_CONTROL: Range<u16> = 0x604..0x606;
 /// Sleep enable, with sleep type 0, which is S5, soft off. The same port and value power off a virtual machine of QEMU.
 pub const POWER_OFF: u16 = 1 << 13;
-/// Reset control as chip sets have it, a byte: a write with bit 2 set resets the machine.
+/// Reset control register of chip sets, a byte: a write with bit 2 set resets the machine.
 pub const RESET_CONTROL: u16 = 0xcf9;
 /// Hypercalls of a machine with a VMBus: the hypercall page, which only such a machine has, writes to these ports.
 pub const HYPERCALLS: Range<u16> = 0xe0..0xe8;
 /// The port for signals to the VMBus: the number of a connection, four bytes.
 pub const SIGNAL_EVENT: u16 = HYPERCALLS.start;
-/// The port for all other hypercalls: a write of four bytes, whatever they are; the call is in the registers.
+/// The port for all other hypercalls: a write of any four bytes; the call is in the registers.
 pub const HYPERCALL: u16 = HYPERCALLS.start + 4;
 /// Interrupt of ACPI events.
 pub const ACPI_IRQ: u8 = 9;
@@ -61,7 +61,7 @@ pub const CONFIG_ADDRESS: u16 = 0xcf8;
 /// See [`CONFIG_ADDRESS`].
 pub const CONFIG_DATA: u16 = 0xcfc;
 
-/// Slots on PCI bus 0 that can have a device; the host bridge has the first.
+/// Slots on PCI bus 0 for devices; the host bridge has slot 0.
 pub const DEVICE_SLOTS: Range<u8> = 1..32;
 
 /// Pins of the I/O APIC.
@@ -76,7 +76,7 @@ pub const fn io_apic_id(cpus: u8) -> u8 {
 /// Interrupts of the ISA bus.
 pub const ISA_IRQS: u8 = 16;
 
-/// I/O APIC pin of an interrupt of the ISA bus: the timer's is 2, which no other has.
+/// I/O APIC pin of an interrupt of the ISA bus. Only the timer has pin 2.
 #[must_use]
 pub const fn isa_gsi(irq: u8) -> u8 {
     if irq == 0 { 2 } else { irq }

@@ -1,5 +1,4 @@
-//! The KVM machine: guest memory, virtual CPUs, a PCI root, a Hyper-V VMBus where there are devices for it, interrupt routing, and one I/O thread
-//! for each device.
+//! The KVM machine: guest memory, virtual CPUs, a PCI root, an optional Hyper-V VMBus, interrupt routing, and one I/O thread for each device.
 //!
 //! ```text
 //! vCPU thread --config, BAR access--> PciRoot --mailbox--> I/O thread: PciDevice
@@ -7,9 +6,9 @@
 //!      +------------- interrupt (irqfd or KVM_SIGNAL_MSI) -+
 //! ```
 //!
-//! A [`Machine`] is built from a [`Config`], gets its devices and bus handlers, is started with the registers that a
-//! loader in [`boot`] sets, and stops when it is told to or dropped. A virtual CPU or a device that ends by itself is
-//! reported as an [`Event`], with the registers where there are any.
+//! A [`Machine`] is made from a [`Config`]. Its user adds devices and bus handlers, starts it with the registers that a
+//! loader in [`boot`] sets, and stops or drops it. A virtual CPU or a device that ends without being stopped is
+//! reported as an [`Event`], with its registers if it has any.
 
 mod acpi;
 pub mod boot;

@@ -1,4 +1,4 @@
-//! A KVM machine: made, filled with devices, started, stopped.
+//! A KVM machine: its memory, virtual CPUs, interrupt routing and devices, from creation to stop.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -32,24 +32,24 @@ use crate::thread_time::ThreadTime;
 use crate::vcpu::{Exits, StopReason, Vcpu, VcpuError};
 use crate::{cpuid, layout};
 
-/// Most entries in KVM's CPUID table.
+/// Maximum number of entries in KVM's CPUID table.
 const CPUID_ENTRIES: usize = kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 
-/// What a machine is to be.
+/// Configuration of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Bytes of RAM.
     pub memory: u64,
     /// Virtual CPUs, each on a thread.
     pub cpus: u8,
-    /// How long KVM polls for an interrupt before it lets the thread of a halted virtual CPU sleep; `None`: as the
-    /// host is set. Polling is CPU time that does no work.
+    /// How long KVM polls for an interrupt before the thread of a halted virtual CPU sleeps; `None`: the host's default. Polling uses CPU time
+    /// without doing work.
     pub halt_poll: Option<Duration>,
-    /// How messages get into the guest.
+    /// How interrupt messages are delivered to the guest.
     pub msi: MsiDelivery,
     /// How I/O threads wait.
     pub io_thread: Options,
-    /// Let writes that devices offer as posted stay in the guest while that is worth it.
+    /// Post writes to devices' posted registers while this saves time.
     pub posted_writes: bool,
 }
 
@@ -66,7 +66,7 @@ impl Default for Config {
     }
 }
 
-/// Something that ended without being told to.
+/// A virtual CPU or device that has ended without being stopped.
 #[derive(Debug)]
 pub enum Event {
     /// A virtual CPU.
@@ -128,19 +128,19 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// Takes events, on the thread that ends.
+/// Receives events, on the thread that ends.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// A device that was made, or why it could not be.
+/// A new device, or the reason why it could not be made.
 pub type Built<D> = Result<Box<D>, Box<dyn StdError + Send + Sync>>;
 
-/// A KVM machine. Dropped, it stops its virtual CPUs, then resets its devices and ends their threads.
+/// A KVM machine. Dropping it stops its virtual CPUs, then resets its devices and ends their threads.
 pub struct Machine {
     // Dropped in this order.
     vcpus: Vec<Vcpu>,
     devices: Vec<IoThread>,
     parked: Vec<VcpuFd>,
-    /// What KVM offers, of which each virtual CPU has its own table.
+    /// KVM's supported CPUID. Each virtual CPU has its own table made from it.
     cpuid: CpuId,
     tsc_is_clock: bool,
     bus: Arc<Bus>,
@@ -155,7 +155,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Make a machine without devices; `events` is told what ends by itself.
+    /// Make a machine without devices. `events` receives virtual CPUs and devices that end without being stopped.
     ///
     /// # Errors
     /// The host lacks memory, or KVM refuses.
@@ -164,7 +164,7 @@ impl Machine {
         fd.set_identity_map_address(layout::IDENTITY_MAP).map_err(Error::kvm("KVM_SET_IDENTITY_MAP_ADDR"))?;
         fd.set_tss_address(layout::TSS as usize).map_err(Error::kvm("KVM_SET_TSS_ADDR"))?;
         fd.create_irq_chip().map_err(Error::kvm("KVM_CREATE_IRQCHIP"))?;
-        // With the port that Linux reads when it measures the time-stamp counter by the timer.
+        // Includes the port that Linux reads when it measures the time-stamp counter by the timer.
         let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
         fd.create_pit2(pit).map_err(Error::kvm("KVM_CREATE_PIT2"))?;
         if let Some(poll) = config.halt_poll {
@@ -215,7 +215,7 @@ impl Machine {
         })
     }
 
-    /// Guest memory; a memfd, for those that share it.
+    /// Guest memory, a memfd that can be shared.
     #[must_use]
     pub fn memory(&self) -> &GuestMemory {
         &self.vm.memory
@@ -227,14 +227,14 @@ impl Machine {
         self.tsc_hz
     }
 
-    /// Put registers of the user into memory space, best in [`layout::USER_MMIO`]. Before [`start`](Self::start).
+    /// Add registers of the user in memory space, preferably in [`layout::USER_MMIO`]. Call this before [`start`](Self::start).
     pub fn add_mmio(&mut self, range: Range<u64>, handler: Arc<dyn BusHandler>) {
         if let Some(bus) = Arc::get_mut(&mut self.bus) {
             bus.memory.push((range, handler));
         }
     }
 
-    /// Put registers of the user into I/O space. Before [`start`](Self::start).
+    /// Add registers of the user in I/O space. Call this before [`start`](Self::start).
     pub fn add_pio(&mut self, range: Range<u16>, handler: Arc<dyn BusHandler>) {
         if let Some(bus) = Arc::get_mut(&mut self.bus) {
             bus.io.push((range.start.into()..range.end.into(), handler));
@@ -247,11 +247,11 @@ impl Machine {
         self.config.cpus.max(1)
     }
 
-    /// Put in what an operating system expects of a PC beyond PCI: a serial port that writes to `output` from a thread of its
-    /// own, a clock, power-off and reset. Before [`start`](Self::start).
+    /// Add the devices of a PC that are not PCI: a serial port, whose own thread writes to `output`, a clock, power-off and reset. Call this before
+    /// [`start`](Self::start).
     ///
     /// # Errors
-    /// No thread.
+    /// The host cannot provide a thread.
     pub fn add_pc(&mut self, output: impl Write + Send + 'static) -> Result<Console, Error> {
         let router = Arc::clone(&self.router);
         let console = Console::new(output, move || router.pulse(layout::SERIAL_IRQ))?;
@@ -285,7 +285,7 @@ impl Machine {
         Ok(id)
     }
 
-    /// Make a Hyper-V VMBus and give it an I/O thread. The guest then finds Hyper-V instead of KVM. A machine has one VMBus at the most. Before
+    /// Make a Hyper-V VMBus and give it an I/O thread. The guest then finds Hyper-V instead of KVM. A machine has at most one VMBus. Call this before
     /// [`start`](Self::start).
     ///
     /// # Errors
@@ -302,7 +302,7 @@ impl Machine {
         }
         let id = self.next_device(Place::Vmbus);
         let controllers = Controllers::new(Arc::clone(&self.vm.memory), self.cpus());
-        // It sends messages alone: the line, slot 0's, stays low.
+        // It only sends messages: the line (slot 0) stays low.
         let synic = controllers.synic(self.router.sink(0));
         let device = build(Arc::clone(&self.vm.memory), synic).map_err(Error::Device)?;
         let (thread, reach) = self.start_thread("vmbus".to_owned(), id, device)?;
@@ -322,7 +322,7 @@ impl Machine {
         self.hyperv.is_some()
     }
 
-    /// What the next device is called.
+    /// The ID of the next device.
     fn next_device(&self, place: Place) -> DeviceId {
         DeviceId { index: self.devices.len() as u8, place }
     }
@@ -345,34 +345,34 @@ impl Machine {
         self.devices.get(usize::from(id.index))
     }
 
-    /// The way to call a device on its thread.
+    /// The mailbox to call a device on its thread.
     #[must_use]
     pub fn device(&self, id: DeviceId) -> Option<&Mailbox> {
         self.device_thread(id).map(|thread| &thread.mailbox)
     }
 
-    /// What a device's I/O thread has done.
+    /// Counters of a device's I/O thread.
     #[must_use]
     pub fn io_thread_counters(&self, id: DeviceId) -> Option<&Counters> {
         self.device_thread(id).map(|thread| &*thread.counters)
     }
 
-    /// Thread of a device, as `/proc/self/task` names it.
+    /// Thread ID of a device's I/O thread, as in `/proc/self/task`.
     #[must_use]
     pub fn io_thread_tid(&self, id: DeviceId) -> Option<u32> {
         self.device_thread(id).map(|thread| thread.tid)
     }
 
-    /// Threads of the virtual CPUs; empty before [`start`](Self::start).
+    /// Thread IDs of the virtual CPUs; empty before [`start`](Self::start).
     #[must_use]
     pub fn vcpu_tids(&self) -> Vec<u32> {
         self.vcpus.iter().map(|vcpu| vcpu.tid).collect()
     }
 
-    /// CPU time of all virtual CPUs, those that have ended included; none before [`start`](Self::start).
+    /// CPU time of all virtual CPUs, including those that have ended; zero before [`start`](Self::start).
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not report it.
     pub fn vcpu_time(&self) -> io::Result<ThreadTime> {
         self.vcpus.iter().try_fold(ThreadTime::default(), |sum, vcpu| Ok(sum.and(&vcpu.time()?)))
     }
@@ -406,14 +406,14 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether all virtual CPUs sleep for good: halted with interrupts off, so that nothing but a non-maskable interrupt can
-    /// wake one. That is no event, for KVM does not tell it; ask from time to time. It takes each out of the guest.
+    /// Whether all virtual CPUs are halted with interrupts off, so that only a non-maskable interrupt can wake one. KVM does not report this state,
+    /// so it is no [`Event`]: poll it. Each call makes all virtual CPUs exit.
     #[must_use]
     pub fn is_halted(&self) -> bool {
         !self.vcpus.is_empty() && self.vcpus.iter().all(Vcpu::is_halted)
     }
 
-    /// Stop the virtual CPUs, wherever they are, and wait for them. A bus handler that waits has to return first.
+    /// Stop the virtual CPUs and wait for them. A bus handler that blocks must return first.
     pub fn stop(&mut self) {
         self.vcpus.iter().for_each(Vcpu::stop);
         self.vcpus.iter_mut().for_each(Vcpu::join);

@@ -1,4 +1,4 @@
-//! How other threads reach the one that owns a device: calls, answered there.
+//! Calls from other threads to a device, made on the thread that owns the device.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
@@ -15,15 +15,15 @@ pub struct DeviceGone;
 
 pub(crate) type Call<D> = Box<dyn FnOnce(&mut D, Time) + Send>;
 
-/// What comes to a device's thread.
+/// A message to a device's thread.
 pub(crate) enum Message<D: ?Sized> {
-    /// To be made.
+    /// Make this call.
     Call(Call<D>),
-    /// The end.
+    /// End the thread.
     Stop,
 }
 
-/// How messages get to the thread.
+/// Sends a message to the thread.
 type Post<D> = dyn Fn(Message<D>) -> Result<(), DeviceGone> + Send + Sync;
 
 /// Calls a device on its thread: as a device of its bus, or as any [`IoDevice`].
@@ -39,14 +39,14 @@ impl<D: ?Sized> Clone for Mailbox<D> {
 }
 
 impl<D: ?Sized + 'static> Mailbox<D> {
-    /// One that wakes its thread so, and where the thread finds what was sent.
+    /// A mailbox that wakes its thread by `wake`, and the thread's end.
     pub(crate) fn new(wake: Arc<EventFd>) -> (Self, Receiver<Message<D>>) {
         let (messages, inbox) = mpsc::channel();
         let post = move |message| messages.send(message).map_err(|_| DeviceGone);
         (Self { post: Arc::new(post), wake }, inbox)
     }
 
-    /// The same thread, with the device as `view` has it.
+    /// A mailbox of the same thread for the view of the device.
     pub(crate) fn view<V: ?Sized + 'static>(&self, view: fn(&mut D) -> &mut V) -> Mailbox<V> {
         let post = Arc::clone(&self.post);
         let post = move |message: Message<V>| {
@@ -58,7 +58,7 @@ impl<D: ?Sized + 'static> Mailbox<D> {
         Mailbox { post: Arc::new(post), wake: Arc::clone(&self.wake) }
     }
 
-    /// Run `call` on the device's thread and wait for its answer. A slow path: two thread switches.
+    /// Run `call` on the device's thread and wait for its result. A slow path: two thread switches.
     ///
     /// # Errors
     /// The thread has ended.
@@ -69,7 +69,7 @@ impl<D: ?Sized + 'static> Mailbox<D> {
     {
         let (answer, answered) = mpsc::sync_channel(1);
         self.send(Message::Call(Box::new(move |device, now| {
-            // Fails only where the caller does not wait any more.
+            // Fails only if the caller no longer waits.
             let _ = answer.send(call(device, now));
         })))?;
         answered.recv().map_err(|_| {
@@ -78,17 +78,17 @@ impl<D: ?Sized + 'static> Mailbox<D> {
         })
     }
 
-    /// The thread ends and has dropped a call: wait until its end was reported, so that no caller goes on as if the device
-    /// had merely not answered. Its inbox goes last.
+    /// The thread ends and has dropped a call: wait until its end is reported, so that no caller continues before that.
+    /// The thread drops its inbox last.
     fn await_end(&self) {
         while (self.post)(Message::Call(Box::new(|_, _| ()))).is_ok() {
             thread::sleep(Duration::from_micros(50));
         }
     }
 
-    /// Have the device's thread look for work, without waiting for it.
+    /// Let the device's thread look for work, without waiting.
     pub(crate) fn nudge(&self) {
-        // Fails only when nudged 2^64 times before it looks.
+        // Fails only after 2^64 calls that the thread has not noticed.
         let _ = self.wake.write(1);
     }
 

@@ -1,4 +1,4 @@
-//! Guest RAM: one memfd, so that other processes can map it too, in one or two KVM memory slots.
+//! Guest RAM in one or two KVM memory slots. It is a memfd, so that other processes can map it.
 #![allow(unsafe_code, reason = "KVM is given host addresses of guest memory")]
 
 use std::fs::File;
@@ -18,7 +18,7 @@ const PAGE: u64 = 4096;
 /// Guest memory, shared by virtual CPUs, devices and the user of the machine.
 pub type GuestMemory = Arc<GuestMemoryMmap>;
 
-/// A virtual machine's descriptor with the memory in its slots, which has to stay mapped as long.
+/// A virtual machine's descriptor, and the memory in its slots, which stays mapped while the descriptor is open.
 #[derive(Debug)]
 pub(crate) struct Vm {
     pub(crate) fd: VmFd,
@@ -43,7 +43,7 @@ impl Vm {
     }
 }
 
-/// Guest RAM of `size` bytes: from 0, with what does not fit below [`LOW_RAM_END`] at [`HIGH_RAM`].
+/// Guest RAM of `size` bytes, from 0 to [`LOW_RAM_END`] and then from [`HIGH_RAM`].
 pub(crate) fn allocate(size: u64) -> Result<GuestMemory, Error> {
     if size == 0 || !size.is_multiple_of(PAGE) {
         return Err(Error::MemorySize(size));

@@ -1,4 +1,5 @@
-//! The configuration table of the MultiProcessor Specification 1.4, chapter 4: what `acpi` tells, for kernels without ACPI.
+//! The configuration table of the MultiProcessor Specification 1.4, chapter 4: the content of `acpi` for kernels
+//! without ACPI.
 
 use vm_memory::{Bytes, GuestAddress};
 use zerocopy::little_endian::{U16, U32};
@@ -10,7 +11,7 @@ use crate::memory::GuestMemory;
 
 const PCI_BUS: u8 = 0;
 const ISA_BUS: u8 = 1;
-/// Version of APICs: integrated, and as KVM's I/O APIC says.
+/// Versions of the APICs: integrated, and that of KVM's I/O APIC.
 const LOCAL_APIC_VERSION: u8 = 0x14;
 const IO_APIC_VERSION: u8 = 0x11;
 const ENABLED: u8 = 1;
@@ -21,7 +22,7 @@ const BOOTSTRAP: u8 = 2;
 struct FloatingPointer {
     signature: [u8; 4],
     table: U32,
-    /// In 16 bytes.
+    /// In units of 16 bytes.
     length: u8,
     revision: u8,
     checksum: u8,
@@ -92,13 +93,13 @@ struct Interrupt {
 const INT: u8 = 0;
 const NMI: u8 = 1;
 const EXT_INT: u8 = 3;
-/// Level-triggered, active low, as PCI's are.
+/// Level-triggered, active low: PCI interrupts.
 const LEVEL_ACTIVE_LOW: u16 = 0b1111;
-/// As the bus has them: of ISA edge-triggered, active high.
+/// The bus's default: edge-triggered, active high for ISA.
 const AS_THE_BUS: u16 = 0;
 const ALL_LOCAL_APICS: u8 = 0xff;
 
-/// Write the tables of a machine with so many virtual CPUs.
+/// Write the tables of a machine with `cpus` virtual CPUs.
 pub(crate) fn write(memory: &GuestMemory, cpus: u8) -> Result<(), Error> {
     let (mut bytes, entries) = entries(cpus);
     let pointer = size_of::<FloatingPointer>();
@@ -138,12 +139,12 @@ pub(crate) fn write(memory: &GuestMemory, cpus: u8) -> Result<(), Error> {
     memory.write_slice(&bytes, GuestAddress(address)).map_err(|_| outside)
 }
 
-/// What makes the sum of all bytes zero.
+/// The byte that makes the sum of all bytes zero.
 fn checksum(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0_u8, |sum, byte| sum.wrapping_sub(*byte))
 }
 
-/// The entries in order of their types, and how many.
+/// The entries in order of their types, and their number.
 fn entries(cpus: u8) -> (Vec<u8>, u16) {
     let io_apic = layout::io_apic_id(cpus);
     let mut table = (Vec::new(), 0);
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
     use crate::memory;
 
-    /// Type and rest of each entry, as an operating system walks them.
+    /// Type and content of each entry, parsed as by an operating system.
     fn parse(cpus: u8) -> Vec<(u8, Vec<u8>)> {
         let memory = memory::allocate(1 << 20).unwrap();
         write(&memory, cpus).unwrap();
@@ -248,7 +249,7 @@ mod tests {
         assert_eq!(pins.len(), 15 + 31);
         assert_eq!(pins[&(ISA_BUS, 0)], (2, 0, 1), "the timer");
         assert_eq!(pins[&(ISA_BUS, 4)], (4, 0, 1), "edge-triggered");
-        // Slot 1 has pin 17, slot 9 too: PCI source numbers are slot and INTx pin.
+        // Slots 1 and 9 have pin 17. PCI source numbers consist of slot and INTx pin.
         assert_eq!(pins[&(PCI_BUS, 1 << 2)], (17, 0b1111, 1));
         assert_eq!(pins[&(PCI_BUS, 9 << 2)], (17, 0b1111, 1));
         let local: Vec<_> =

@@ -19,7 +19,7 @@ use crate::mailbox::DeviceGone;
 use crate::memory::Vm;
 use crate::posted::{PostedWrites, ZoneId};
 
-/// Slots on bus 0; the first is the host bridge's.
+/// Slots on bus 0; the host bridge has the first.
 const SLOTS: usize = 32;
 const CONFIG_ENABLE: u32 = 1 << 31;
 const COMMAND: u16 = 0x04;
@@ -41,17 +41,18 @@ struct Slot {
     posted: Option<ZoneId>,
 }
 
-/// A device of the bus, as calls have it.
+/// The type of devices in calls.
 type Device = dyn PciDevice;
 
-/// The ways to reach a device, with the registers that do not need its thread.
+/// A device, with the registers that do not need its thread.
 struct Endpoint {
     reach: Reach<Device>,
     fast: Option<Arc<dyn FastRegisters>>,
 }
 
 impl Endpoint {
-    /// Whether a string instruction is so many accesses here: fast registers and doorbells know no strings.
+    /// Whether a string instruction is split into single accesses: fast registers and doorbells have no string
+    /// accesses.
     fn splits_strings(&self) -> bool {
         self.fast.is_some() || !self.reach.doorbells.is_empty()
     }
@@ -70,7 +71,7 @@ impl PciRoot {
         Self { vm, posted, address: AtomicU32::new(0), slots: Mutex::default() }
     }
 
-    /// What the guest posted comes before what it left for.
+    /// Process posted writes before the access that caused the exit.
     #[inline]
     pub(crate) fn take_posted(&self) {
         if let Some(posted) = &self.posted {
@@ -78,13 +79,13 @@ impl PciRoot {
         }
     }
 
-    /// The slot that the next device gets.
+    /// The slot of the next device.
     pub(crate) fn next_slot(&self) -> Result<u8, Error> {
         let number = self.lock().len() + 1;
         if number >= SLOTS { Err(Error::NoSlot(number)) } else { Ok(number as u8) }
     }
 
-    /// Whether a function with these base address registers can be plugged in beside the others.
+    /// Check that the fixed ports of a new function are free.
     pub(crate) fn check_fixed_ports(&self, slot: u8, bars: &[Bar]) -> Result<(), Error> {
         let has_fixed = |bars: &[Bar]| bars.iter().any(|bar| bar.kind == BarKind::FixedIo);
         let taken = self.lock().iter().position(|other| has_fixed(&other.bars));
@@ -94,7 +95,7 @@ impl PciRoot {
         }
     }
 
-    /// Plug a device in, with its posted writes. Its doorbells work once its memory is decoded.
+    /// Add a device with its posted writes. Its doorbells work once its memory is decoded.
     pub(crate) fn add(&self, reach: Reach<Device>, posted: Option<ZoneId>) -> Result<(), DeviceGone> {
         let (bars, fast) = reach.mailbox.call(|device, _| (device.bars(), device.fast_registers()))?;
         let mut slot = Slot { device: Arc::new(Endpoint { reach, fast }), bars: Vec::new(), posted };
@@ -103,8 +104,8 @@ impl PciRoot {
         Ok(())
     }
 
-    /// Give every base address register an address and every device its interrupt line, as firmware does, and let
-    /// memory and I/O be decoded. Bus mastering is left to the driver.
+    /// Assign addresses to all base address registers and interrupt lines to all devices, as firmware does, and enable
+    /// decoding of memory and I/O. The driver enables bus mastering.
     pub(crate) fn assign(&self) -> Result<(), Error> {
         let (mut memory, mut io) = (PCI_MEMORY.start, PCI_IO.start);
         for (slot, number) in self.lock().iter_mut().zip(1_u8..) {
@@ -174,7 +175,7 @@ impl PciRoot {
 
     pub(crate) fn mechanism1_write(&self, port: u16, data: &[u8]) {
         if port == CONFIG_ADDRESS {
-            // Smaller writes are for other registers that share the ports; there are none here.
+            // Smaller writes are for other registers at the same ports, which do not exist here.
             if let Ok(bytes) = data.try_into() {
                 self.address.store(u32::from_le_bytes(bytes), Ordering::Relaxed);
             }
@@ -183,7 +184,7 @@ impl PciRoot {
         }
     }
 
-    /// The window offset that a data port means: mechanism 1 has 256 registers, ECAM 4,096.
+    /// The window offset of a data port access: mechanism 1 has 256 registers, ECAM 4,096.
     fn mechanism1_offset(&self, port: u16, len: usize) -> Option<u64> {
         let address = self.address.load(Ordering::Relaxed);
         let byte = port.checked_sub(CONFIG_DATA)?;
@@ -220,7 +221,7 @@ impl PciRoot {
     fn config_write(&self, at: u64, data: &[u8]) {
         let offset = (at & 0xfff) as u16;
         let data = data.to_vec();
-        // Held while the device is asked, so that two processors' changes are seen in the device's order.
+        // Locked during the call, so that changes by two processors are applied in the device's order.
         let mut slots = self.lock();
         let Some(slot) = device_at(at).and_then(|index| slots.get_mut(index)) else { return };
         let bars = slot.device.reach.mailbox.call(move |device, _| {
@@ -246,7 +247,7 @@ impl PciRoot {
         write(self.target(true, port.into(), data.len()), data);
     }
 
-    /// What a string instruction reads from a port, all at once.
+    /// All reads of a string instruction from a port, in one call.
     pub(crate) fn io_read_string(&self, port: u16, width: usize, data: &mut [u8]) {
         let target = self.target(true, port.into(), width);
         if target.as_ref().is_some_and(|target| target.device.splits_strings()) {
@@ -265,7 +266,7 @@ impl PciRoot {
         fill(data, answer.as_deref());
     }
 
-    /// What a string instruction writes to a port, all at once.
+    /// All writes of a string instruction to a port, in one call.
     pub(crate) fn io_write_string(&self, port: u16, width: usize, data: &[u8]) {
         let Some(target) = self.target(true, port.into(), width) else { return };
         if target.device.splits_strings() {
@@ -343,7 +344,7 @@ fn write(target: Option<Target>, data: &[u8]) {
     let _ = device.reach.mailbox.call(move |device, now| device.bar_write(bar, offset, &data, now));
 }
 
-/// What a read gives: all ones where nobody answers.
+/// The data of a read; all ones if no device answers.
 fn fill(data: &mut [u8], answer: Option<&[u8]>) {
     data.fill(0xff);
     for (byte, from) in data.iter_mut().zip(answer.unwrap_or_default()) {
@@ -351,14 +352,14 @@ fn fill(data: &mut [u8], answer: Option<&[u8]>) {
     }
 }
 
-/// Index among the devices of the function at a window offset: bus 0, function 0, slot 1 and above.
+/// Index of the device at a window offset: bus 0, function 0, slot 1 and above.
 fn device_at(at: u64) -> Option<usize> {
     let function = at >> 12;
     let slot = (function >> 3) as usize;
     if function & 7 != 0 || slot >= SLOTS { None } else { slot.checked_sub(1) }
 }
 
-/// Cut an access into naturally aligned ones of at most four bytes.
+/// Split an access into naturally aligned ones of at most four bytes.
 fn aligned_parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -383,7 +384,7 @@ fn place(next: &mut u64, end: u64, size: u64) -> Option<u64> {
 }
 
 impl Slot {
-    /// The guest may have moved the base address registers: move ioeventfds and posted writes along.
+    /// The guest may have moved the base address registers: update ioeventfds and posted writes.
     fn moved(&mut self, vm: &Arc<Vm>, posted: Option<&PostedWrites>, bars: Vec<Bar>) {
         if bars == self.bars {
             return;

@@ -1,9 +1,8 @@
 //! Posted writes: registers whose writes need not leave the guest (`KVM_CAP_COALESCED_MMIO`).
 //!
-//! KVM puts a write to a zone into a ring that it shares with this process, and the guest runs on. Whoever leaves the
-//! guest next takes what is in the ring first, so order is kept; the device's I/O thread takes it, too, for a guest
-//! that does not leave. So an adapter whose driver reads a register for each I/O anyway is spared the exit for its
-//! writes. A zone is only worth having while that is so: see [`worth`].
+//! KVM puts a write to a zone into a ring that it shares with this process, and the guest runs on. The next virtual CPU that exits processes the ring
+//! first, so the order is kept. The device's I/O thread processes it, too, for a guest that does not exit. So an adapter whose driver reads a
+//! register for each I/O saves the exit of its writes. [`worth`] decides when a zone pays.
 #![allow(unsafe_code, reason = "the ring is memory shared with KVM")]
 #![expect(clippy::disallowed_types, reason = "one taker at a time; without writes in the ring nobody locks")]
 
@@ -29,7 +28,7 @@ const PAGE: usize = 4096;
 /// Entries in the ring's page (`KVM_COALESCED_MMIO_MAX`).
 const ENTRIES: u32 = ((PAGE - size_of::<kvm_coalesced_mmio_ring>()) / size_of::<kvm_coalesced_mmio>()) as u32;
 
-/// The ring page of a virtual machine. All of its virtual CPUs have the same.
+/// The ring page of a virtual machine, shared by all its virtual CPUs.
 struct Ring(NonNull<u8>);
 
 // SAFETY: memory that stays mapped until drop; it is accessed by atomics and volatile reads only.
@@ -64,15 +63,15 @@ impl Ring {
         self.first().load(Ordering::Acquire) == last.load(Ordering::Acquire)
     }
 
-    /// The oldest write. It stays in the ring until [`drop_first`](Self::drop_first): whoever leaves the guest meanwhile finds
-    /// the ring not empty, and waits until it has been handed over. One taker at a time.
+    /// The oldest write. It stays in the ring until [`drop_first`](Self::drop_first): another virtual CPU that exits before that finds the ring not
+    /// empty, and waits for the lock. One thread at a time calls this.
     fn first_write(&self) -> Option<Write> {
         if self.is_empty() {
             return None;
         }
         let first = self.first().load(Ordering::Relaxed) % ENTRIES;
         let at = size_of::<kvm_coalesced_mmio_ring>() + first as usize * size_of::<kvm_coalesced_mmio>();
-        // SAFETY: inside the page by the remainder; KVM has filled the entry, and leaves it alone until `first` passes it.
+        // SAFETY: inside the page by the remainder. KVM has filled the entry, and does not change it until `first` passes it.
         let entry = unsafe { self.0.as_ptr().add(at).cast::<kvm_coalesced_mmio>().read_volatile() };
         let len = (entry.len as usize).min(entry.data.len());
         Some(Write { address: entry.phys_addr, data: entry.data, len })
@@ -97,14 +96,14 @@ struct Write {
     len: usize,
 }
 
-/// Registers of a device, and where they are.
+/// Registers of a device, and their address.
 struct Zone {
     registers: PostedRegisters,
     fast: Arc<dyn FastRegisters>,
     mailbox: Mailbox,
-    /// Where the guest put them.
+    /// The address that the guest has assigned.
     address: Option<u64>,
-    /// The address that KVM knows.
+    /// The address that is registered with KVM.
     registered: Option<u64>,
     wanted: bool,
 }
@@ -115,18 +114,18 @@ pub(crate) struct ZoneId(usize);
 
 /// The posted writes of a machine.
 pub(crate) struct PostedWrites {
-    // Dropped before the machine that it belongs to.
+    // Dropped before `vm`, to which it belongs.
     ring: Ring,
     vm: Arc<Vm>,
     zones: Mutex<Vec<Zone>>,
-    /// Writes that virtual CPUs took on their way out.
+    /// Writes that virtual CPUs processed on an exit.
     prompt: AtomicU64,
-    /// Writes that I/O threads found, or that the guest might have waited for.
+    /// Writes that I/O threads processed, or that the guest may have waited for.
     late: AtomicU64,
 }
 
 impl PostedWrites {
-    /// With any virtual CPU of the machine, to map the ring from; `None` where KVM has no ring.
+    /// Any virtual CPU of the machine serves to map the ring. `None` if KVM has no ring.
     pub(crate) fn new(vm: &Arc<Vm>, vcpu: &VcpuFd) -> Option<Arc<Self>> {
         Some(Arc::new(Self {
             ring: Ring::map(vm, vcpu)?,
@@ -163,7 +162,7 @@ impl PostedWrites {
         }
     }
 
-    /// Let the zone's writes be posted, or not. Afterwards what was posted is in the ring.
+    /// Enable or disable posting for the zone. Earlier posted writes are in the ring when this returns.
     pub(crate) fn set_wanted(&self, id: ZoneId, wanted: bool) {
         if let Some(zone) = self.lock().get_mut(id.0) {
             zone.wanted = wanted;
@@ -171,7 +170,7 @@ impl PostedWrites {
         }
     }
 
-    /// On leaving the guest, before the exit is handled: hand over what was posted.
+    /// After an exit, before it is handled: process the posted writes.
     #[inline]
     pub(crate) fn take_on_exit(&self) {
         if !self.ring.is_empty() {
@@ -184,7 +183,7 @@ impl PostedWrites {
         !self.ring.is_empty() && self.take(Some(own))
     }
 
-    /// Writes taken so far, in time and late.
+    /// Number of writes processed in time, and late.
     pub(crate) fn taken(&self) -> (u64, u64) {
         (self.prompt.load(Ordering::Relaxed), self.late.load(Ordering::Relaxed))
     }
@@ -194,7 +193,7 @@ impl PostedWrites {
         let zones = self.lock();
         let mut work = false;
         let (mut prompt, mut late) = (0, 0);
-        // Bounded: a guest may go on posting.
+        // Bounded, because the guest may continue to post.
         for _ in 0..ENTRIES {
             let Some(write) = self.ring.first_write() else { break };
             if own.is_some() {
@@ -204,7 +203,7 @@ impl PostedWrites {
             }
             let found =
                 zones.iter().enumerate().find_map(|(index, zone)| Some((index, zone, zone.find(&write)?)));
-            // Else nobody's: the zone has moved away meanwhile, which other processors had to wait for.
+            // If there is no zone, it has moved since the write. Other processors had to wait for that move.
             if let Some((index, zone, offset)) = found {
                 let data = write.data.get(..write.len).unwrap_or_default();
                 match zone.fast.write(zone.registers.bar, offset, data) {
@@ -213,8 +212,8 @@ impl PostedWrites {
                         late += u64::from(idle);
                         zone.mailbox.nudge();
                     }
-                    // Of a width that the registers do not know: nothing, as the contract says. To pass it on would let a
-                    // guest fill the mailbox, for nobody waits for it.
+                    // A width that the registers do not support is ignored, as the contract requires. If it were forwarded, a guest could fill the
+                    // mailbox, because nothing waits for posted writes.
                     FastWrite::Taken | FastWrite::Forward => {}
                 }
             }
@@ -227,20 +226,20 @@ impl PostedWrites {
 }
 
 impl Zone {
-    /// The offset in the base address register's space that a write is to, if it is one of this zone's.
+    /// The offset of a write in the base address register's space, if the write is to this zone.
     fn find(&self, write: &Write) -> Option<u64> {
         let within = write.address.checked_sub(self.address?)?;
         (within < u64::from(self.registers.len)).then_some(self.registers.offset + within)
     }
 
-    /// Tell KVM where the zone is.
+    /// Register the zone's address with KVM.
     fn update(&mut self, vm: &Vm) {
         let address = self.address.filter(|_| self.wanted);
         if address == self.registered {
             return;
         }
         if let Some(old) = self.registered.take() {
-            // It was registered so; what cannot be taken back goes on being posted, and taken.
+            // Registered with these arguments. If this fails, writes are still posted, and processed.
             let _ = vm.fd.unregister_coalesced_mmio(IoEventAddress::Mmio(old), self.registers.len);
         }
         if let Some(new) = address

@@ -1,5 +1,5 @@
-//! How a guest turns its machine off or resets it: ACPI fixed hardware (ACPI 6.5, section 4.8), reset control as Intel's chip
-//! sets have it (ICH9 datasheet, section 13.7.5), and the keyboard controller's reset line.
+//! Power-off and reset: ACPI fixed hardware (ACPI 6.5, section 4.8), the reset control register of Intel's chip sets
+//! (ICH9 datasheet, section 13.7.5), and the keyboard controller's reset line.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,14 +8,14 @@ use crate::layout::{KEYBOARD_CONTROLLER, POWER_CONTROL, POWER_EVENTS, POWER_OFF,
 
 /// In the low byte of control.
 const SCI_EN: u8 = 1 << 0;
-/// In control; soft off's is zero.
+/// In control; zero for soft off.
 const SLP_TYP: u16 = 0b111 << 10;
 /// In the high byte of control.
 const SLP_EN: u8 = 1 << (13 - 8);
 /// Resets the CPUs (`RST_CPU`).
 const RST_CPU: u8 = 1 << 2;
 
-/// PM1 event and control blocks: status, enable and control, little-endian words that bytes can be written of.
+/// PM1 event and control blocks: status, enable and control, little-endian words with byte access.
 #[derive(Default)]
 pub(crate) struct PowerManagement {
     registers: [AtomicU8; REGISTERS],
@@ -38,27 +38,27 @@ impl BusHandler for PowerManagement {
         for (byte, register) in data.iter_mut().zip(self.registers.iter().skip(offset as usize)) {
             *byte = register.load(Ordering::Relaxed);
         }
-        // ACPI mode is on, and always was.
+        // ACPI mode is always on.
         if let Some(byte) = CONTROL.checked_sub(offset as usize).and_then(|at| data.get_mut(at)) {
             *byte |= SCI_EN;
         }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Flow {
-        // No event ever happens: there is no status to clear.
+        // No event ever occurs, so there is no status to clear.
         let registers = self.registers.iter().enumerate().skip(offset as usize);
         for ((_, register), byte) in registers.zip(data).filter(|((at, _), _)| *at >= ENABLE) {
             register.store(*byte, Ordering::Relaxed);
         }
         let slept = self.control();
-        // Sleep enable acts when it is written and reads as zero.
+        // Sleep enable takes effect when written, and reads as zero.
         let [.., high] = &self.registers;
         high.fetch_and(!SLP_EN, Ordering::Relaxed);
         if slept & (SLP_TYP | POWER_OFF) == POWER_OFF { Flow::PowerOff } else { Flow::Continue }
     }
 }
 
-/// A keyboard controller without a keyboard: always ready, nothing to read.
+/// A keyboard controller without a keyboard: always ready, without data.
 pub(crate) struct KeyboardController;
 
 impl BusHandler for KeyboardController {

@@ -1,4 +1,4 @@
-//! The clock of a PC (Motorola MC146818): the host's time in UTC, read only, without alarm and interrupts.
+//! The clock of a PC (Motorola MC146818): the host's time in UTC, read-only, without alarm and interrupts.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::bus::{BusHandler, Flow};
 use crate::layout;
 
-/// Where the century is, as the ACPI table says.
+/// Register of the century, as in the ACPI table.
 pub(crate) const CENTURY: u8 = 0x32;
 /// 32,768 Hz time base, 1,024 Hz rate.
 const REGISTER_A: u8 = 0x26;
-/// In register A: an update is in progress, or near.
+/// In register A: an update is in progress, or imminent.
 const UPDATE_IN_PROGRESS: u8 = 1 << 7;
-/// Without it, who begins to read has so long until the time changes (datasheet, "Update Cycle").
+/// While that bit is clear, the time does not change for at least this long (datasheet, "Update Cycle").
 const BEFORE_UPDATE: Duration = Duration::from_micros(244);
 /// 24 hours, numbers in BCD.
 const REGISTER_B: u8 = 1 << 1;
@@ -66,8 +66,8 @@ fn register(index: u8, time: Duration) -> u8 {
     }
 }
 
-/// Year, month and day in the Gregorian calendar of a day since 1970-01-01. Years begin in March here, so that the day that
-/// comes and goes is the last.
+/// Year, month and day in the Gregorian calendar of a day since 1970-01-01. Years begin in March here, so that the leap
+/// day is the last.
 const fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_TO_1970: u64 = 719_468;
     const CYCLE: u64 = 146_097;

@@ -8,9 +8,9 @@ use std::time::Duration;
 /// CPU time of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadTime {
-    /// On a CPU, to the nanosecond.
+    /// Time on a CPU, in nanoseconds.
     pub on_cpu: Duration,
-    /// Share of user mode, guest included, by the kernel's accounting: clock ticks of 1/100 s.
+    /// Share of user mode, including the guest, in clock ticks of the kernel's accounting (10 ms).
     pub user: u64,
     /// Share of system calls.
     pub system: u64,
@@ -19,7 +19,7 @@ pub struct ThreadTime {
 }
 
 impl ThreadTime {
-    /// What the thread `tid` has used so far.
+    /// CPU time of the thread `tid`.
     ///
     /// # Errors
     /// No such thread, or a kernel without scheduler statistics.
@@ -31,7 +31,7 @@ impl ThreadTime {
         })
     }
 
-    /// Both threads' together.
+    /// The sum of both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl ThreadTime {
         }
     }
 
-    /// What was used since `earlier`.
+    /// CPU time since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl ThreadTime {
 
 fn parse(schedstat: &str, stat: &str) -> Option<ThreadTime> {
     let on_cpu = Duration::from_nanos(schedstat.split_ascii_whitespace().next()?.parse().ok()?);
-    // The name, field 2, may hold spaces and parentheses; field 3 follows the last of them.
+    // The name, field 2, may have spaces and parentheses; field 3 follows the last parenthesis.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse().ok();
     Some(ThreadTime { on_cpu, user: field(14)?, system: field(15)?, guest: field(43)? })

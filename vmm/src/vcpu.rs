@@ -1,4 +1,4 @@
-//! A virtual CPU and its thread: run, count the exits, hand accesses to the bus, and tell how it ended.
+//! A virtual CPU and its thread: runs the guest, counts exits, forwards accesses to the bus, and reports how it ended.
 #![allow(unsafe_code, reason = "kvm_run holds a union of what each exit tells")]
 
 use std::fmt;
@@ -27,29 +27,29 @@ use crate::layout;
 use crate::memory::GuestMemory;
 use crate::thread_time::ThreadTime;
 
-/// Time between the signals that get a virtual CPU out of the guest: one that arrives before `KVM_RUN` is lost.
+/// Interval of the signals that make a virtual CPU exit. They are repeated because a signal before `KVM_RUN` is lost.
 const KICK_INTERVAL: Duration = Duration::from_micros(500);
 
-/// After so many signals one that has not answered runs, or waits for a device.
+/// A virtual CPU that has not answered after this many signals runs, or waits for a device.
 const HALT_CHECK_KICKS: usize = 20;
 
-/// How a triple fault is told.
+/// The text for a triple fault.
 const TRIPLE_FAULT: &str = "triple fault (KVM_EXIT_SHUTDOWN)";
 
 /// CS selector and RIP of a CPU after a reset.
 const RESET_VECTOR: (u16, u64) = (0xf000, 0xfff0);
 
-/// Why a virtual CPU ended as it may.
+/// Why a virtual CPU ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// The machine was stopped.
     Requested,
-    /// A bus handler said [`Flow::Stop`].
+    /// A bus handler returned [`Flow::Stop`].
     Handler,
     /// The guest turned the machine off.
     PowerOff,
-    /// The guest reset the machine, by the keyboard controller or reset control. A triple fault, which resets real machines
-    /// too, is a [`VcpuError`]: more often than not it is a guest's mistake, and the registers tell which.
+    /// The guest reset the machine, by the keyboard controller or reset control. A triple fault also resets real machines, but here it is a
+    /// [`VcpuError`]: most are errors of the guest, and the registers show which.
     Reset,
 }
 
@@ -64,14 +64,14 @@ impl fmt::Display for StopReason {
     }
 }
 
-/// A virtual CPU that can not go on: the exit, and where it was.
+/// A virtual CPU that cannot continue: the exit, and the registers.
 #[derive(Clone, Debug)]
 pub struct VcpuError {
     /// Which.
     pub id: usize,
-    /// The exit's name and what it tells.
+    /// Name and details of the exit.
     pub exit: String,
-    /// Bytes of the instruction, as far as they are known.
+    /// Bytes of the instruction, if known.
     pub instruction: Vec<u8>,
     /// General registers.
     pub regs: Option<Box<kvm_regs>>,
@@ -82,15 +82,14 @@ pub struct VcpuError {
 impl std::error::Error for VcpuError {}
 
 impl VcpuError {
-    /// Whether the guest met an exception that it could not handle, nor the one that tells so: by mistake, or as the last
-    /// way to reset a machine.
+    /// Whether the guest could not handle an exception, nor the double fault that follows: by an error, or as the last way to reset a machine.
     #[must_use]
     pub fn is_triple_fault(&self) -> bool {
         self.exit == TRIPLE_FAULT
     }
 
-    /// Whether the registers are those of a CPU that was reset. `shutdown_interception` in Linux' arch/x86/kvm/svm/svm.c resets one that
-    /// met a triple fault, because AMD does not define the state that such a CPU leaves behind.
+    /// Whether the registers are those of a CPU after a reset. `shutdown_interception` in Linux' arch/x86/kvm/svm/svm.c resets a CPU after a triple
+    /// fault, because AMD does not define the CPU's state after it.
     fn is_reset(&self) -> bool {
         let rip = self.regs.as_ref().map(|regs| regs.rip);
         let cs = self.sregs.as_ref().map(|sregs| sregs.cs.selector);
@@ -131,7 +130,7 @@ impl fmt::Display for VcpuError {
     }
 }
 
-/// Exits to this process so far, by kind. Exits that KVM handles itself are in [`kvm`](Self::kvm).
+/// Number of exits to this process, by kind. [`kvm`](Self::kvm) includes those that KVM handles itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exits {
     /// Accesses to memory-mapped registers.
@@ -140,7 +139,7 @@ pub struct Exits {
     pub pio: u64,
     /// Signals and everything else.
     pub other: u64,
-    /// All exits as KVM counts them, doorbells and interrupts among them, where it does.
+    /// All exits counted by KVM, including doorbells and interrupts; `None` if KVM does not count.
     pub kvm: Option<u64>,
 }
 
@@ -160,7 +159,7 @@ struct ExitCounters {
 }
 
 fn count(counter: &AtomicU64) {
-    // One thread writes: no read-modify-write.
+    // Only one thread writes, so no read-modify-write is needed.
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
@@ -180,7 +179,7 @@ pub(crate) struct Vcpu {
 }
 
 impl Vcpu {
-    /// Run `fd` on a thread of its own; `ended` is told how it ended, unless it was stopped.
+    /// Run `fd` on its own thread. `ended` is called with the outcome, unless the virtual CPU was stopped.
     pub(crate) fn start(
         id: usize,
         fd: VcpuFd,
@@ -243,9 +242,9 @@ impl Vcpu {
         }
     }
 
-    /// CPU time so far, or all of it once the thread has ended.
+    /// CPU time of the thread, also after it has ended.
     pub(crate) fn time(&self) -> io::Result<ThreadTime> {
-        // It may end between the two checks.
+        // The thread may end between the two checks.
         let spent = || self.spent.get().copied();
         spent().map_or_else(|| ThreadTime::of(self.tid).or_else(|error| spent().ok_or(error)), Ok)
     }
@@ -255,7 +254,7 @@ impl Vcpu {
         let question = self.halt_check.ask();
         for _ in 0..HALT_CHECK_KICKS {
             let Some(thread) = self.thread.as_ref().filter(|thread| !thread.is_finished()) else { break };
-            // Fails only where the thread has just ended.
+            // Fails only if the thread has just ended.
             let _ = thread.kill(SIGRTMIN());
             thread::sleep(KICK_INTERVAL);
             if let Some(halted) = self.halt_check.answer(question) {
@@ -265,7 +264,7 @@ impl Vcpu {
         false
     }
 
-    /// Tell it to leave the guest; [`join`](Self::join) waits for it.
+    /// Make the virtual CPU exit and end; [`join`](Self::join) waits for it.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
@@ -273,11 +272,11 @@ impl Vcpu {
     pub(crate) fn join(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         while !thread.is_finished() {
-            // Fails only where the thread has just ended.
+            // Fails only if the thread has just ended.
             let _ = thread.kill(SIGRTMIN());
             thread::sleep(KICK_INTERVAL);
         }
-        // A panic was printed when it happened.
+        // A panic was already printed.
         let _ = thread.join();
     }
 }
@@ -289,7 +288,7 @@ impl Drop for Vcpu {
     }
 }
 
-/// Tells how a virtual CPU's thread ended, also where it unwinds: else nobody would learn that the guest stands still.
+/// Reports how a virtual CPU's thread ended, even if it unwinds. Otherwise the stalled guest would not be noticed.
 struct Ending<F: FnOnce(Outcome)> {
     tid: u32,
     spent: Arc<OnceLock<ThreadTime>>,
@@ -422,7 +421,7 @@ impl Runner {
         self.fd.set_regs(&regs).map_err(Error::kvm("KVM_SET_REGS"))
     }
 
-    /// Do what KVM's interpreter does not, or say what it was.
+    /// Emulate an instruction that KVM's interpreter lacks, or report it.
     fn answer_internal_error(&mut self) -> Result<(), VcpuError> {
         // SAFETY: the exit was KVM_EXIT_INTERNAL_ERROR, for which KVM fills this member of the union; all of it is integers.
         let error = unsafe { self.fd.get_kvm_run().__bindgen_anon_1.emulation_failure };
@@ -430,10 +429,10 @@ impl Runner {
         if suberror != KVM_INTERNAL_ERROR_EMULATION {
             return Err(self.failure(format!("KVM_EXIT_INTERNAL_ERROR, suberror {suberror}")));
         }
-        // What KVM has fetched is what it failed on; memory may have changed since.
+        // Use the bytes that KVM has fetched: memory may have changed since.
         let told = error.ndata >= 4
             && error.flags & u64::from(KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES) != 0;
-        // SAFETY: the union has one member, of integers, and KVM says that it has filled it.
+        // SAFETY: the union has one member, of integers, and KVM reports that it has filled it.
         let bytes = unsafe { error.__bindgen_anon_1.__bindgen_anon_1 };
         let instruction = bytes.insn_bytes.get(..bytes.insn_size.into()).filter(|_| told).map(<[u8]>::to_vec);
         let done = self.emulate(instruction.as_deref());
@@ -449,7 +448,7 @@ impl Runner {
         Err(failure)
     }
 
-    /// Whether the instruction at RIP could be done.
+    /// Emulate the instruction at RIP. False: not possible.
     fn emulate(&self, instruction: Option<&[u8]>) -> Result<bool, Error> {
         let mut regs = self.fd.get_regs().map_err(Error::kvm("KVM_GET_REGS"))?;
         let sregs = self.fd.get_sregs().map_err(Error::kvm("KVM_GET_SREGS"))?;
@@ -459,7 +458,7 @@ impl Runner {
         let Some(exception) = emulate(&instruction, State::new(&sregs, fpu.fsw), &mut regs) else {
             return Ok(false);
         };
-        // This also takes back the invalid opcode exception that KVM would raise otherwise.
+        // This also cancels the invalid opcode exception that KVM would raise otherwise.
         self.fd.set_regs(&regs).map_err(Error::kvm("KVM_SET_REGS"))?;
         if let Some(exception) = exception {
             let mut events = self.fd.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
@@ -478,7 +477,7 @@ impl Runner {
         VcpuError { id: self.id, exit, instruction, regs, sregs }
     }
 
-    /// The longest instruction's bytes at a guest-virtual address, less where the page or memory ends.
+    /// Up to 15 bytes of code at a guest-virtual address, fewer at the end of the page or of memory.
     fn code_at(&self, rip: u64) -> Option<Vec<u8>> {
         const LONGEST: u64 = 15;
         let translation = self.fd.translate_gva(rip).ok()?;
@@ -493,7 +492,7 @@ impl Runner {
     }
 }
 
-/// Whether writes to the port of hypercalls are those.
+/// Whether writes to the hypercall port are hypercalls.
 fn takes_hypercalls(hyperv: Option<&Hyperv>) -> bool {
     hyperv.is_some_and(Hyperv::takes_hypercalls)
 }

@@ -9,12 +9,12 @@ use paradisk_disk_formats::{Allocation, Disk, EngineKind, FormatName, OpenOption
 use super::make::fill_error;
 use super::{BedError, fill, within};
 
-/// How a file is opened.
+/// The way to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// `O_DIRECT`; `None`: the default of the format.
     pub direct: Option<bool>,
-    /// Which I/O engine transfers data.
+    /// The I/O engine.
     pub engine: EngineKind,
 }
 
@@ -32,11 +32,11 @@ impl Way {
     }
 }
 
-/// Temporary raw files of `capacity` bytes on the file system of `folder`, one for each way, without data yet
-/// ([`write_through`]). They are unlinked when this returns, and their space is free when they are closed.
+/// Temporary raw files of `capacity` bytes on the file system of `folder`, one for each way. They have no data yet ([`write_through`]). They are
+/// unlinked when this returns, and their space is freed when they are closed.
 ///
 /// # Errors
-/// [`BedError`] where the host refuses.
+/// [`BedError`] if the host refuses.
 pub fn raw_files(folder: &Path, capacity: u64, ways: &[Way]) -> Result<Vec<OpenDisk>, BedError> {
     within(folder, |temporary| {
         let named = |number| temporary.join(format!("raw-{number}.img"));
@@ -47,26 +47,25 @@ pub fn raw_files(folder: &Path, capacity: u64, ways: &[Way]) -> Result<Vec<OpenD
 /// Write the first `span` bytes with random data, and flush them.
 ///
 /// # Errors
-/// [`BedError`] where they cannot be written.
+/// [`BedError`] if a write fails.
 pub fn write_through(subject: &OpenDisk, span: u64) -> Result<(), BedError> {
     let disk = subject.disk.as_ref();
     let written = fill::write(disk, span).and_then(|()| fill::flush(disk));
     written.map_err(|source| fill_error(subject, source))
 }
 
-/// Drop the disk from the page cache and read the first `span` bytes, so that the page cache is filled in the same way for every
-/// disk.
+/// Drop the disk from the page cache and read the first `span` bytes, so that the page cache is in the same state for every disk.
 ///
 /// # Errors
-/// [`BedError`] where they cannot be read.
+/// [`BedError`] if a read fails.
 pub fn read_through(subject: &OpenDisk, span: u64) -> Result<(), BedError> {
     let disk = subject.disk.as_ref();
     let anew = disk.uncache().map_err(io::Error::other).and_then(|()| fill::read_all(disk, span));
     anew.map_err(|source| BedError::Read { disk: subject.name(), source })
 }
 
-/// Bytes among the first `span` that are not allocated: reads of them transfer no data, first writes allocate. A lower bound where the
-/// disk has more pieces than are counted, or on an error.
+/// Number of the first `span` bytes that are not allocated: reads of them transfer no data, and first writes allocate. It is a lower bound if the
+/// disk has too many extents to count, or after an error.
 #[must_use]
 pub fn unallocated(disk: &dyn Disk, span: u64) -> u64 {
     const MOST_PIECES: u32 = 1 << 16;

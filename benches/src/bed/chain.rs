@@ -1,4 +1,4 @@
-//! A chain of VHDs or VHDX files, its data spread over all images.
+//! Chains of VHDs or VHDX files.
 
 pub(super) mod chained;
 mod naive;
@@ -19,8 +19,8 @@ use super::subject::subject as opened;
 
 /// Bytes of a contiguous piece of data in a differencing disk.
 const PIECE: u64 = 32 << 10;
-/// Make `depth` images of `capacity` bytes: a full dynamic disk, and differencing disks over it, which are empty, or with `spread` hold
-/// every second piece of the disk between them. From the oldest to the newest.
+/// Make `depth` images of `capacity` bytes, from the oldest to the newest: a full dynamic disk, and differencing disks over it. These are empty, or
+/// with `spread` share every second piece of the disk between them.
 fn make(
     folder: &Path,
     format: Chained,
@@ -33,7 +33,7 @@ fn make(
     let paths: Vec<PathBuf> = (0..depth.max(1)).map(name).collect();
     let [oldest, children @ ..] = &paths[..] else { return Ok(paths) };
     format.base(oldest, capacity)?;
-    // The page cache is filled in pieces of one size for all chains: its cost depends on their size.
+    // All chains fill the page cache in pieces of one size, because the cost of the cache depends on the size.
     let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
     let failed = |path: &Path| {
         let disk = path.display().to_string();
@@ -54,7 +54,7 @@ fn make(
     Ok(paths)
 }
 
-/// A chain as [`make`] makes it, read through once.
+/// A chain made by [`make`], read once.
 pub(super) fn subject(
     folder: &Path,
     format: Chained,
@@ -66,7 +66,7 @@ pub(super) fn subject(
     read_through(opened(OpenOptions::new(&newest).open()?, Some(newest)), capacity)
 }
 
-/// The same chain twice, for reading: as the product reads it, and by a [`NaiveChain`]. Both are read through once.
+/// The same chain twice, for reading: through the block map, and by a [`NaiveChain`]. Both are read once.
 pub(super) fn pair(
     folder: &Path,
     format: Chained,
@@ -76,7 +76,7 @@ pub(super) fn pair(
 ) -> Result<[OpenDisk; 2], BedError> {
     let paths = make(folder, format, depth, spread, capacity)?;
     let newest = paths.last().cloned().unwrap_or_default();
-    // Two can only have it open if none writes.
+    // It can be open twice only without writers.
     let flat = OpenOptions { read_only: true, ..OpenOptions::new(&newest) }.open()?;
     let naive = Arc::new(FileDisk::new(Arc::new(NaiveChain::open(format, &paths)?)));
     let read = |disk| read_through(disk, capacity);
@@ -89,7 +89,7 @@ fn read_through(disk: OpenDisk, capacity: u64) -> Result<OpenDisk, BedError> {
     Ok(disk)
 }
 
-/// A differencing VHD of `capacity` bytes over a full fixed one. It holds every second piece.
+/// A differencing VHD of `capacity` bytes with every second piece, over a full fixed VHD.
 pub(super) fn over_fixed(folder: &Path, capacity: u64) -> Result<OpenDisk, BedError> {
     let (parent, child) = (folder.join("parent.vhd"), folder.join("differencing.vhd"));
     let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();

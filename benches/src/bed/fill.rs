@@ -20,7 +20,7 @@ pub(super) fn fill(disk: &dyn Disk) -> io::Result<()> {
 /// Write the first `span` bytes with random data.
 pub(super) fn write(disk: &dyn Disk, span: u64) -> io::Result<()> {
     let buffers = Buffers::random(DEPTH as usize, CHUNK)?;
-    // After the buffers, so that it is dropped before them.
+    // Declared after the buffers, so that it is dropped before them.
     let mut queue = queue(disk)?;
     pass(queue.as_mut(), &buffers, Op::Write { fua: false }, span.min(disk.info().capacity))
 }
@@ -49,7 +49,7 @@ fn queue(disk: &dyn Disk) -> io::Result<Box<dyn DiskQueue>> {
     disk.queue(&config).map_err(io::Error::other)
 }
 
-/// Access every byte once, in order.
+/// Access all bytes once, in order.
 fn pass(queue: &mut dyn DiskQueue, buffers: &Buffers, op: Op, capacity: u64) -> io::Result<()> {
     let mut ended: Vec<Completion> = Vec::new();
     // Free tags; a tag is the index of its buffer.

@@ -7,12 +7,12 @@ use crate::system_tool::SystemTool;
 /// The control device.
 const CONTROL: &str = "/dev/loop-control";
 
-/// A loop device; detached when this is dropped, or if it is open then, when it is closed.
+/// A loop device. It is detached when this is dropped, or when its last user closes it.
 #[derive(Debug)]
 pub(crate) struct LoopDevice(PathBuf);
 
 impl LoopDevice {
-    /// Attach a loop device to `file`; the error says why that failed.
+    /// Attach a loop device to `file`. The error is the reason for a failure.
     pub(crate) fn attach(file: &Path) -> Result<Self, String> {
         Self::attach_with(file, &["--find", "--show", "--nooverlap"])
     }

@@ -16,7 +16,7 @@ pub(super) fn disks(folder: &Path, capacity: u64) -> Result<(Vec<OpenDisk>, Vec<
     let path = |name: &str| folder.join(name);
     let backing = sized(path("device.img"), capacity)?;
     match LoopDevice::attach_direct(&backing) {
-        // Detached when `device` is dropped; it stays until the disk is closed.
+        // Detached when `device` is dropped; the kernel keeps it until the disk is closed.
         Ok(device) => bed.add(device.path().to_owned())?,
         Err(reason) => bed.notes.push(format!("SKIP: raw device: no loop device: {reason}")),
     }
@@ -39,7 +39,7 @@ pub(super) fn disks(folder: &Path, capacity: u64) -> Result<(Vec<OpenDisk>, Vec<
     Ok((bed.subjects, bed.notes))
 }
 
-/// What is made so far.
+/// The disks made so far.
 #[derive(Default)]
 struct Disks {
     subjects: Vec<OpenDisk>,
@@ -47,7 +47,7 @@ struct Disks {
 }
 
 impl Disks {
-    /// Open a disk with direct I/O where the file system has that, and fill it.
+    /// Open a disk with direct I/O if the file system supports it, and fill it.
     fn add(&mut self, path: PathBuf) -> Result<(), BedError> {
         let options = |direct| OpenOptions { direct: Some(direct), ..OpenOptions::new(&path) };
         let (disk, direct) = match options(true).open() {

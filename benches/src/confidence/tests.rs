@@ -30,7 +30,7 @@ fn a_verdict_follows_from_interval_ratio_and_margin() {
         (1.005, 1.01, 1.015, Verdict::Equal),
         (1.01, 1.05, 1.2, Verdict::Slower),
         (0.8, 0.9, 0.99, Verdict::Faster),
-        // Neither equal nor outside of it.
+        // Neither equal nor outside the margin.
         (1.005, 1.015, 1.03, Verdict::NotDecided),
         (0.97, 1.05, 1.2, Verdict::NotDecided),
         (0.9, 1.0, 1.1, Verdict::NotDecided),

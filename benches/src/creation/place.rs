@@ -1,4 +1,4 @@
-//! File systems to work on: each on a loop device over a sparse file, or the one that is there.
+//! File systems to work on: each on a loop device over a sparse file, or the existing one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use super::missing::Missing;
 use crate::bed::{BedError, LoopDevice, sized};
 use crate::system_tool::SystemTool;
 
-/// The file systems, as mkfs names them, its options, and those of mount: journals are small, and tables of inodes are not written.
+/// The names of the file systems, and the options of mkfs and mount: journals are small, and tables of inodes are not
+/// written.
 pub(super) const NAMES: [&str; 3] = ["ext4", "xfs", "btrfs"];
 const MOUNT: [&str; 3] = ["discard,noatime,noinit_itable", "discard,noatime", "discard,noatime"];
 const OPTIONS: [&[&str]; 3] = [
@@ -20,7 +21,7 @@ const OPTIONS: [&[&str]; 3] = [
     &["-q", "-f", "-K"],
 ];
 
-/// How long space of deleted files is waited for.
+/// How long to wait for the space of deleted files.
 const FREED_WITHIN: Duration = Duration::from_secs(3);
 
 /// A file system.
@@ -30,7 +31,7 @@ pub(super) struct Place {
     root: Result<Root, String>,
 }
 
-/// Where its files are.
+/// Location of its files.
 enum Root {
     Mounted(Mounted),
     /// A folder of the host, removed when this is dropped.
@@ -45,7 +46,7 @@ struct Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Before the loop device, which is detached after it.
+        // Unmount first; the loop device is detached after that.
         let unmounted = SystemTool::find("umount").and_then(|umount| umount.run(&[], self.point.path()));
         if let Err(reason) = unmounted {
             eprintln!("warning: {}: cannot unmount: {reason}", self.point.path().display());
@@ -54,7 +55,7 @@ impl Drop for Mounted {
 }
 
 impl Place {
-    /// All of them, of `size` bytes each. Where no loop device can be mounted, the file system of `folder` stands alone.
+    /// All file systems, of `size` bytes each. If no loop device can be mounted, only the file system of `folder`.
     pub(super) fn all(folder: &Path, size: u64) -> Result<Vec<Self>, BedError> {
         let make = |number: usize| Self {
             name: NAMES[number],
@@ -72,7 +73,7 @@ impl Place {
         Ok(all)
     }
 
-    /// Its folder, if so many bytes are free.
+    /// Its folder, if it has `needed` free bytes.
     pub(super) fn can_hold(&self, needed: u64) -> Result<&Path, Missing> {
         let path = match &self.root {
             Ok(Root::Mounted(mounted)) => mounted.point.path(),
@@ -114,12 +115,12 @@ impl Mounted {
         let backing: PathBuf = folder.join(format!(".paradisk-bench-{name}-{}", std::process::id()));
         sized(backing.clone(), size).map_err(|error| error.to_string())?;
         let device = LoopDevice::attach(&backing);
-        // The device keeps the file.
+        // The loop device keeps the file open.
         fs::remove_file(&backing).map_err(text)?;
         let device = device.map_err(|reason| format!("no loop device: {reason}"))?;
         mkfs.run(OPTIONS[number], device.path())?;
         let point = tempfile::Builder::new().prefix("paradisk-bench-").tempdir_in(folder).map_err(text)?;
-        // What is deleted is free on the host, too.
+        // Deleted files also free space on the host.
         mount.run(&["-o", MOUNT[number], &device.path().display().to_string()], point.path())?;
         Ok(Self { point, _device: device })
     }

@@ -1,4 +1,4 @@
-//! One operation: what it needs, and its time.
+//! One operation: the space that it needs, and its time.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use super::missing::Missing;
 use crate::result::Timing;
 use crate::stat::Stat;
 
-/// Bytes of a piece that is written at once.
+/// Bytes of each write.
 const PIECE: u64 = 1 << 20;
 
 /// An operation on a format (`vhd`, `vhdx`).
@@ -24,23 +24,23 @@ pub(super) enum Work {
     Dynamic { format: &'static str, size: u64 },
     /// Create a differencing disk over a dynamic one.
     Differencing { format: &'static str, size: u64 },
-    /// Merge a differencing disk with so much data into its parent.
+    /// Merge a differencing disk with `data` bytes of data into its parent.
     Merge { format: &'static str, data: u64 },
-    /// Compact a dynamic disk with so much data, half of the blocks of which are zeros.
+    /// Compact a dynamic disk with `data` bytes of data; half of its blocks are zeros.
     Compact { format: &'static str, data: u64 },
-    /// Convert a dynamic VHD with so much data to a dynamic VHDX.
+    /// Convert a dynamic VHD with `data` bytes of data to a dynamic VHDX.
     Convert { data: u64 },
     /// Write zeros to a raw file.
     ZeroFill { size: u64 },
 }
 
 impl Work {
-    /// For progress and notes.
+    /// The name in progress and notes.
     pub(super) fn name(&self) -> String {
         self.timing("", Ok(Vec::new())).label()
     }
 
-    /// The row with the seconds of its runs, or why there are none.
+    /// The row, with the seconds of its runs, or the reason why there are none.
     pub(super) fn timing(&self, file_system: &str, times: Result<Vec<f64>, Missing>) -> Timing {
         let (values, missing) =
             times.map_or_else(|missing| (Vec::new(), Some(missing)), |values| (values, None));
@@ -81,7 +81,7 @@ impl Work {
         }
     }
 
-    /// Bytes that are written, preparation included.
+    /// Bytes written, including the preparation.
     pub(super) fn written(&self) -> u64 {
         match *self {
             Self::Fixed { .. } | Self::Dynamic { .. } | Self::Differencing { .. } => 0,
@@ -90,12 +90,12 @@ impl Work {
         }
     }
 
-    /// Do it in this folder and remove what it made; the time until the result is on stable storage.
+    /// Run the operation in this folder, and remove its files. Returns the time until the result is on stable storage.
     pub(super) fn run(&self, root: &Path) -> Result<Duration, String> {
         let folder = tempfile::tempdir_in(root).map_err(|error| format!("{}: {error}", root.display()))?;
         let time = self.run_in(folder.path()).map_err(|error| error.to_string())?;
         folder.close().map_err(|error| error.to_string())?;
-        // What was removed is not removed while the next one runs.
+        // Complete the removal before the next operation.
         let root = File::open(root).map_err(|error| error.to_string())?;
         rustix::fs::syncfs(root).map_err(|error| error.to_string())?;
         Ok(time)
@@ -128,7 +128,7 @@ impl Work {
             Self::Compact { format, data } => {
                 let disk = path(&format!("disk.{format}"));
                 create(format, "dynamic", &disk, data)?;
-                // Two pieces are a block of a VHD; a block of a VHDX is many.
+                // A block of a VHD has two pieces; a block of a VHDX has 32.
                 let block = if format == "vhd" { 2 * PIECE } else { 32 * PIECE };
                 fill(&disk, data, |at| at / block % 2 == 0)?;
                 settle(folder)?;
@@ -195,7 +195,7 @@ fn child(format: &str, path: &Path, parent: &Path) -> Result<(), Box<dyn std::er
     Ok(())
 }
 
-/// Write pieces of random data up to `data` where `random` says so, and zeros elsewhere.
+/// Write up to `data` bytes: pieces of random data where `random` returns true, else zeros.
 fn fill(path: &Path, data: u64, random: impl Fn(u64) -> bool) -> Result<(), Box<dyn std::error::Error>> {
     let disk = OpenOptions::new(path).open_format()?;
     let mut piece = vec![0; PIECE as usize];
@@ -209,7 +209,7 @@ fn fill(path: &Path, data: u64, random: impl Fn(u64) -> bool) -> Result<(), Box<
     Ok(())
 }
 
-/// Nothing of the preparation is written back while the operation runs.
+/// Write everything back, so that no write-back of the preparation runs during the operation.
 fn settle(folder: &Path) -> io::Result<()> {
     rustix::fs::syncfs(File::open(folder)?).map_err(Into::into)
 }

@@ -1,12 +1,12 @@
-//! What the environment of a document leaves open.
+//! Limits of a document's environment.
 
 use facts::host::{CyclesSource, Kvm};
 
 use crate::result::Document;
 
-/// Fewer processors than these are shared by guest, device and load generator.
+/// With fewer processors, guest, device and load generator share them.
 const FEW_CORES: usize = 4;
-/// Intervals of fewer runs are wide: see [`crate::confidence`].
+/// With fewer runs, intervals are wide: see [`crate::confidence`].
 const FEW_RUNS: u32 = 5;
 
 /// One sentence for each limit.

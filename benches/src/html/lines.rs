@@ -1,4 +1,4 @@
-//! Charts of documents of no suite: cost, throughput and latency over each dimension that varies, or by disk.
+//! Charts of documents without a suite: cost, throughput and latency over each dimension that varies, or by disk.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::stat::Stat;
 use crate::svg::{COLOURS, Chart, Key, Panel, Style};
 use crate::table::access;
 
-/// Panels and lines of a chart at the most: more could not be told apart. The table has all rows.
+/// Maximum number of panels and lines of a chart, because more are not legible. The table has all rows.
 const MOST_PANELS: usize = 8;
 const MOST_LINES: usize = 2 * COLOURS;
 
@@ -61,7 +61,7 @@ impl Dimension {
     }
 }
 
-/// A value that is drawn.
+/// A value to draw.
 struct Shown {
     title: &'static str,
     unit: &'static str,
@@ -94,7 +94,7 @@ pub(super) fn charts(document: &Document) -> Vec<Chart> {
     varying.iter().flat_map(|over| all.iter().map(|shown| line_chart(document, said, *over, shown))).collect()
 }
 
-/// A panel for each disk, a line for each combination of all that varies beside the dimension.
+/// A panel for each disk, and a line for each combination of the other dimensions that vary.
 fn line_chart(document: &Document, said: &Said, over: Dimension, shown: &Shown) -> Chart {
     let values: Vec<u32> = over.values(document).into_iter().collect();
     let categories = values.iter().map(|value| over.label(*value)).collect();
@@ -125,7 +125,7 @@ fn line_chart(document: &Document, said: &Said, over: Dimension, shown: &Shown) 
     )
 }
 
-/// One panel with a place for each disk, a series for each adapter.
+/// One panel with a category for each disk and a series for each adapter.
 fn by_disk(document: &Document, said: &Said, shown: &Shown) -> Chart {
     let disks = distinct(document.results.iter().map(|result| result.disk.name()));
     let place = |result: &RunResult| disks.iter().position(|disk| *disk == result.disk.name());
@@ -153,10 +153,10 @@ struct Build<'a> {
     categories: Vec<String>,
     shown: &'a Shown,
     style: Style,
-    /// The panel that a result is in.
+    /// The panel of a result.
     panel: &'a dyn Fn(&RunResult) -> String,
     line: &'a dyn Fn(&RunResult) -> String,
-    /// Its place on the horizontal axis.
+    /// The result's position on the horizontal axis.
     place: &'a dyn Fn(&RunResult) -> Option<usize>,
 }
 
@@ -198,7 +198,7 @@ fn build(document: &Document, build: Build<'_>) -> Chart {
     }
 }
 
-/// What names of lines say beside the adapter: access, engine and policy, where they vary.
+/// The parts of a line's name beside the adapter: access, engine and policy, if they vary.
 type Said = Vec<fn(&RunResult) -> String>;
 
 fn said(document: &Document) -> Said {

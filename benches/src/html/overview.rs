@@ -1,4 +1,4 @@
-//! The overview: a card for each claim, and for documents without claims one for each metric that is compared.
+//! The overview: a card for each claim; for documents without claims, a card for each compared metric.
 
 use std::fmt::Write;
 
@@ -10,14 +10,14 @@ use crate::stat::Stat;
 use crate::suite::{Claim, Observation, Standing};
 use crate::svg::{Chart, Key, Panel, Style, escape};
 
-/// Cards of a document without claims at the most.
+/// Maximum number of cards of a document without claims.
 const MOST_CARDS: usize = 3;
-/// Candidates of a small chart at the most.
+/// Maximum number of candidates of a small chart.
 const MOST_CANDIDATES: usize = 8;
 
 const STANDINGS: [Standing; 3] = [Standing::Holds, Standing::DoesNotHold, Standing::NotDecided];
 
-/// Class, mark and words of a standing.
+/// CSS class, mark and text of a standing.
 const fn words(standing: Standing) -> (&'static str, &'static str, &'static str) {
     match standing {
         Standing::Holds => ("holds", "\u{2713}", "Holds"),
@@ -55,7 +55,7 @@ pub(super) fn render(sections: &[Section<'_>], budget: &mut Budget) -> String {
     html + "</section>\n"
 }
 
-/// Cards of what no claim is about.
+/// Cards of measurements without a claim.
 fn without_claim(section: &Section<'_>) -> Vec<String> {
     if section.observations.is_empty() && section.claims.is_empty() {
         return comparisons(section);
@@ -63,14 +63,14 @@ fn without_claim(section: &Section<'_>) -> Vec<String> {
     section.observations.iter().map(|each| observation(section, each)).collect()
 }
 
-/// A claim, with all that was measured of it.
+/// A claim, and all measurements of it.
 struct Judged<'a> {
-    /// What decides it: what is against it, else what is for it.
+    /// The deciding measurement: one that contradicts the claim, else one that supports it.
     lead: (&'a Section<'a>, &'a Claim),
     others: Vec<(&'a Section<'a>, &'a Claim)>,
 }
 
-/// The claims by their statement, in the order of the sections.
+/// The claims grouped by statement, in the order of the sections.
 fn judged<'a>(sections: &'a [Section<'a>]) -> Vec<Judged<'a>> {
     let mut all: Vec<Judged<'a>> = Vec::new();
     let weight = |claim: &Claim| match claim.standing {
@@ -153,12 +153,12 @@ fn observation(section: &Section<'_>, observation: &Observation) -> String {
     )
 }
 
-/// What the environment leaves open.
+/// The text of an environment's limit.
 fn why(limit: Option<&str>) -> String {
     limit.map_or_else(String::new, |limit| format!("<p class=\"why\">{}</p>\n", escape(limit)))
 }
 
-/// The section that a card is of.
+/// The section of a card.
 fn origin(section: &Section<'_>, engine: &str) -> String {
     let engine = if engine.is_empty() { String::new() } else { format!(", engine {}", escape(engine)) };
     format!("<p class=\"from\"><a href=\"#{}\">{}</a>{engine}</p>", section.id(), escape(section.title()))
@@ -188,7 +188,7 @@ fn comparisons(section: &Section<'_>) -> Vec<String> {
     groups.into_iter().take(MOST_CARDS).map(card).collect()
 }
 
-/// A metric for readers.
+/// The name of a metric for readers.
 fn words_of(metric: &str, unit: &str) -> String {
     match metric {
         "iops" => "Throughput",
@@ -219,7 +219,7 @@ fn verdicts(ratios: &[&Ratio]) -> String {
     )
 }
 
-/// The baseline, if all have the same, and a point for each candidate: the median over its ratios, from the smallest to the largest.
+/// The baseline, if all have the same, and a point for each candidate: the median of its ratios, with the range.
 fn summary(metric: &str, ratios: &[&Ratio]) -> (String, Chart) {
     let mut candidates: Vec<(&str, Vec<f64>)> = Vec::new();
     let mut baselines: Vec<&str> = Vec::new();

@@ -12,12 +12,12 @@ use crate::suite::{self, Claim, Observation, Report};
 use crate::svg::{Chart, escape};
 use crate::table::{circumstances, legend};
 
-/// A document and what it shows.
+/// A document with its charts, tables and claims.
 pub(super) struct Section<'a> {
     number: usize,
-    /// The suite, or what it is without one.
+    /// The suite, or a description without one.
     title: String,
-    /// Of the file.
+    /// The name of the file.
     name: String,
     pub(super) document: &'a Document,
     pub(super) claims: Vec<Claim>,
@@ -52,7 +52,7 @@ impl<'a> Section<'a> {
         Self { number, title, name: clipped(name), document, claims, observations, findings, charts, grids }
     }
 
-    /// Of the section's heading.
+    /// The ID of the section's heading.
     pub(super) fn id(&self) -> String {
         format!("section-{}", self.number)
     }
@@ -106,7 +106,7 @@ impl<'a> Section<'a> {
         let grids = [tables::rows(self.document), tables::ratios(self.document)];
         let grids = grids.into_iter().filter(|grid| !grid.rows.is_empty());
         budget.take(grids.map(|grid| {
-            // Where there is no other table, the rows are not hidden.
+            // Without another table, the rows are not folded.
             let open = if self.grids.is_empty() { " open" } else { "" };
             let (title, count) = (escape(&grid.title), grid.rows.len());
             format!("<details{open}><summary>{title} ({count})</summary>\n{}</details>\n", grid.html())
@@ -114,15 +114,15 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Notes of a document at the most.
+/// Maximum number of notes of a document.
 const MOST_NOTES: usize = 50;
 
-/// A line of circumstances, of several texts.
+/// A line about the machine and the command, made from several texts.
 fn clipped_long(text: &str) -> String {
     text.chars().take(1000).collect()
 }
 
-/// Bytes of everything that has no budget: openings, closings and the table of contents.
+/// Bytes of the parts without a budget: openings, closings and the table of contents.
 pub(super) fn frames(sections: &[Section<'_>]) -> usize {
     let openings: usize = sections.iter().map(|section| section.opening().len() + 500).sum();
     openings + contents(sections).len() + 2000

@@ -1,17 +1,17 @@
-//! What keeps the page small.
+//! The limit on the size of the page.
 
-/// Characters of a text of the results (a file name, the host's processor) at the most, outside of tables.
+/// Maximum number of characters of a text of the results (a file name, the host's processor), outside of tables.
 const LONGEST_TEXT: usize = 200;
 
-/// Space that is left on the page.
+/// Remaining space on the page.
 pub(super) struct Budget {
     pub(super) free: usize,
-    /// Bytes of the page at the most.
+    /// Maximum number of bytes of the page.
     pub(super) most: usize,
 }
 
 impl Budget {
-    /// The parts that fit. One note stands for all that do not.
+    /// The parts that fit. One note replaces all others.
     pub(super) fn take(&mut self, parts: impl IntoIterator<Item = String>) -> String {
         let (mut text, mut left_out) = (String::new(), 0_usize);
         for part in parts {
@@ -33,7 +33,7 @@ impl Budget {
     }
 }
 
-/// A text of the results that is not too long for a line.
+/// A text of the results, cut to fit on a line.
 pub(super) fn clipped(text: &str) -> String {
     match text.char_indices().nth(LONGEST_TEXT) {
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),

@@ -11,7 +11,7 @@ use crate::table::{access, grouped, micros, spread};
 struct Column {
     head: Head,
     cell: fn(&RunResult) -> String,
-    /// Left out where all rows have the same value; the line of circumstances has it.
+    /// Omitted if all rows have the same value, which is then above the table.
     varies: bool,
 }
 
@@ -56,7 +56,7 @@ const COLUMNS: [Column; 26] = [
     size(["errors", ""], |result| result.errors.to_string()),
 ];
 
-/// Every row, with the columns that tell rows apart.
+/// Every row, with the columns that distinguish rows.
 pub(super) fn rows(document: &Document) -> Grid {
     let results = &document.results;
     let differs = |cell: fn(&RunResult) -> String| {
@@ -123,7 +123,7 @@ pub(super) fn ratios(document: &Document) -> Grid {
     }
 }
 
-/// `randread 4K, depth 32`, with more than one worker their number.
+/// `randread 4K, depth 32`, and the number of workers if there are several.
 fn load(result: &RunResult) -> String {
     let size = format_size(result.block_size.into());
     let load = format!("{} {size}, depth {}", access(result), result.queue_depth);

@@ -16,7 +16,7 @@ fn depths() -> Document {
     document
 }
 
-/// Ids that are linked to, and ids that there are.
+/// IDs of links, and existing IDs.
 fn links(page: &str) -> (Vec<&str>, Vec<&str>) {
     let values = |before: &str| -> Vec<&str> {
         page.split(before).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
@@ -108,7 +108,7 @@ fn a_page_of_any_results_is_under_two_megabytes() {
     assert!(page.contains("Left out: ") && page.ends_with("</body></html>\n"));
     let small = render_within(&[("a".into(), depths())], 25_000);
     assert!(small.len() <= 25_000 && small.contains("would exceed 25 KB"), "{}", small.len());
-    // What has space is there all the same.
+    // The parts that fit are there.
     assert!(page.contains("id=\"section-2\"") && page.contains("<td>1.250</td>"));
 }
 

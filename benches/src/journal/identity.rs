@@ -1,4 +1,4 @@
-//! What is measured, and where: two processes that measure the same may share runs.
+//! The identity of a measurement. Two processes with the same identity may share runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Identity(BTreeMap<String, String>);
 
 impl Identity {
-    /// On this host.
+    /// The properties of this host.
     #[must_use]
     pub fn of(host: &Host) -> Self {
         Self::default()
@@ -23,14 +23,14 @@ impl Identity {
             .with("source of cycles", &host.cycles_source)
     }
 
-    /// With one property more.
+    /// Add a property.
     #[must_use]
     pub fn with(mut self, name: &str, value: &dyn Debug) -> Self {
         self.0.insert(name.to_owned(), format!("{value:?}"));
         self
     }
 
-    /// What differs from another one: `None` where nothing does.
+    /// The differences from another identity; `None`: they are equal.
     pub(super) fn differences(&self, here: &Self) -> Option<String> {
         let names: BTreeSet<&String> = self.0.keys().chain(here.0.keys()).collect();
         let none = String::from("nothing");
@@ -43,7 +43,7 @@ impl Identity {
     }
 }
 
-/// A text of a file, for a terminal.
+/// A text from a file, safe to print on a terminal.
 fn clean(text: &str) -> String {
     const MOST: usize = 200;
     let cut: String = text.chars().take(MOST).collect();

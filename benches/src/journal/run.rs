@@ -9,25 +9,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::axes::Engine;
 
-/// More than any number of a run is, so that sums of a thousand runs do not overflow.
+/// Upper limit of numbers of a run, so that sums of a thousand runs do not overflow.
 const MOST: u64 = 1 << 50;
 
-/// A run of a row: what of a [`Measurement`] counts.
+/// A run of a row: the recorded part of a [`Measurement`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(super) engine: String,
     /// From 1.
     pub(crate) round: u32,
-    /// Index of the row among those of its engine.
+    /// Index of the row among the rows of its engine.
     pub(crate) row: usize,
     ios: u64,
     bytes: u64,
     errors: u64,
     ticks: u64,
-    /// Kind, status, offset, expected and found, if there is one.
+    /// A fault: kind, status, offset, expected and found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fault: Option<(u32, u32, u64, u64, u64)>,
-    /// Buckets that are not empty, and their numbers.
+    /// Indices and counts of the buckets that are not empty.
     latency: Vec<(usize, u64)>,
     /// Ticks.
     latency_sum: u64,
@@ -63,7 +63,7 @@ impl Run {
         }
     }
 
-    /// Whether the numbers can be those of a run.
+    /// Whether the numbers are possible for a run.
     pub(super) fn is_sane(&self) -> bool {
         let numbers = [self.ios, self.bytes, self.errors, self.ticks, self.wall_ns];
         let counts = self.latency.iter().try_fold(0u64, |sum, (_, count)| sum.checked_add(*count));

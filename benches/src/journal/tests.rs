@@ -1,4 +1,4 @@
-//! Journals: runs survive a round trip, and files that anybody may have written are refused.
+//! Journals: runs survive a round trip, and hostile files are refused.
 
 use std::fs;
 use std::time::Duration;

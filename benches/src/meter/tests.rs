@@ -58,16 +58,16 @@ pub(crate) fn subject(format: &'static str, capacity: u64) -> OpenDisk {
     }
 }
 
-/// What was run: candidate, disk, seed.
+/// The runs: candidate, disk, workload.
 type Log = Rc<RefCell<Vec<(Candidate, &'static str, Workload)>>>;
 
 struct Scripted {
     log: Log,
-    /// Cycles of device and kernel for each access of the native rows by round; adapters take twice as much.
+    /// Cycles of device and kernel for each access of the native rows, by round; adapters use twice as many.
     native: Vec<u64>,
     /// This disk's accesses fail.
     failing: Option<&'static str>,
-    /// Guests over this disk do not come up.
+    /// Guests over this disk do not start.
     refused: Option<&'static str>,
 }
 
@@ -306,7 +306,7 @@ fn an_interrupted_measurement_runs_what_is_missing_and_ends_the_same() {
     assert_eq!(all.len(), 4 * 4);
     let text = std::fs::read_to_string(&path).unwrap();
     let kept = |runs: usize| text.lines().take(1 + runs).map(|line| format!("{line}\n")).collect::<String>();
-    // All of the first round and half of the second.
+    // The first round, and half of the second.
     std::fs::write(&path, kept(6)).unwrap();
     let (resumed, some) = measure(&mut Journal::resume(&path, &identity()).unwrap());
     assert_eq!(resumed, whole);

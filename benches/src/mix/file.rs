@@ -28,12 +28,12 @@ pub enum MixError {
     /// It is not TOML, a key is unknown, or a value has another type.
     #[error("{0}")]
     Syntax(String),
-    /// A value makes no sense.
+    /// A value is invalid.
     #[error("{key}: {reason}")]
     Value {
         /// The key.
         key: &'static str,
-        /// What is wrong, and what is allowed.
+        /// The error, and the allowed values.
         reason: String,
     },
 }
@@ -85,11 +85,11 @@ impl Mix {
     /// Read a file's text; `name`: the load's name if the file has none.
     ///
     /// # Errors
-    /// [`MixError`], which names the key and what is allowed.
+    /// [`MixError`] with the key and the allowed values.
     pub fn read(text: &str, name: &str) -> Result<Self, MixError> {
-        // The parser's text has the line, and for an unknown key those that there are.
+        // The parser's text has the line, and for an unknown key the known keys.
         let file: File = toml::from_str(text).map_err(|error| MixError::Syntax(error.to_string()))?;
-        // What is too large for 32 bits is refused below.
+        // Values above 32 bits are refused below.
         let bytes = |key, size: Size| size.bytes(key).map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
         let numbers = |numbers: Option<Numbers>| match numbers {
             None => Vec::new(),

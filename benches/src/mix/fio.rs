@@ -1,4 +1,4 @@
-//! Job files of fio: the keys that say what the load is. Where a key means something that is not done here, the file is refused.
+//! Job files of fio: the keys that describe the load. A file with an unsupported key is refused.
 //!
 //! A section is a load. fio's engine, its files and direct I/O are properties of the disk here: those keys are accepted with a note.
 
@@ -8,10 +8,10 @@ use facts::units::parse_size;
 
 use super::Mix;
 
-/// Keys that are understood.
+/// Supported keys.
 const KEYS: &str = "rw (readwrite), bs (blocksize), iodepth, rwmixread, rwmixwrite, percentage_random, runtime, size, numjobs, \
                     blockalign, random_distribution, thinktime, thinktime_blocks, stonewall";
-/// Keys that change nothing here.
+/// Keys without effect here.
 const WITHOUT_EFFECT: [&str; 11] = [
     "name",
     "description",
@@ -25,7 +25,7 @@ const WITHOUT_EFFECT: [&str; 11] = [
     "write_iops_log",
     "log_avg_msec",
 ];
-/// Keys whose place is the disk.
+/// Keys that are properties of the disk.
 const OF_THE_DISK: [&str; 5] = ["filename", "directory", "direct", "ioengine", "buffered"];
 
 /// The jobs of a file.
@@ -35,44 +35,44 @@ pub struct Jobs {
     pub mixes: Vec<Mix>,
     /// Length of each run.
     pub runtime: Option<Duration>,
-    /// What was not taken over, and why.
+    /// Ignored keys, and the reasons.
     pub notes: Vec<String>,
 }
 
 /// Why a job file is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// A key is not known.
+    /// An unknown key.
     #[error("line {line}: key `{key}` is not known; keys are: {KEYS}")]
     Key {
-        /// Its number, from 1.
+        /// Line number, from 1.
         line: usize,
         /// The key.
         key: String,
     },
-    /// A value is wrong, or means what is not done here.
+    /// An invalid or unsupported value.
     #[error("line {line}: {key}={value}: {reason}")]
     Value {
-        /// Its number, from 1.
+        /// Line number, from 1.
         line: usize,
         /// The key.
         key: String,
         /// The value.
         value: String,
-        /// What is wrong, and what is allowed.
+        /// The error, and the allowed values.
         reason: String,
     },
-    /// A section as a whole makes no sense.
+    /// The section as a whole is invalid.
     #[error("[{section}]: {reason}")]
     Section {
         /// Its name.
         section: String,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
 }
 
-/// A section while it is read; `[global]` is what the others begin with.
+/// A section while it is parsed; the others start with the values of `[global]`.
 #[derive(Clone, Default)]
 struct Section {
     name: String,
@@ -94,7 +94,7 @@ struct Section {
 /// Read a job file.
 ///
 /// # Errors
-/// [`JobError`], which names the line and what is allowed.
+/// [`JobError`] with the line and the allowed values.
 pub fn read(text: &str) -> Result<Jobs, JobError> {
     let mut global = Section::default();
     let mut sections: Vec<Section> = Vec::new();
@@ -177,7 +177,7 @@ fn conclude(sections: Vec<Section>, mut notes: Vec<String>) -> Result<Jobs, JobE
 }
 
 impl Section {
-    /// Take a key's value; the error is the reason, or none for a key that is not known.
+    /// Apply a key's value. The error is the reason, or `None` for an unknown key.
     fn set(&mut self, key: &str, value: &str) -> Result<(), Option<String>> {
         let number = || value.parse::<u32>().map_err(|_| Some("expected a number".to_owned()));
         let percent = || match value.parse::<u32>() {
@@ -256,7 +256,7 @@ impl Section {
     }
 }
 
-/// A size of an access: one, for reads and writes alike.
+/// The size of an access; the same for reads and writes.
 fn bytes(value: &str) -> Result<u32, Option<String>> {
     if value.contains([',', '-', ':']) {
         return Err(Some("expected one size, for reads and writes alike".to_owned()));
@@ -265,7 +265,7 @@ fn bytes(value: &str) -> Result<u32, Option<String>> {
     u32::try_from(bytes).map_err(|_| Some("expected at most 1M".to_owned()))
 }
 
-/// A time with `us`, `ms`, `s`, `m`, or in units of so many microseconds.
+/// A time with `us`, `ms`, `s`, `m`, or in units of `unit` microseconds.
 fn time(value: &str, unit: f64) -> Result<Duration, Option<String>> {
     let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6)];
     let (number, unit) = units

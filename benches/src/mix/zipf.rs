@@ -2,16 +2,16 @@
 
 use guest_driver::workload::SKEW_CLASSES;
 
-/// Terms that are summed; the rest is an integral.
+/// Number of terms that are summed exactly; the rest is an integral.
 const EXACT: u64 = 1 << 16;
 
-/// Entry k: the share, in 2^32, of the accesses to the 2^(k+1) most popular of `positions` positions, where the popularity of the one
-/// of rank r (from 1) is r to the power of -`exponent`.
+/// Entry k: the share, in units of 2^-32, of accesses to the 2^(k+1) most popular of `positions` positions. The popularity of rank r (from 1) is r to
+/// the power of -`exponent`.
 pub(super) fn shares(exponent: f64, positions: u64) -> [u32; SKEW_CLASSES] {
     let all = sum(exponent, positions);
     std::array::from_fn(|class| {
         let ranks = 2u64 << class;
-        // The last share is all of it: a share of 2^32 has no place, and whatever is drawn above is spread evenly.
+        // The last share is 1, which 32 bits cannot represent. Random numbers above it are spread evenly.
         if ranks >= positions { u32::MAX } else { (sum(exponent, ranks) / all * 2f64.powi(32)) as u32 }
     })
 }

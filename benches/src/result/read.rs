@@ -1,4 +1,4 @@
-//! Documents from files, which anybody may have written.
+//! Reads documents from untrusted files.
 
 use facts::SCHEMA;
 use serde::Deserialize;
@@ -12,10 +12,10 @@ pub enum ReadError {
     /// It is not JSON.
     #[error("not JSON: {0}")]
     Json(String),
-    /// It is of another version.
+    /// The document has another version.
     #[error("schema is {0}, expected {SCHEMA}")]
     Schema(u64),
-    /// It is another document.
+    /// It is another kind of document.
     #[error("not results of `bench --json`: {0}")]
     Other(String),
 }
@@ -32,7 +32,7 @@ impl From<serde_json::Error> for ReadError {
     }
 }
 
-/// What every document has.
+/// The field that every document has.
 #[derive(Deserialize)]
 struct Head {
     schema: u64,
@@ -42,7 +42,7 @@ impl Document {
     /// Read a document. Control characters in its texts are replaced, so that they can be printed.
     ///
     /// # Errors
-    /// [`ReadError`] where it is none, or of another schema.
+    /// [`ReadError`] if the text is no document, or of another schema.
     pub fn read(text: &str) -> Result<Self, ReadError> {
         let Head { schema } = serde_json::from_str(text)?;
         if schema != u64::from(SCHEMA) {
@@ -121,7 +121,7 @@ mod tests {
             let error = Document::read(text).unwrap_err().to_string();
             assert!(error.starts_with("not results of `bench --json`: "), "{text}: {error}");
         }
-        // A later schema may have other fields: the reason is its number.
+        // A later schema may have other fields, so the error reports its number.
         assert_eq!(refusal(&serde_json::json!({"schema": 2, "rows": []})), "schema is 2, expected 1");
         let mut value = serde_json::to_value(sample()).unwrap();
         value["results"][0]["iops"]["median"] = "fast".into();

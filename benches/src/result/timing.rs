@@ -8,7 +8,8 @@ use crate::stat::Stat;
 /// The time of an operation on an image file, until its result is on stable storage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
-    /// `create`, `merge` (into the parent), `compact`, `convert` (to VHDX), `zero-fill` (writing zeros, the old way of creation).
+    /// `create`, `merge` (into the parent), `compact`, `convert` (to VHDX), `zero-fill` (writing zeros, as creation
+    /// once did).
     pub operation: String,
     /// `vhd`, `vhdx`, `raw`.
     pub format: String,
@@ -19,15 +20,15 @@ pub struct Timing {
     pub size: u64,
     /// Bytes of data in it.
     pub data: u64,
-    /// `ext4`, `xfs`, `btrfs`: on a loop device; `host`: that of the folder for temporary files.
+    /// `ext4`, `xfs`, `btrfs`: on a loop device. `host`: the file system of the folder for temporary files.
     pub file_system: String,
-    /// Over all runs; none where it was skipped.
+    /// Seconds over all runs; none if skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<Stat>,
     /// Seconds of each run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<f64>,
-    /// Why it did not run: the host lacks what it needs.
+    /// Why it was skipped: the host lacks a requirement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
     /// Why it failed.

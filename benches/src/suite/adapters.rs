@@ -1,4 +1,4 @@
-//! All adapters on one disk: where the cycles of an access go, over the number of accesses in flight.
+//! All adapters on one disk: the cycles of an access by component, over the number of accesses in flight.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use crate::table::{grouped, micros};
 /// Runs of each combination.
 pub(super) const RUNS: u32 = 5;
 
-/// Bytes of the disk, which completes at once and moves no data.
+/// Bytes of the null disk.
 const CAPACITY: u64 = 128 << 20;
 const BLOCK_SIZE: u32 = 4096;
 pub(super) const DEPTHS: [u32; 3] = [1, 8, 32];
-/// A part of the cycles.
+/// A component of the cycles.
 type Part = fn(&Cycles) -> Stat;
-/// Where cycles are spent.
+/// The components.
 const PARTS: [(&str, Part); 4] = [
     ("guest: driver and load", |cycles| cycles.guest),
     ("exits", |cycles| cycles.exit),
@@ -36,7 +36,7 @@ const PARTS: [(&str, Part); 4] = [
     ("host kernel", |cycles| cycles.kernel),
 ];
 
-/// All of it: where instructions are counted, the split is not exact enough to show (KVM's are the guest's).
+/// The total only: where instructions are counted, the split is not exact (KVM's instructions count as the guest's).
 const WHOLE: [(&str, Part); 1] = [("all of the process", |cycles| cycles.total)];
 
 /// Each adapter over PVSCSI.
@@ -48,7 +48,8 @@ pub(super) const COMPARISONS: [Comparison; 1] = [Comparison {
     metrics: &[Metric::Iops, Metric::Cycles],
 }];
 
-/// The adapters. That of a machine with posted writes is no other adapter, and the guest's driver has IDE in native mode alone.
+/// The adapters. LSI with posted writes is the same adapter as LSI, and the guest's driver only supports IDE in native
+/// mode.
 pub(super) fn adapters() -> impl Iterator<Item = Adapter> {
     Adapter::ALL.iter().copied().filter(|adapter| !matches!(adapter, Adapter::LsiPosted | Adapter::IdeNative))
 }
@@ -137,12 +138,12 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
     }
 }
 
-/// All cycles of an access.
+/// Total cycles of an access.
 pub(super) fn total(view: View<'_>, disk: &DiskFacts, adapter: Adapter, queue_depth: u32) -> Option<f64> {
     find(view, disk, adapter, queue_depth).map(|result| result.cycles_per_io.total.median)
 }
 
-/// The parts of each adapter's cycles, or their total where parts mean nothing, with a panel for each depth.
+/// Each adapter's cycles by component, or only their total if the split is not exact. A panel for each depth.
 pub(super) fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
     let parts: &[(&str, Part)] = if view.has_parts() { &PARTS } else { &WHOLE };
     let line = |depth, part: Part| {

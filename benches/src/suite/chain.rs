@@ -1,4 +1,5 @@
-//! Chains of differencing disks: cost over their length, and what a naive walk of the images costs in place of the flat map.
+//! Chains of differencing disks: cost over their length, and the cost of a naive walk of the images instead of the
+//! block map.
 
 pub(super) mod dimensions;
 mod naive;
@@ -25,19 +26,19 @@ use crate::table::{grouped, micros};
 /// Runs of each combination.
 pub(super) const RUNS: u32 = 5;
 
-/// Time to make the chains, most of it for the longest.
+/// Time to make the chains; the longest take most of it.
 pub(super) const PREPARATION: Duration = Duration::from_secs(40);
 
-/// The chains of a format, and one more: the longest with its data spread.
+/// Number of chains of a format: the lengths, and the longest with its data spread.
 const PER_FORMAT: usize = DEPTHS.len() + 1;
-/// Chains that the product reads.
+/// Number of chains read through the block map.
 const FLAT: usize = FORMATS.len() * PER_FORMAT;
-/// Behind them the same chains, read by a naive walk.
+/// The same chains follow, read by a naive walk.
 pub(super) const DISKS: usize = 2 * FLAT;
 
 const METRICS: &[Metric] = &[Metric::Iops, Metric::Cycles, Metric::LatencyP50];
 
-/// Each chain over the single image of its format, and the naive walk over the flat map.
+/// Each chain over the single image of its format, and the naive walk over the block map.
 pub(super) fn comparisons(disks: usize) -> Vec<Comparison> {
     let single = |disk: usize| disk / PER_FORMAT * PER_FORMAT;
     let lengths = |disk: usize| (disk < FLAT && disk != single(disk)).then(|| single(disk));
@@ -46,7 +47,7 @@ pub(super) fn comparisons(disks: usize) -> Vec<Comparison> {
     vec![against((0..disks).map(lengths).collect()), against((0..disks).map(naive).collect())]
 }
 
-/// Naive walks have no adapter: an adapter adds the same to both.
+/// Naive walks run without an adapter, because an adapter adds the same cost to both.
 fn wanted(row: &Combination) -> bool {
     row.load.disk < FLAT || row.candidate == Candidate::Native
 }
@@ -82,12 +83,12 @@ pub(super) fn report(document: &Document) -> Report {
     report
 }
 
-/// The chains that the product reads.
+/// The chains that are read through the block map.
 fn flat<'a>(view: View<'a>) -> Vec<&'a DiskFacts> {
     view.disks().into_iter().filter(|disk| !is_naive(disk)).collect()
 }
 
-/// A row over that of the first disk.
+/// The ratio of a row to the row of the first disk.
 pub(super) fn ratio<'a>(
     view: View<'a>,
     disk: &DiskFacts,
@@ -102,7 +103,7 @@ pub(super) fn ratio<'a>(
 fn grid(view: View<'_>) -> Grid {
     let row = |disk: &DiskFacts, adapter: &str| {
         let result = find(view, disk, adapter);
-        // Rows without an adapter are of the engine `native`.
+        // Rows without an adapter have the engine `native`.
         result?;
         Some(vec![
             adapter.to_owned(),
@@ -136,7 +137,7 @@ fn grid(view: View<'_>) -> Grid {
     }
 }
 
-/// Both ratios over the chain's length.
+/// Both ratios over the length of the chain.
 fn charts(view: View<'_>) -> Vec<(String, Chart)> {
     let chart = |title: &str, metric| Chart {
         title: format!("{title} ({}, 4 KiB random read)", view.engine),

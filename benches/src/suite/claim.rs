@@ -1,4 +1,4 @@
-//! Claims, and whether they hold here.
+//! Claims and their standing.
 
 use facts::host::{CyclesSource, Kvm};
 
@@ -12,11 +12,11 @@ use crate::svg::Chart;
 pub(crate) enum Standing {
     Holds,
     DoesNotHold,
-    /// The runs, or the environment, do not decide it.
+    /// Runs or environment do not decide the claim.
     NotDecided,
 }
 
-/// A claim beside what was measured on one engine.
+/// A claim, and its measurement on one engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     /// The claim, as one sentence.
@@ -24,7 +24,7 @@ pub(crate) struct Claim {
     /// Who published it. `None`: a claim of this project.
     pub(crate) source: Option<&'static str>,
     pub(crate) standing: Standing,
-    /// The engine; empty where no load was driven.
+    /// The engine; empty if there is no load.
     pub(crate) engine: String,
     /// The figures of this document, as one sentence.
     pub(crate) measured: String,
@@ -34,7 +34,7 @@ pub(crate) struct Claim {
     pub(crate) chart: Chart,
 }
 
-/// A measurement that no claim is about.
+/// A measurement without a claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Observation {
     pub(crate) title: String,
@@ -42,14 +42,14 @@ pub(crate) struct Observation {
     pub(crate) measured: String,
     /// The engine.
     pub(crate) engine: String,
-    /// What this environment leaves open.
+    /// The limit of this environment.
     pub(crate) limit: Option<&'static str>,
     /// One panel.
     pub(crate) chart: Chart,
 }
 
 impl Standing {
-    /// Of a claim that holds where it holds in all rows; `None`: a row that is not decided.
+    /// The standing of a claim that holds if it holds in all rows. `None`: the row is not decided.
     pub(super) fn of_all(rows: impl IntoIterator<Item = Option<bool>>) -> Self {
         let rows: Vec<_> = rows.into_iter().collect();
         if rows.contains(&Some(false)) {
@@ -61,13 +61,13 @@ impl Standing {
         }
     }
 
-    /// Not decided where the environment is limited.
+    /// Not decided if the environment has a limit.
     pub(super) const fn within(self, limit: Option<&'static str>) -> Self {
         if limit.is_some() { Self::NotDecided } else { self }
     }
 }
 
-/// Whether a ratio has this verdict, where it has any.
+/// Whether a ratio has this verdict; `None`: not decided.
 pub(super) fn is(ratio: &Ratio, wanted: Verdict) -> Option<bool> {
     match ratio.confidence?.verdict {
         Verdict::NotDecided => None,
@@ -84,7 +84,7 @@ pub(super) fn at_most(confidence: Confidence, most: f64) -> Option<bool> {
     }
 }
 
-/// Whether it is at least `least`.
+/// Whether a ratio is at least `least`, by its 95% interval. `None`: the interval does not decide.
 pub(super) fn at_least(confidence: Confidence, least: f64) -> Option<bool> {
     match (confidence.low, confidence.high) {
         (low, _) if low >= least => Some(true),
@@ -93,13 +93,13 @@ pub(super) fn at_least(confidence: Confidence, least: f64) -> Option<bool> {
     }
 }
 
-/// `0.90 to 1.19`: the medians.
+/// The range of the medians: `0.90 to 1.19`.
 pub(super) fn range(ratios: &[&Ratio]) -> String {
     let medians = || ratios.iter().map(|ratio| ratio.median);
     format!("{:.2} to {:.2}", medians().fold(f64::INFINITY, f64::min), medians().fold(0.0, f64::max))
 }
 
-/// Why rows of this engine do not decide a claim that depends on what exits cost.
+/// Why rows of this engine cannot decide a claim that depends on the cost of exits.
 pub(super) fn exits_limit(view: View<'_>) -> Option<&'static str> {
     let host = view.host();
     match (host.cycles_source, view.engine, host.kvm) {

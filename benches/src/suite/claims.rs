@@ -1,4 +1,4 @@
-//! The claims of each suite, and what the others show.
+//! The claims of each suite, and observations of suites without claims.
 
 mod adapters;
 mod chain;

@@ -1,4 +1,4 @@
-//! All coalescing policies over depth, on storage from fast to slow.
+//! All coalescing policies over depth, on fast and slow storage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,14 +66,14 @@ fn against(candidate: Candidate, baseline: Coalescing, without: &[Coalescing]) -
     }
 }
 
-/// How the tables' ratios are written: five in a row leave no space for intervals.
+/// Legend of the tables. Five ratios in a row leave no space for intervals.
 const MARKS: &str = "Ratios: median (smallest-largest); ?: not decided at 95%. The intervals are in the JSON document and on the page.";
 
-/// A latency has risen where the mean over `off`'s, pair by pair, has at least this median, and is above 1 in every pair.
+/// A latency has risen if the ratio of its mean to that of `off` is above 1 in every pair, and has at least this median.
 ///
-/// With 8 I/Os outstanding, 7 are left when one has completed: `oio` then delays one completion in five until the next one, which comes
-/// after an eighth of the latency. That adds 2.5% to the mean; half of this is the threshold. The mean is compared because it is exact,
-/// while percentiles have buckets of 6%.
+/// With 8 I/Os outstanding, 7 are left when one has completed. Then `oio` delays one of five completions until the next one, which comes after an
+/// eighth of the latency. That adds 2.5% to the mean; half of this is the threshold. The mean is compared because it is exact, while percentiles have
+/// buckets of 6%.
 const RISEN: f64 = 1.0 + 0.5 / (5.0 * 8.0);
 
 pub(super) fn bed() -> Result<Bed, BedError> {
@@ -84,8 +84,8 @@ pub(super) fn bed() -> Result<Bed, BedError> {
     Ok(bed)
 }
 
-/// A null disk with this mean latency. With one latency for all, accesses that were submitted together would always complete together,
-/// and no policy could delay one until the next.
+/// A null disk with this mean latency. With a constant latency, accesses that were submitted together would always complete together, so no policy
+/// could delay one until the next.
 fn delayed(delay: Duration) -> Result<OpenDisk, OpenError> {
     let disk = Delayed::spread(Arc::new(NullDisk::new(WORKING_SET, SectorSize::B512)?), delay);
     Ok(OpenDisk { options: vec![format!("{delay:?}")], ..bed::subject(Arc::new(disk), None) })
@@ -185,8 +185,8 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
     }
 }
 
-/// Whether `oio` shows the flaw that was published of the first PVSCSI, which coalesced by outstanding I/Os alone, and whether
-/// `oio-iops` does not: latency rises where many I/Os are outstanding but the storage delivers few.
+/// Whether `oio` has the published flaw of the first PVSCSI, and `oio-iops` does not. That PVSCSI coalesced by outstanding I/Os alone: latency rises
+/// if many I/Os are outstanding but the storage completes few.
 fn finding(view: View<'_>) -> String {
     let engine = view.engine;
     let condition = format!(
@@ -229,7 +229,7 @@ fn risen(rise: &Ratio) -> bool {
     rise.median >= RISEN && rise.min > 1.0
 }
 
-/// The same by the 95% interval. `None`: it does not decide.
+/// Whether the latency has risen, by the 95% interval. `None`: the interval does not decide.
 pub(super) fn rises(rise: &Ratio) -> Option<bool> {
     let (low, high) = rise.confidence.map_or((rise.min, rise.max), |each| (each.low, each.high));
     match rise.median >= RISEN {
@@ -239,7 +239,7 @@ pub(super) fn rises(rise: &Ratio) -> Option<bool> {
     }
 }
 
-/// Results with `off` where many I/Os are outstanding and few are delivered.
+/// Results of `off` with many I/Os outstanding and few completions per second.
 fn slow_loads(view: View<'_>) -> Vec<&RunResult> {
     let disks = view.disks().into_iter();
     let all = disks

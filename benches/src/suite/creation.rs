@@ -1,4 +1,4 @@
-//! Creation of images and the operations on whole ones: time by size and file system, beside filling with zeros.
+//! Creation of images and operations on whole images: time by size and file system, compared with filling with zeros.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Whether the disk has all of its space from the beginning.
+    /// Whether all space of the disk is allocated from the start.
     fn is_fixed(&self) -> bool {
         self.first.subformat.as_deref().is_none_or(|kind| kind == "fixed")
     }
@@ -58,7 +58,7 @@ pub(super) fn report(document: &Document) -> Report {
     report
 }
 
-/// Seconds, or milliseconds where they are few.
+/// Seconds, or milliseconds for short times.
 pub(super) fn time(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
@@ -171,7 +171,7 @@ fn findings(rows: &[Row<'_>]) -> Vec<String> {
     findings
 }
 
-/// Time of the plan.
+/// Expected time of the plan.
 pub(super) fn expected(form: Form, runs: Option<u32>) -> Duration {
     plan(form, runs).expected()
 }

@@ -1,5 +1,5 @@
-//! The published comparison of Hyper-V's virtual disks and adapters: sequential accesses of 512 bytes and random ones of 8 KiB, over the
-//! disk itself, on the host and in a guest behind each of Hyper-V's adapters.
+//! The published comparison of Hyper-V's virtual disks and adapters: sequential accesses of 512 bytes and random ones of 8 KiB, compared with the
+//! bare disk, on the host and in a guest behind each of Hyper-V's adapters.
 
 use facts::disk::DiskFacts;
 use facts::names::{Adapter, Coalescing};
@@ -23,7 +23,7 @@ pub(super) const RUNS: u32 = 5;
 const WORKING_SET: u64 = 256 << 20;
 const SEQUENTIAL: u32 = 512;
 const RANDOM: u32 = 8192;
-/// The published loads, and what they are called.
+/// The published loads, and their names.
 pub(super) const LOADS: [(Access, u32, &str); 4] = [
     (Access::Read, SEQUENTIAL, "512 B sequential read"),
     (Access::Write, SEQUENTIAL, "512 B sequential write"),
@@ -34,7 +34,7 @@ pub(super) const LOADS: [(Access, u32, &str); 4] = [
 const DEPTH: u32 = 8;
 /// On the host, and behind each adapter.
 pub(super) const SUBJECTS: [&str; 3] = ["native", Adapter::Storvsc.as_str(), Adapter::Ide.as_str()];
-/// The first disk is the bare device. The last is a differencing one, which is only read: what is written to it makes it another disk.
+/// The first disk is the bare device. The last is a differencing disk, which is only read, because writes would change its structure.
 const BARE: usize = 0;
 const DIFFERENCING: usize = 3;
 /// Number of disks.
@@ -62,7 +62,7 @@ pub(super) fn bed() -> Result<Bed, BedError> {
     Bed::hyperv(WORKING_SET)
 }
 
-/// Whether a load is one of the published.
+/// Whether a load is a published one.
 fn published(Combination { load, .. }: &Combination) -> bool {
     let reads = matches!(load.access, Access::Read | Access::RandRead);
     LOADS.iter().any(|(access, block_size, _)| (*access, *block_size) == (load.access, load.block_size))
@@ -111,7 +111,7 @@ fn find<'a>(view: View<'a>, disk: &DiskFacts, adapter: &str, load: usize) -> Opt
     })
 }
 
-/// A row over that of the bare disk.
+/// The ratio of a row to the row of the bare disk.
 pub(super) fn over_bare<'a>(
     view: View<'a>,
     disk: &DiskFacts,
@@ -123,7 +123,7 @@ pub(super) fn over_bare<'a>(
     view.ratio(bare, find(view, disk, adapter, load), metric)
 }
 
-/// Emulated IDE over the synthetic controller.
+/// The ratio of emulated IDE to the synthetic controller.
 pub(super) fn ide_over_storvsc<'a>(
     view: View<'a>,
     disk: &DiskFacts,

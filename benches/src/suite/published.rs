@@ -6,12 +6,12 @@
 //! - Coalescing: Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual Machine Storage Device IO" (USENIX ATC
 //!   2011) for the thresholds; VMware's advice of 2010 (knowledge base 1017652) for the flaw of the first PVSCSI, which
 //!   coalesced by outstanding I/Os alone.
-//! - VHD performance: Yang and Voellm, "Virtual Hard Disk Performance: Windows Server 2008, Windows Server 2008 R2, Windows 7"
-//!   (Microsoft, March 2010): loads, depths and targets. The order of performance is the one of its table of storage containers, as J.
-//!   Baker's note on the paper has it (Microsoft's archive of blogs). Dynamic VHDs of Windows Server 2008: T. Litton, "Hyper-V and VHD
-//!   Performance - Dynamic vs. Fixed" (Windows Server performance team's blog, September 2008): 16 virtual machines.
+//! - VHD performance: Yang and Voellm, "Virtual Hard Disk Performance: Windows Server 2008, Windows Server 2008 R2, Windows 7" (Microsoft, March
+//!   2010): loads, depths and targets. The order of performance is that of its table of storage containers, as quoted in J. Baker's note on the paper
+//!   (Microsoft's archive of blogs). Dynamic VHDs of Windows Server 2008: T. Litton, "Hyper-V and VHD Performance - Dynamic vs. Fixed" (Windows
+//!   Server performance team's blog, September 2008): 16 virtual machines.
 //! - Creation: D. Van Hoof, "Lightning Fast Fixed VHDX File Creation Speed With ReFS on Windows Server 2016": fixed VHDX of 50 GB to 1 TB.
-//! - Hyper-V's disks and adapters: the study "Hyper-V Storage Analysis", of which the statements are compared, not the figures.
+//! - Hyper-V's disks and adapters: the study "Hyper-V Storage Analysis"; only its statements are compared, not its figures.
 
 /// Who published the comparison of adapters, for readers.
 pub(super) const SOURCE: &str =
@@ -35,7 +35,7 @@ pub(super) const CPIO: [Cpio; 2] = [
 
 /// Who published the flaw of coalescing by outstanding I/Os alone.
 pub(super) const FLAW_SOURCE: &str = "VMware's advice on the first PVSCSI, 2010";
-/// With fewer completions a second, coalescing costs latency and saves little.
+/// With fewer completions per second, coalescing adds latency and saves little.
 pub(super) const SLOW_IOPS: f64 = 2000.0;
 
 /// Who published the study of VHD performance.
@@ -56,7 +56,7 @@ pub(super) struct Creation {
     pub(super) format: &'static str,
     pub(super) size: u64,
     pub(super) storage: &'static str,
-    /// "Just over" so many.
+    /// "Just over" this many.
     pub(super) seconds: f64,
 }
 
@@ -65,9 +65,9 @@ pub(super) const CREATION: [Creation; 2] = [
     Creation { format: "vhdx", size: 1 << 40, storage: "ReFS", seconds: 1.0 },
     Creation { format: "vhdx", size: 1 << 40, storage: "NTFS, ODX", seconds: 5.0 },
 ];
-/// A time of [`CREATION`] is "just over": up to so much more.
+/// "Just over" a time of [`CREATION`] means up to this share more.
 pub(super) const JUST_OVER: f64 = 0.10;
-/// Who published them, in short.
+/// Source of [`CREATION`], in short.
 pub(super) const CREATION_AUTHOR: &str = "D. Van Hoof, fixed VHDX files on Windows Server 2016";
 /// Who published them.
 pub(super) const CREATION_SOURCE: &str = "D. Van Hoof, fixed VHDX files on Windows Server 2016: just over 1 s on ReFS for any size from 50 GB to 1 TB; \
@@ -75,10 +75,10 @@ pub(super) const CREATION_SOURCE: &str = "D. Van Hoof, fixed VHDX files on Windo
 
 /// Who published the comparison of Hyper-V's disks and adapters.
 pub(super) const HYPERV_SOURCE: &str = "Hyper-V Storage Analysis";
-/// What rows of IDE are, in every suite.
+/// Note on rows of IDE, in every suite.
 pub(super) const IDE_NOTE: &str = "ide: one access in flight whatever the depth, as a channel has no more; the function is in native mode, as the \
                                    guest's driver has no fixed ports.";
-/// What it says of emulated IDE, and of a VHD that the host mounts.
+/// The study's statements on emulated IDE, and on a VHD that the host mounts.
 pub(super) const IDE_STATEMENT: &str = "emulated IDE is never a good choice";
 /// See [`IDE_STATEMENT`].
 pub(super) const LOOPBACK_STATEMENT: &str = "loopback within 1% of bare";

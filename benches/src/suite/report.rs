@@ -1,4 +1,4 @@
-//! What a suite concludes from its results.
+//! The report of a suite's results.
 
 use crate::grid::Grid;
 use crate::svg::Chart;
@@ -9,6 +9,6 @@ pub(crate) struct Report {
     pub(crate) grids: Vec<Grid>,
     /// Conclusions as text.
     pub(crate) findings: Vec<String>,
-    /// Each under its name.
+    /// Charts with their names.
     pub(crate) charts: Vec<(String, Chart)>,
 }

@@ -1,4 +1,4 @@
-//! Suites on guests that are models: what they cost is set, so that what the report must say is known.
+//! Suites on model guests with chosen costs, so that the right report is known.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::meter::tests::{host, subject};
 use crate::progress::Silent;
 use crate::svg::tests::well_formed;
 
-/// What an access costs.
+/// The cost of an access.
 struct Cost {
     latency: Duration,
     cycles: u64,
@@ -25,7 +25,7 @@ struct Cost {
     interrupts: u64,
 }
 
-/// Cost by adapter, policy, disk and job; `None`: the guest does not come up.
+/// Cost by adapter, policy, disk and job; `None`: the guest does not start.
 type Model = fn(Adapter, Coalescing, &str, &Workload) -> Option<Cost>;
 
 struct Models {
@@ -59,7 +59,7 @@ impl Rig for Guest {
     fn run(&mut self, workload: &Workload) -> Result<Measurement, RigError> {
         let cost = (self.model)(self.adapter, self.coalescing, &self.disk, workload)
             .ok_or_else(|| RigError::Guest("no driver".into()))?;
-        // The machine is slower in each round than in the one before: only pairs can be compared.
+        // The machine is slower in each round, so only pairs can be compared.
         let (latency, cycles) = (cost.latency * workload.seed, cost.cycles * u64::from(workload.seed));
         let ios = 1000;
         let wall = latency * ios / (workload.queue_depth * workload.workers);
@@ -182,7 +182,7 @@ fn plots_of_both_suites_are_well_formed_and_show_what_was_published() {
         let page = html::render(&[("a page".into(), outcome.document.clone())]);
         assert_eq!(page.matches("<figure>").count(), 6);
         assert!(!page.contains("http:") && page.contains("<h3>"));
-        // Results that were read back from a file make the same page.
+        // Results that are read from a file make the same page.
         let text = serde_json::to_string(&outcome.document).unwrap();
         let read: Document = serde_json::from_str(&text).unwrap();
         assert_eq!(html::render(&[("a page".into(), read)]), page);
@@ -212,7 +212,7 @@ fn flawed(adapter: Adapter, coalescing: Coalescing, disk: &str, job: &Workload) 
     Some(cost)
 }
 
-/// The same on fast storage alone, which is not the flaw.
+/// The same on fast storage only, which is not the flaw.
 fn slower_where_fast(adapter: Adapter, coalescing: Coalescing, disk: &str, job: &Workload) -> Option<Cost> {
     let mut cost = policies(adapter, coalescing, disk, job)?;
     if !disk.contains("5ms") && coalescing == Coalescing::Oio {
@@ -221,7 +221,7 @@ fn slower_where_fast(adapter: Adapter, coalescing: Coalescing, disk: &str, job: 
     Some(cost)
 }
 
-/// Both policies hold back.
+/// Both policies hold completions back.
 fn both_flawed(adapter: Adapter, coalescing: Coalescing, disk: &str, job: &Workload) -> Option<Cost> {
     let policy = if coalescing == Coalescing::OioIops { Coalescing::Oio } else { coalescing };
     flawed(adapter, policy, disk, job)
@@ -273,7 +273,7 @@ fn the_finding_follows_the_numbers() {
         let text = finding(model);
         assert!(text.contains("oio does not show it") && text.contains("oio-iops does not"), "{text}");
     }
-    // Fast storage alone says nothing.
+    // Fast storage alone shows nothing.
     let outcome = run(Suite::Coalescing, &[disk("passthrough", "cached")], flawed);
     let text = Suite::Coalescing.text(&outcome.document, &[]);
     assert!(text.contains("nothing to say about the published flaw"), "{text}");
@@ -314,7 +314,7 @@ fn each_adapter_stands_beside_pvscsi_at_each_depth() {
     assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
     let text = suite.text(&outcome.document, &[]);
     let rows = rows(&text, "engine kvm");
-    // All but the one of a machine with posted writes, and IDE in native mode.
+    // All but LSI with posted writes, and IDE in native mode.
     let count = Adapter::ALL.len() - 2;
     assert_eq!(rows.len(), 3 * count);
     let named = |index: usize| (rows[index][0], rows[index][1]);
@@ -333,7 +333,7 @@ fn instructions_are_not_called_cycles() {
         document.host.cycles_source = CyclesSource::Instructions;
         let text = suite.text(&document, &[]);
         assert!(text.contains("instructions") && !text.contains("cycles"), "{text}");
-        // KVM's timer samples nothing that means something there; the harness reads the counter.
+        // KVM's samples are not meaningful there; the harness reads the counter.
         let kvm = text.split("engine harness").next().unwrap();
         assert!(!kvm.contains(" device  kernel "), "{kvm}");
         assert_eq!(text.contains(" device  kernel "), suite == Suite::Adapters, "{text}");
@@ -349,11 +349,11 @@ fn a_suite_is_as_long_as_is_asked_for() {
     let plan = Suite::PvscsiVsLsi.plan(1, &Wanted { duration: Some(short), runs: Some(2), ..full() });
     assert_eq!((plan.runs, plan.duration, plan.lead_in), (2, short, short));
     assert_eq!(plan.matrix.combinations().len(), 10 * 2 * 2);
-    // A policy's epoch fits into what runs before.
+    // A policy's epoch fits into the lead-in.
     assert!(LEAD_IN > paradisk_devices::Coalescing::default().epoch);
 }
 
-/// Claims of a suite's results: engine, standing, and what is said.
+/// Claims of a suite's results: engine, standing and text.
 fn claims(suite: Suite, document: &Document) -> Vec<(String, Standing, String)> {
     let claims = suite.claims(document).into_iter();
     claims.map(|claim| (claim.engine, claim.standing, claim.statement + " " + &claim.measured)).collect()
@@ -365,7 +365,7 @@ fn claims_on_adapters_are_decided_by_kvm_on_hardware_alone() {
     let mut document = run(Suite::PvscsiVsLsi, &disks, adapters).document;
     document.host.kvm = Kvm::Hardware;
     let found = claims(Suite::PvscsiVsLsi, &document);
-    // 1.25 of the throughput and 0.8 of the cycles: both claims hold on KVM, and the harness cannot tell.
+    // 1.25 of the throughput and 0.8 of the cycles: both claims hold on KVM, and the harness cannot decide.
     let standings: Vec<_> = found.iter().map(|(engine, standing, _)| (engine.as_str(), *standing)).collect();
     let (holds, open) = (Standing::Holds, Standing::NotDecided);
     assert_eq!(standings, [("kvm", holds), ("kvm", holds), ("harness", open), ("harness", open)]);
@@ -385,7 +385,7 @@ fn claims_on_adapters_are_decided_by_kvm_on_hardware_alone() {
     // The page says so.
     let page = html::render(&[("d".into(), document)]);
     assert_eq!(page.matches("Does not hold</p>").count(), 2);
-    // What another engine does not decide is on the same card.
+    // An engine that does not decide the claim is on the same card.
     assert_eq!(page.matches("<b>? Not decided here</b>").count(), 2);
     assert_eq!(page.matches("<article").count(), 2);
     assert!(
@@ -404,7 +404,7 @@ fn the_claim_on_coalescing_follows_the_latencies() {
         let standings: Vec<_> = found.iter().map(|each| each.1).collect();
         assert_eq!(standings, [expected; 2], "{found:?}");
     }
-    // A rise whose interval reaches down to 1 decides nothing.
+    // A rise whose interval includes 1 decides nothing.
     let mut noisy = run(Suite::Coalescing, &storage(), flawed).document;
     let means = noisy.ratios.iter_mut().filter(|ratio| ratio.metric == "latency_us.mean");
     means.for_each(|ratio| ratio.confidence.as_mut().unwrap().low = 0.9);

@@ -1,7 +1,7 @@
 //! The study of VHD performance: raw disks and files, VHDs and VHDX files of each kind under sequential, random and application loads
 //! at depths 1 to 256 on the host, and at some of these depths in a guest.
 //!
-//! A disk's peak is its best depth, by throughput. Peaks are compared round by round: the best depth of each round by itself.
+//! A disk's peak is the throughput at its best depth. Ratios of peaks use the best depth of each round.
 
 mod guests;
 pub(super) mod study;
@@ -44,7 +44,7 @@ pub(super) const DURATION: Duration = Duration::from_millis(200);
 /// Time of filling and reading the disks.
 pub(super) const PREPARATION: Duration = Duration::from_secs(30);
 
-/// A guest with the host.
+/// A guest over the host.
 pub(super) const COMPARISONS: [Comparison; 1] = [Comparison {
     metrics: &[Metric::Iops, Metric::LatencyMean, Metric::Cycles],
     ..Comparison::AGAINST_NATIVE
@@ -131,8 +131,7 @@ pub(super) fn conclude(document: &mut Document) {
     document.ratios.extend(all);
 }
 
-/// A target's peaks over those of the fixed disk, over all loads of a group: the geometric mean in each round. `None`: there are fewer
-/// than two rounds.
+/// Ratios of a target's peaks to those of the fixed disk: the geometric mean over all loads of a group, in each round. `None`: fewer than two rounds.
 pub(super) fn over_fixed(document: &Document, group: &Group, target: usize) -> Option<(Stat, Confidence)> {
     let of_mix = |mix: &Mix| {
         let [from, to] = [baseline(target), target].map(|target| peaks(&rows(document, target, &mix.name)));
@@ -190,7 +189,7 @@ pub(super) fn report(document: &Document) -> Report {
     report
 }
 
-/// A disk of each kind has its colour; those of VHDX are dashed.
+/// Each kind of disk has a colour; lines of VHDX are dashed.
 fn keys() -> Vec<Key> {
     let key = |(target, (.., words)): (usize, &(_, _, [&str; 2]))| {
         let vhdx = target >= VHDX_FIXED;

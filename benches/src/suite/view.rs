@@ -15,7 +15,7 @@ pub(super) struct View<'a> {
     pub(super) engine: &'a str,
 }
 
-/// Which result.
+/// Identifies a result.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) adapter: &'a str,
@@ -36,12 +36,12 @@ impl<'a> View<'a> {
         engines.into_iter().map(|engine| Self { document, engine }).collect()
     }
 
-    /// The host that it was measured on.
+    /// The host of the measurement.
     pub(super) fn host(self) -> &'a Host {
         &self.document.host
     }
 
-    /// What is counted as cycles, and that for each I/O: short, and in full.
+    /// The unit that is counted as cycles, short, and for each I/O, short and in full.
     pub(super) const fn counted(self) -> [&'static str; 3] {
         match self.document.host.cycles_source {
             CyclesSource::Pmu | CyclesSource::CpuTimeXTsc => ["cycles", "cycles/IO", "cycles per I/O"],
@@ -49,8 +49,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether the parts of the cycles mean something. Where a guest's instructions are counted in their place, the kernel samples the parts by
-    /// a timer of instructions, and counts what KVM does around an exit for the guest.
+    /// Whether the split of the cycles is meaningful. If a guest's instructions are counted instead, the kernel samples the split by a timer of
+    /// instructions, and counts KVM's work around an exit as the guest's.
     pub(super) fn has_parts(self) -> bool {
         self.document.host.cycles_source != CyclesSource::Instructions || self.engine != Engine::Kvm.as_str()
     }
@@ -75,7 +75,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Candidate over baseline, where both ran in pairs.
+    /// The ratio of candidate to baseline, if both ran in pairs.
     pub(super) fn ratio(
         self,
         baseline: Option<&RunResult>,
@@ -99,7 +99,7 @@ pub(super) fn ratio_cell(ratio: Option<&Ratio>) -> String {
     ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.text(2))
 }
 
-/// A ratio with its spread, or a dash; with a question mark where it is not decided. For tables with many ratios.
+/// A ratio with its spread, or a dash; a question mark means not decided. For tables with many ratios.
 pub(super) fn short_ratio_cell(ratio: Option<&Ratio>) -> String {
     let open = |ratio: &Ratio| ratio.confidence.is_some_and(|each| each.verdict == Verdict::NotDecided);
     ratio.map_or_else(

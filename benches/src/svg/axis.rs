@@ -1,25 +1,24 @@
-//! Where values are on the axes of a chart, and which have a label.
+//! Positions of values on the axes of a chart, and the labels.
 
 use super::model::{Chart, Panel, Scale};
 
-/// From this ratio on, values on an axis from zero could not be told apart at its lower end.
+/// From this ratio of values on, small values would be indistinguishable on an axis from zero.
 const FAR_APART: f64 = 8.0;
-/// Values beyond these are drawn at an end of the axis, which itself must be a number.
+/// Smaller values are drawn at the end of the axis, which must be a finite number.
 const LEAST: f64 = 1e-300;
 const MOST: f64 = 1e300;
-/// The ends of a logarithmic axis that is not asked for are at most this far apart, as a ratio.
+/// Largest ratio of the ends of an axis with automatic scale.
 const LARGEST_RATIO: f64 = 1e4;
-/// Over more decades, only powers of ten have a label.
+/// With more decades, only powers of ten have a label.
 const FEW_DECADES: f64 = 4.0;
 
 /// Places of categories on the horizontal axis. The distance of neighbours is about 1.
 ///
-/// Labels that are numbers or sizes (`8`, `64K`) are placed by their logarithm. Others follow at equal distances, and are no part of a
-/// line.
+/// Labels that are numbers or sizes (`8`, `64K`) are placed by their logarithm. Others follow at equal distances, and are not part of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Places {
     pub(super) at: Vec<f64>,
-    /// So many of the first are on a logarithmic axis.
+    /// Number of leading categories on a logarithmic axis.
     pub(super) scaled: usize,
 }
 
@@ -103,10 +102,10 @@ impl Axis {
         if least > most {
             return Self::Log { low: 0.0, high: 1.0 };
         }
-        // Parts that are nearly nothing would leave no space for the others. They are at the lower end.
+        // Very small components would leave no space for the others, so they are drawn at the lower end.
         let least = if chart.scale == Scale::Auto { least.max(most / LARGEST_RATIO) } else { least };
-        // Out to the next of 1, 2 and 5 times a power of ten, so that both ends have a label. Mirrored, these steps are the
-        // same ones: 1/2 is 5/10.
+        // Extend to the next of 1, 2 and 5 times a power of ten, so that both ends have a label. Inverted, these steps
+        // are the same: 1/2 is 5/10.
         let (mut low, mut high) = (below(least.log10()), -below(-most.log10()));
         if high - low > FEW_DECADES {
             (low, high) = (low.floor(), high.ceil());
@@ -143,7 +142,7 @@ impl Axis {
     pub(super) fn label(&self, value: f64) -> String {
         let digits = (-value.log10().floor()).clamp(0.0, 9.0) as usize;
         match self {
-            // Values under a hundredth keep their first digit.
+            // Values below 0.01 keep their first digit.
             Self::Log { .. } if digits > 2 => format!("{value:.digits$}"),
             _ => tick_label(value),
         }
@@ -157,7 +156,7 @@ fn below(exponent: f64) -> f64 {
     floor + steps.into_iter().filter(|step| floor + step <= exponent + 1e-9).fold(0.0, f64::max)
 }
 
-/// The end of an axis from 0 that holds `most`, and its step: 1, 2 or 5 times a power of ten.
+/// The end of an axis from 0 that includes `most`, and its step: 1, 2 or 5 times a power of ten.
 fn linear(most: f64) -> (f64, f64) {
     if !(most.is_finite() && most > 0.0) {
         return (1.0, 1.0);
@@ -201,7 +200,7 @@ mod tests {
         assert_eq!(uneven.scaled, 3);
         assert!((uneven.at[1] - 3.0 * (uneven.at[2] - uneven.at[1])).abs() < 1e-9, "{uneven:?}");
         assert_eq!(places(&["512", "1K", "1M"]).range(), (-0.5, 2.5));
-        // A category behind the numbers is apart from them, and names are at equal distances.
+        // A category after the numbers is separate from them, and names are at equal distances.
         assert_eq!(places(&["1", "1024", "1024 spread"]), Places { at: vec![0.0, 1.0, 2.0], scaled: 2 });
         for names in [&["ide", "lsi"][..], &["8"], &["8", "4"], &["0", "1"], &["inf", "nan"], &["K", "é"]] {
             let Places { at, scaled } = places(names);
@@ -245,7 +244,7 @@ mod tests {
         assert_eq!(labels(&of(Scale::Auto, &[2.0, 4.4])), ["0", "1", "2", "3", "4", "5"]);
         // Nothing measured: still an axis.
         assert_eq!(labels(&of(Scale::Log, &[])).len(), 4);
-        // Whatever a file says, there are few ticks.
+        // For any values, there are few ticks.
         for values in [[f64::MIN_POSITIVE, f64::MAX], [-1.0, 0.0], [f64::MAX, f64::MAX]] {
             for scale in [Scale::Auto, Scale::Log] {
                 assert!((2..=16).contains(&of(scale, &values).ticks().len()), "{values:?}");

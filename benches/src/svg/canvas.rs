@@ -1,4 +1,4 @@
-//! A backend of plotters that writes SVG elements with classes; the style sheet says how a class looks.
+//! A backend for plotters that writes SVG elements with classes, which the style sheet defines.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -13,7 +13,8 @@ use plotters_backend::{
 use super::escape;
 use super::palette::COLOURS;
 
-/// What an element is. Plotters hands colours through to its backend, so the kind and the series travel as a colour.
+/// The kind of an element. Plotters passes colours unchanged to its backend, so kind and series are encoded as a
+/// colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ink {
     Text,
@@ -33,7 +34,7 @@ pub(super) struct Series {
     pub(super) entry: usize,
 }
 
-/// From one line of a label to the next, in em.
+/// Line height of labels, in em.
 const LINE: f64 = 1.1;
 
 const KINDS: [&str; 8] = ["text", "grid", "axis", "reference", "line", "dashed", "whisker", "band"];
@@ -74,7 +75,7 @@ type Drawn = Result<(), DrawingErrorKind<Infallible>>;
 pub(super) struct Canvas<'a> {
     pub(super) svg: &'a mut String,
     pub(super) size: (u32, u32),
-    /// Labels below the plot are wrapped after about so many characters.
+    /// Labels below the plot are wrapped after about this many characters.
     pub(super) wrap: usize,
 }
 
@@ -150,7 +151,7 @@ impl DrawingBackend for Canvas<'_> {
             FontTransform::Rotate180 => format!(r#"transform="translate({x} {y}) rotate(180)""#),
             FontTransform::Rotate270 => format!(r#"transform="translate({x} {y}) rotate(-90)""#),
         };
-        // From the anchor to the base line of the first line.
+        // Distance from the anchor to the base line of the first line.
         let shift = match anchor.v_pos {
             VPos::Top => "0.8em",
             VPos::Center => "0.35em",
@@ -159,7 +160,7 @@ impl DrawingBackend for Canvas<'_> {
         let _ = write!(self.svg, r#"<text {place} dy="{shift}" text-anchor="{align}">"#);
         match wrapped(text, self.wrap) {
             lines if below && level && lines.len() > 1 => {
-                // The shift of an empty element is not counted: lines that are left empty are added to the next.
+                // The shift of an empty element has no effect, so empty lines are added to the next shift.
                 let mut down = 0.8;
                 for line in lines {
                     if !line.is_empty() {
@@ -177,7 +178,7 @@ impl DrawingBackend for Canvas<'_> {
     }
 }
 
-/// Lines of about this many characters, broken at spaces, behind hyphens, and where a line ends.
+/// Split into lines of about this many characters, at spaces, after hyphens, and at line ends.
 pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in text.split('\n') {

@@ -9,13 +9,13 @@ use super::model::{Chart, Panel};
 use super::palette::{COLOURS, DARK, LIGHT, MARKS, Palette};
 use super::panel::Frame;
 
-/// A panel of a figure, of one that is as wide as the page, and of a small one.
+/// Panels of a figure: usual, as wide as the page, and small.
 const USUAL: Frame = Frame { width: 480, height: 300, titles: true };
 const WIDE: Frame = Frame { width: 980, height: 360, titles: true };
 const SMALL: Frame = Frame { width: 360, height: 170, titles: false };
-/// Panels of a figure that is not folded, at the most.
+/// Maximum number of panels of a figure that is not folded.
 const MOST_OPEN: usize = 4;
-/// Above the panels of a file: its title, a line of the legend, a panel's title.
+/// Heights in a file: its title, a line of the legend, a panel's title.
 const TITLE: u32 = 28;
 const LEGEND_LINE: u32 = 20;
 const PANEL_TITLE: u32 = 24;
@@ -23,7 +23,7 @@ const PANEL_TITLE: u32 = 24;
 const CHARACTER: f64 = 6.6;
 
 impl Chart {
-    /// A figure of a page: legend and panels, with a caption. One of many panels is folded.
+    /// A figure of a page: legend and panels, with a caption. A figure with many panels is folded.
     pub(crate) fn figure(&self) -> String {
         let caption = escape(&self.title);
         if self.panels.len() > MOST_OPEN {
@@ -37,7 +37,7 @@ impl Chart {
         format!("<figure><figcaption>{caption}</figcaption>\n{}{}</figure>\n", self.legend(), self.all(true))
     }
 
-    /// The same in little, without titles of axes.
+    /// A small figure, without titles of axes.
     pub(crate) fn small(&self) -> String {
         format!("<div class=\"small\">{}{}</div>\n", self.all(false), self.legend())
     }
@@ -49,7 +49,7 @@ impl Chart {
             (true, _) => USUAL,
         }
         .fitted(self);
-        // Where the screen is narrow, a wide panel scrolls instead of shrinking until nobody can read it.
+        // On a narrow screen, a wide panel scrolls, because it would be illegible if it shrank.
         let wide = if full && self.panels.len() == 1 { " wide" } else { "" };
         let mut html = format!("<div class=\"panels{wide}\">");
         for (panel, axis) in self.panels.iter().zip(self.axes()) {
@@ -145,7 +145,7 @@ impl Chart {
         svg + "</svg>\n"
     }
 
-    /// The legend of a file, wrapped where a line is full, and how many lines it has.
+    /// The legend of a file, wrapped into lines, and the number of lines.
     fn file_legend(&self, width: f64) -> (String, u32) {
         let (mut svg, mut x, mut line) = (String::new(), 0.0, 0);
         for Entry { colour, label, drawing } in self.entries() {
@@ -219,7 +219,7 @@ mod tests {
         for scale in [Scale::Auto, Scale::Log] {
             for html in [chart(scale).figure(), chart(scale).small(), chart(scale).file()] {
                 well_formed(&html);
-                // In the legend and in one panel; a line that starts at 1 and goes on at 4 KiB is one line.
+                // Once in the legend and once in a panel: a line from 1 to 4 KiB is one line.
                 assert_eq!(html.matches(r#"class="line"#).count(), 1 + 1);
                 assert_eq!(html.matches(r#"class="dashed"#).count(), 1 + 1);
                 // Six values, each with its text; three entries of the legend.

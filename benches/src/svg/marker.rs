@@ -1,9 +1,9 @@
-//! Markers of points: a shape for each colour, so that series are told apart without colour.
+//! Markers of points: a shape for each colour, so that series are distinguishable without colour.
 
 use super::model::{Key, Style};
 use super::palette::COLOURS;
 
-/// The outline of a marker around (0, 0), by index of the colour; a unit is about the radius.
+/// The outline of a marker around (0, 0), by index of the colour.
 const SHAPES: [&str; COLOURS] = [
     // Disc, square, triangle, diamond, triangle down, cross, pentagon.
     "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0Z",
@@ -15,7 +15,7 @@ const SHAPES: [&str; COLOURS] = [
     "M0 -4.4L4.2 -1.4L2.6 3.6H-2.6L-4.2 -1.4Z",
 ];
 
-/// A marker at a place. Dashed lines have hollow markers, and points without a line larger ones.
+/// A marker at a position. Dashed lines have hollow markers; points without a line have larger ones.
 pub(super) fn marker(x: f64, y: f64, key: &Key) -> String {
     let shape = SHAPES[key.colour % COLOURS];
     let class = if key.style == Style::Dashed { "hollow" } else { "solid" };

@@ -1,8 +1,8 @@
-//! What a chart shows.
+//! The data of a chart.
 
 use crate::stat::Stat;
 
-/// How a line is drawn.
+/// Style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     Solid,
@@ -11,7 +11,7 @@ pub(crate) enum Style {
     Points,
 }
 
-/// What a line is, in all panels.
+/// The key of a line, in all panels.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) label: String,
@@ -32,10 +32,10 @@ pub(crate) struct Band {
 /// The vertical axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// From zero, or logarithmic where values are far apart.
+    /// From zero, or logarithmic if values are far apart.
     #[default]
     Auto,
-    /// Logarithmic, over the values that there are.
+    /// Logarithmic, over the range of the values.
     Log,
 }
 

@@ -1,17 +1,17 @@
-//! Colours of series on a light and on a dark ground.
+//! Colours of series on light and dark backgrounds.
 //!
-//! They are those of Okabe and Ito, which the colour-blind tell apart, made darker or lighter until each has a contrast of 3 to its ground
-//! (WCAG 2.2, 1.4.11). Markers and dashes tell series apart without colour.
+//! They are those of Okabe and Ito, which colour-blind readers can distinguish, made darker or lighter until each has a contrast of 3 to its
+//! background (WCAG 2.2, 1.4.11). Markers and dashes distinguish series without colour.
 
-/// Colours of a palette.
+/// Number of colours of a palette.
 pub(crate) const COLOURS: usize = 7;
-/// A theme: the ground, the text on it, and the series.
+/// A theme: colours of background, text and series.
 pub(crate) struct Palette {
     pub(crate) ground: &'static str,
     pub(crate) text: &'static str,
     pub(crate) grid: &'static str,
     pub(crate) series: [&'static str; COLOURS],
-    /// What holds, what does not, and what is open; for text too.
+    /// Colours for claims that hold, do not hold, and are not decided; also for text.
     pub(crate) standings: [&'static str; 3],
 }
 
@@ -33,7 +33,7 @@ pub(crate) const DARK: Palette = Palette {
     standings: ["#4fd6ae", "#ff9a6b", "#b9a8ee"],
 };
 
-/// How the elements of a chart look; the variables are those of [`Palette::variables`].
+/// Style of a chart's elements; [`Palette::variables`] defines the variables.
 pub(crate) const MARKS: &str = "\
 .chart text{fill:var(--text);font:12px system-ui,sans-serif}\
 .chart .grid{stroke:var(--grid);fill:none}\

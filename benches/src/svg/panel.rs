@@ -1,4 +1,4 @@
-//! One panel: plotters draws axes, grid, bands and lines; markers with their values are drawn over them.
+//! One panel: plotters draws axes, grid, bands and lines; then markers with their values are drawn over them.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -28,14 +28,14 @@ pub(super) struct Frame {
     pub(super) titles: bool,
 }
 
-/// A value's place: along the axis, and up.
+/// A value's position: horizontal, vertical.
 type Point = (f64, f64);
-/// Points of lines that differ in colour stand this far apart, where the axis has names.
+/// Horizontal distance of points with different colours, if the axis has names.
 const ASIDE: f64 = 0.06;
-/// About the width of a letter, and the height of a line.
+/// Approximate width of a letter, and height of a line.
 const LETTER: f64 = 6.6;
 const LINE: u32 = 14;
-/// Lines of a label that have space.
+/// Maximum number of lines of a label.
 const MOST_LINES: usize = 4;
 
 impl Frame {
@@ -50,7 +50,7 @@ impl Frame {
         let root = canvas.into_drawing_area();
         let drawn = drawing.on(&root);
         drop(root);
-        // The backend cannot fail, and the ranges are never empty.
+        // The backend cannot fail, and ranges are never empty.
         let points = drawn.unwrap_or_default();
         for Placed { key, entry, index, stat, place: (x, y) } in points {
             let label = chart.categories.get(index).map_or("", String::as_str);
@@ -72,7 +72,7 @@ impl Frame {
         svg
     }
 
-    /// Higher, by the lines of the labels below the chart beyond the first.
+    /// Increase the height for labels below the chart with several lines.
     pub(super) fn fitted(self, chart: &Chart) -> Self {
         let Labels { lines, levels, .. } = self.labels(chart, &Places::of(&chart.categories));
         Self { height: self.height + LINE * (lines * levels - 1), ..self }
@@ -88,7 +88,7 @@ impl Frame {
         let wrap = (slot / LETTER).floor().max(4.0) as usize;
         let broken: Vec<Vec<String>> = chart.categories.iter().map(|label| wrapped(label, wrap)).collect();
         let lines = broken.iter().map(Vec::len).max().unwrap_or(1).clamp(1, MOST_LINES) as u32;
-        // Names that touch each other stand on two levels.
+        // Names that would touch are placed on two levels.
         let touching = broken.iter().flatten().any(|line| (line.chars().count() + 1) as f64 * LETTER > slot);
         let levels = if touching && places.scaled == 0 { 2 } else { 1 };
         Labels { wrap, lines, levels }
@@ -100,7 +100,7 @@ impl Frame {
     }
 }
 
-/// How the labels of the horizontal axis are set.
+/// Layout of the labels of the horizontal axis.
 struct Labels {
     /// Characters of a line.
     wrap: usize,
@@ -108,7 +108,7 @@ struct Labels {
     levels: u32,
 }
 
-/// A panel that is drawn.
+/// A panel to draw.
 struct Drawing<'a> {
     frame: Frame,
     chart: &'a Chart,
@@ -119,25 +119,25 @@ struct Drawing<'a> {
     space: f64,
     /// Lines of its labels.
     lines: u32,
-    /// Levels that its labels stand on in turn.
+    /// Number of levels, which labels use in turn.
     levels: u32,
 }
 
 type Area<'a> = DrawingArea<Canvas<'a>, Shift>;
 
-/// A value whose place is known.
+/// A value with its position.
 struct Placed<'a> {
     key: &'a Key,
-    /// In the legend.
+    /// Index in the legend.
     entry: usize,
-    /// Of the category.
+    /// Index of the category.
     index: usize,
     stat: Stat,
     place: (i32, i32),
 }
 
 impl<'a> Drawing<'a> {
-    /// Everything but markers, whose places are returned.
+    /// Draw everything but markers. Returns their positions.
     fn on(&self, root: &Area<'_>) -> Result<Vec<Placed<'a>>, DrawingAreaErrorKind<Infallible>> {
         let Self { frame, chart, axis, places, .. } = *self;
         let (left, right) = places.range();
@@ -215,7 +215,8 @@ impl<'a> Drawing<'a> {
         Ok(placed)
     }
 
-    /// Where the axis has names, series stand beside each other, so that equal values are all seen.
+    /// Horizontal shift of a series: if the axis has names, series are beside each other, so that equal values are all
+    /// visible.
     fn aside(&self, key: &Key) -> f64 {
         if self.places.scaled > 0 {
             return 0.0;
@@ -228,13 +229,13 @@ impl<'a> Drawing<'a> {
     }
 }
 
-/// `1,234 (1,200-1,300)`, or the median alone where there is no spread.
+/// `1,234 (1,200-1,300)`, or only the median if there is no spread.
 fn value(stat: &Stat) -> String {
     let Stat { median, min, max } = *stat;
     if min < max { format!("{} ({}-{})", digits(median), digits(min), digits(max)) } else { digits(median) }
 }
 
-/// Three digits at least.
+/// At least three digits.
 fn digits(value: f64) -> String {
     match value.abs() {
         size if size >= 1e15 => format!("{value:.2e}"),

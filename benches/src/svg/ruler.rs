@@ -1,4 +1,4 @@
-//! An axis as plotters takes it: linear or logarithmic, with labels at given values.
+//! An axis for plotters: linear or logarithmic, with labels at given values.
 
 use std::ops::Range;
 
@@ -41,7 +41,7 @@ impl Ranged for Ruler {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        // There are no lines between those with labels.
+        // Grid lines are only at labels.
         let labelled = !hint.weight().allow_light_points();
         self.labels.iter().filter(|_| labelled).map(|(value, _)| *value).collect()
     }

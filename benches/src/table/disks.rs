@@ -13,7 +13,7 @@ const RATIOS: [Column; 2] = [
     }),
 ];
 
-/// The table with a line of circumstances above it and notes below.
+/// The table, with a line about the measurement above and notes below.
 #[must_use]
 pub fn render(document: &Document, notes: &[String]) -> String {
     let mut columns = disk(document);

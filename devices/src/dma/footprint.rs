@@ -4,7 +4,7 @@ use std::ops::{BitOr, BitOrAssign, Range};
 
 use super::window::{NO_WINDOW, Window, overlap};
 
-/// A set of regions: one bit for each, and one for all that have none of their own.
+/// A set of regions: one bit for each of up to 63 regions, and one bit for all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint(u64);
 
@@ -14,7 +14,7 @@ impl Footprint {
     /// Regions without a bit of their own.
     pub(crate) const OTHER: Self = Self(1 << 63);
 
-    /// Whether both have a region.
+    /// Whether the sets have a region in common.
     pub(crate) const fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -48,7 +48,7 @@ impl Default for Regions {
 }
 
 impl Regions {
-    /// The bit of a region. It gets one where it has none and one is free.
+    /// The bit of a region. A region without a bit gets a free one, if there is one.
     pub(super) fn mark(&mut self, region: Window) -> Footprint {
         let place = self.0.iter().position(|known| *known == region);
         let place = place.or_else(|| self.0.iter().position(|known| known.len == 0));
@@ -61,17 +61,17 @@ impl Regions {
         }
     }
 
-    /// Those that have something in these ranges, and all that cannot be told.
+    /// The regions that overlap these ranges, and [`OTHER`](Footprint::OTHER).
     pub(super) fn inside(&self, ranges: &[Range<u64>]) -> Footprint {
         self.of(|known| ranges.iter().any(|range| overlap(range, known.start, known.len)))
     }
 
-    /// Those that are not kept, and all that cannot be told.
+    /// The regions that are not kept, and [`OTHER`](Footprint::OTHER).
     pub(super) fn without(&self, kept: impl Fn(&Window) -> bool) -> Footprint {
         self.of(|known| !kept(known))
     }
 
-    /// Their bits are free.
+    /// Free the bits of these regions.
     pub(super) fn forget(&mut self, lost: Footprint) {
         for (index, known) in self.0.iter_mut().enumerate() {
             if lost.meets(Footprint(1 << index)) {

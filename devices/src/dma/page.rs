@@ -1,4 +1,4 @@
-//! A page of guest memory that the device and the guest use at once: rings.
+//! A page of guest memory that the device and the guest use concurrently: rings.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,10 +8,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::window::PAGE_SIZE;
 
-/// Bytes that a descriptor in a page is aligned to.
+/// Alignment of descriptors in a page, in bytes.
 const DESCRIPTOR_ALIGNMENT: usize = 16;
 
-/// A page shared with the guest. Its offsets are the device's own: an access outside is a bug of the device and panics.
+/// A page shared with the guest. The device chooses all offsets, so an access outside the page is a bug of the device
+/// and panics.
 pub(crate) struct GuestPage<T> {
     host: NonNull<u8>,
     /// Keeps the mapping.
@@ -22,8 +23,8 @@ pub(crate) struct GuestPage<T> {
 unsafe impl<T: Send> Send for GuestPage<T> {}
 
 impl<T> GuestPage<T> {
-    /// The page at a host address, which `memory` keeps mapped. `None` where descriptors in it would not be aligned: host
-    /// pages back guest pages, but a strange backend is refused instead of trusted.
+    /// The page at a host address, which `memory` keeps mapped. `None` if descriptors in it would not be aligned, which
+    /// no usual backend causes: it maps guest pages to host pages.
     ///
     /// # Safety
     /// [`PAGE_SIZE`] bytes at `host` are guest memory that is mapped as long as `memory` lives.
@@ -46,7 +47,7 @@ impl<T> GuestPage<T> {
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4), "unaligned atomic access to a guest page");
-        // SAFETY: inside the page and, as the page is aligned, aligned; mapped as long as `self` lives. The guest's
+        // SAFETY: inside the page, and aligned because the page is aligned; mapped as long as `self` lives. The guest's
         // accesses to it are outside Rust's memory model and, on this architecture, atomic.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }
@@ -64,7 +65,7 @@ impl<T> GuestPage<T> {
         self.word(offset).store(value.to_le(), ordering);
     }
 
-    /// Copy a structure of whole qwords out, once: what the guest changes afterwards is not seen.
+    /// Copy a structure of whole qwords out of the page, reading each qword once.
     #[inline]
     #[must_use]
     pub(crate) fn read<S: FromBytes + IntoBytes>(&self, offset: usize) -> S {
@@ -72,7 +73,7 @@ impl<T> GuestPage<T> {
         let from = self.at(offset, size_of::<S>()).cast::<u64>();
         assert!(from.is_aligned(), "unaligned copy from a guest page");
         let mut value = S::new_zeroed();
-        // By qwords, as the compiler makes single bytes of a volatile access to a structure without alignment.
+        // By qwords: the compiler splits a volatile access to an unaligned structure into single bytes.
         for (index, bytes) in value.as_mut_bytes().chunks_exact_mut(8).enumerate() {
             // SAFETY: inside the page and aligned by the checks above.
             let qword = unsafe { from.wrapping_add(index).read_volatile() };
@@ -81,7 +82,7 @@ impl<T> GuestPage<T> {
         value
     }
 
-    /// Copy a structure of whole qwords in.
+    /// Copy a structure of whole qwords into the page.
     #[inline]
     pub(crate) fn write<S: IntoBytes + Immutable>(&self, offset: usize, value: S) {
         const { assert!(align_of::<S>() == 1 && size_of::<S>().is_multiple_of(8)) };
@@ -95,7 +96,7 @@ impl<T> GuestPage<T> {
         }
     }
 
-    /// Copy qwords out, each once: what the guest changes afterwards is not seen.
+    /// Copy qwords out of the page, reading each once.
     #[inline]
     pub(crate) fn read_qwords(&self, offset: usize, to: &mut [U64]) {
         let from = self.at(offset, size_of_val(to)).cast::<u64>();
@@ -107,7 +108,7 @@ impl<T> GuestPage<T> {
         }
     }
 
-    /// Copy qwords in.
+    /// Copy qwords into the page.
     #[inline]
     pub(crate) fn write_qwords(&self, offset: usize, from: &[U64]) {
         let to = self.at(offset, size_of_val(from)).cast::<u64>();

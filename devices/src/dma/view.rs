@@ -12,21 +12,21 @@ use vm_memory::{GuestAddress, GuestMemory, Permissions, VolatileSlice};
 
 use super::window::{NO_WINDOW, Window, window};
 
-/// A snapshot of guest memory that remembers the region of the last access, as most accesses of a batch are to one region.
-/// Writes are not recorded in dirty bitmaps.
+/// A snapshot of guest memory that caches the region of the last access: most accesses of a batch are to one region. Writes are not recorded in dirty
+/// bitmaps.
 pub(crate) struct View<T> {
     memory: T,
     window: Cell<Window>,
 }
 
-/// Guest memory of which a range can be had at one host address.
+/// Guest memory with a host address for a range.
 pub trait Spans: GuestMemory {
-    /// The range, where it lies wholly inside one region and has any bytes.
+    /// The range, if it is inside one region and not empty.
     fn span(&self, address: u64, len: u64) -> Option<Span<'_>>;
 }
 
-/// A range of guest memory with one host address, good for as long as the memory is borrowed. An access outside of it, or one
-/// that is not aligned, is not made. Each load reads memory once.
+/// A range of guest memory with one host address, valid as long as the memory is borrowed. Accesses outside the range, and unaligned ones, are not
+/// made. Each load reads memory once.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
     host: *mut u8,
@@ -35,11 +35,11 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
-    /// Where a value of this type is at `offset`, if it is inside and aligned.
+    /// The address of a value of this type at `offset`, if it is inside the range and aligned.
     #[inline(always)]
     fn at<V>(&self, offset: usize) -> Option<*mut V> {
         let size = size_of::<V>();
-        // No overflow: a value that begins inside ends inside, or its end is compared with more than there is.
+        // The first comparison rules out an underflow in the second.
         if offset >= self.len || self.len - offset < size {
             return None;
         }
@@ -65,7 +65,7 @@ impl Span<'_> {
         word.map(|word| word.store(value.to_le(), ordering))
     }
 
-    /// Store two little-endian dwords, the second behind the first. `None`: they were not stored.
+    /// Store two adjacent little-endian dwords. `None`: they were not stored.
     #[inline(always)]
     pub(crate) fn store_u32s(&self, offset: usize, values: [u32; 2]) -> Option<()> {
         // SAFETY: as in `load_u16`.
@@ -78,7 +78,7 @@ impl Span<'_> {
         })
     }
 
-    /// Load two little-endian qwords, the second behind the first.
+    /// Load two adjacent little-endian qwords.
     #[inline(always)]
     pub(crate) fn load_u64s(&self, offset: usize) -> Option<[u64; 2]> {
         // SAFETY: as in `load_u16`.
@@ -98,7 +98,7 @@ where
         Self { memory, window: Cell::new(NO_WINDOW) }
     }
 
-    /// The range, where it lies wholly inside one region.
+    /// The range, if it is inside one region.
     #[inline]
     fn near(&self, address: u64, count: usize) -> Option<VolatileSlice<'_>> {
         self.inside(address, count).or_else(|| self.moved_near(address, count))
@@ -118,8 +118,8 @@ where
         if count == 0 || offset >= len || count > len - offset {
             return None;
         }
-        // SAFETY: `[offset, offset + count)` lies inside the window, which is mapped as long as `memory` is there: at
-        // least as long as this borrow of `self`.
+        // SAFETY: `[offset, offset + count)` is inside the window, which is mapped as long as `memory` lives: at least as long as this borrow of
+        // `self`.
         Some(Span { host: unsafe { host.add(offset as usize) }, len: count as usize, _memory: PhantomData })
     }
 
@@ -179,7 +179,7 @@ where
     }
 }
 
-/// The one slice that is near, or slices found the general way.
+/// The one slice inside the cached region, or slices of any regions.
 struct Slices<'a, I> {
     near: Option<VolatileSlice<'a>>,
     far: Option<I>,
@@ -198,7 +198,7 @@ where
             return Some(Ok(near));
         }
         let slice = self.far.as_mut()?.next()?;
-        // SAFETY: the same memory, for as long as the slice was good for, without its bitmap.
+        // SAFETY: the same memory for the same lifetime, without its bitmap.
         Some(slice.map(|slice| unsafe { VolatileSlice::new(slice.ptr_guard_mut().as_ptr(), slice.len()) }))
     }
 }
@@ -222,7 +222,7 @@ where
     }
 }
 
-/// Slices up to the first that is none.
+/// Slices up to the first error.
 struct UntilError<'a, I> {
     first: Option<VolatileSlice<'a>>,
     rest: I,
@@ -248,10 +248,10 @@ mod tests {
 
     use super::*;
 
-    /// Whatever is done through a view, or without it, has the same outcome.
+    /// Accesses through a view and without it have the same results.
     #[test]
     fn a_view_is_the_memory() {
-        // Two regions that touch, and one behind a hole.
+        // Two adjacent regions, and one after a hole.
         let ranges =
             [(0, 0x1000), (0x1000, 0x1000), (0x4000, 0x1000)].map(|(at, len)| (GuestAddress(at), len));
         let memory = GuestMemoryMmap::<()>::from_ranges(&ranges).unwrap();

@@ -1,4 +1,4 @@
-//! Regions of guest memory: where one is in the guest and in the host.
+//! Regions of guest memory: guest-physical and host address.
 
 use std::ops::Range;
 
@@ -17,12 +17,12 @@ pub(super) struct Window {
 
 pub(super) const NO_WINDOW: Window = Window { start: 0, len: 0, host: std::ptr::null_mut() };
 
-/// Whether a guest-physical range has any of `len` bytes at `start`; no bytes count as one.
+/// Whether a guest-physical range overlaps `len` bytes at `start`; an empty length counts as one byte.
 pub(crate) fn overlap(range: &Range<u64>, start: u64, len: u64) -> bool {
     start < range.end && range.start <= start.saturating_add(len.saturating_sub(1))
 }
 
-/// The whole region around `address`, where guest-physical addresses are not translated once more by an IOMMU.
+/// The region around `address`. `None` also if an IOMMU translates guest-physical addresses.
 pub(super) fn window<M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Option<Window> {
     let region = memory.physical_memory()?.find_region(GuestAddress(address))?;
     let host = region.get_host_address(MemoryRegionAddress(0)).ok()?;

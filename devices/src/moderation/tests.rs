@@ -1,4 +1,4 @@
-//! The table of ratios, step by step.
+//! The table of ratios, completion by completion.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn at_rate(options: Coalescing, cif: u32, iops: u64) -> (Moderator, Time) {
         let _ = moderator.completed(cif, now);
         let _ = moderator.end_batch(now);
     }
-    // Few commands in flight: delivered, and the period starts anew. The ratio stays until the epoch is over.
+    // Few commands in flight: delivered, and the period restarts. The ratio stays until the epoch ends.
     let _ = moderator.completed(0, now);
     assert!(moderator.end_batch(now));
     (moderator, now)
@@ -64,7 +64,7 @@ fn nothing_is_held_back_for_what_takes_long_to_come() {
     let options = Coalescing::policy(Policy::OioIops);
     assert_eq!(options.longest_hold, Duration::from_micros(50));
     for (cif, iops, expected) in [
-        // Twenty, four, one and none come in 50 us.
+        // Twenty, four, one and no completions in 50 us.
         (64, 400_000, "sssssssDsssssssD"),
         (64, 80_000, "ssssDssssD"),
         (64, 25_000, "sDsDsD"),
@@ -79,7 +79,7 @@ fn nothing_is_held_back_for_what_takes_long_to_come() {
 
 #[test]
 fn the_threshold_is_compared_after_the_completion() {
-    // A guest that keeps exactly four commands out leaves three behind each completion.
+    // A guest with exactly four commands in flight has three after each completion.
     let (mut moderator, now) = settled(Policy::OioIops, 3);
     assert!(!sequence(&mut moderator, now, 3, 100).contains('s'));
     let (mut moderator, now) = settled(Policy::OioIops, 4);
@@ -90,7 +90,7 @@ fn the_threshold_is_compared_after_the_completion() {
 fn a_low_rate_is_never_coalesced_but_by_oio() {
     for (policy, coalesced) in [(Policy::OioIops, false), (Policy::Oio, true)] {
         let mut moderator = Moderator::new(Coalescing::policy(policy));
-        // 1,000 IOPS with 64 commands out.
+        // 1,000 IOPS with 64 commands in flight.
         let skipped = (0..2000)
             .filter(|&n| {
                 let now = Time(n * MS);
@@ -128,7 +128,7 @@ fn what_is_held_back_has_a_deadline() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// I3: at a steady rate and depth, the signals of whole periods are those of the table, give or take one.
+    /// At a constant rate and depth, the number of signals in whole periods is that of the table, plus or minus one.
     #[test]
     fn steady_ratio(cif in 4u32..300, completions in 1000usize..3000) {
         let (mut moderator, now) = settled(Policy::OioIops, cif);

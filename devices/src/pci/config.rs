@@ -1,9 +1,9 @@
-//! The 256 bytes of configuration space: which bits are what, and which of them the guest may change.
+//! The 256 bytes of configuration space: their content, and the bits that the guest may change.
 
 use super::spec::*;
 use crate::device::{Bar, BarKind};
 
-/// What a function says that it is.
+/// Identification of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// Vendor ID.
@@ -20,30 +20,30 @@ pub(crate) struct Identity {
     pub(crate) subsystem: u16,
 }
 
-/// A function cannot be laid out as asked: a mistake of the device, never of the guest.
+/// The layout of a function is impossible. This is an error of the device, never of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// The base address register is taken, does not exist, or is needed as another's upper half.
+    /// The base address register is in use, does not exist, or is the upper half of another one.
     #[error("base address register {0} is not free")]
     BarTaken(u8),
     /// The size of a base address register.
     #[error("base address register of {size:#x} bytes: expected a power of two, at least {minimum}")]
     BarSize {
-        /// Bytes asked for.
+        /// Requested bytes.
         size: u64,
         /// Bytes needed.
         minimum: u64,
     },
-    /// The capabilities take more than configuration space has.
+    /// The capabilities do not fit into configuration space.
     #[error("no free space for a capability of {0} bytes")]
     NoRoom(usize),
     /// The number of interrupt vectors.
     #[error("{count} interrupt vectors: expected {expected}")]
     Vectors {
-        /// Vectors asked for.
+        /// Requested vectors.
         count: u16,
-        /// What is possible.
+        /// Possible numbers.
         expected: &'static str,
     },
     /// The table or the pending bits of MSI-X lie outside their base address register.
@@ -51,15 +51,15 @@ pub enum LayoutError {
     MsixPlace(u8),
 }
 
-/// Configuration space as it stands.
+/// Current content of configuration space.
 pub(super) struct ConfigSpace {
     bytes: [u8; CONFIG_SIZE],
     /// Bits that writes change.
     writable: [u8; CONFIG_SIZE],
-    /// What reset returns to.
+    /// Content after reset.
     initial: [u8; CONFIG_SIZE],
     bars: [Option<(BarKind, u64)>; BAR_COUNT],
-    /// Where the pointer to the next capability goes, and where that capability goes.
+    /// Offset of the pointer to the next capability, and offset of that capability.
     last_pointer: usize,
     free: usize,
 }
@@ -106,7 +106,7 @@ impl ConfigSpace {
             return Err(LayoutError::BarSize { size, minimum });
         }
         let free = |at: usize| {
-            // Free, and not the upper half of the one before.
+            // Free, and not the upper half of the previous one.
             self.bars.get(at).is_some_and(Option::is_none)
                 && !(at > 0 && matches!(self.bars[at - 1], Some((BarKind::Memory64, _))))
         };
@@ -129,13 +129,13 @@ impl ConfigSpace {
         Ok(())
     }
 
-    /// Have a register of the device's own.
+    /// Add a register of the device.
     pub(super) fn add_register(&mut self, at: usize, value: &[u8], writable: &[u8]) {
         self.put(at, value);
         self.allow(at, writable);
     }
 
-    /// Append a capability; `bytes` and `writable` without the two bytes of the header. Returns where it is.
+    /// Append a capability; `bytes` and `writable` without the two bytes of the header. Returns its offset.
     pub(super) fn add_capability(
         &mut self,
         id: u8,
@@ -161,7 +161,7 @@ impl ConfigSpace {
         self.put(INTERRUPT_PIN, &[pin]);
     }
 
-    /// Bytes that the function does not have (a conventional function's extended space) read as all ones.
+    /// Absent bytes (a conventional function's extended space) read as all ones.
     pub(super) fn read(&self, offset: u16, data: &mut [u8]) {
         for (at, byte) in (usize::from(offset)..).zip(data) {
             *byte = self.bytes.get(at).copied().unwrap_or(0xff);

@@ -1,4 +1,4 @@
-//! The function: accesses in, interrupts out by the one way that the guest enabled.
+//! The function: handles accesses, and sends interrupts in the mode that the guest has enabled.
 
 use std::sync::Arc;
 
@@ -8,43 +8,43 @@ use super::spec::*;
 use crate::device::{Bar, BarKind};
 use crate::interrupt::{InterruptLine, InterruptSink, MsiMessage};
 
-/// How interrupts leave, as the guest enabled them: MSI-X before MSI before INTx.
+/// The interrupt mode. If the guest enables several: MSI-X before MSI before INTx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InterruptMode {
-    /// A line.
+    /// The interrupt line.
     Intx,
-    /// Messages from the capability.
+    /// Messages with address and data of the capability.
     Msi,
-    /// Messages from the table.
+    /// Messages with addresses and data of the table.
     Msix,
 }
 
-/// What a write to configuration space did to bus mastering.
+/// Effect of a write to configuration space on bus mastering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BusMaster {
     /// Nothing.
     Same,
-    /// The function may access memory from here on.
+    /// From now on, the function may access memory.
     On,
-    /// It may not any more.
+    /// From now on, the function must not access memory.
     Off,
 }
 
 /// A PCI function.
 ///
-/// Built once by its device (`with_...`), then reached by the guest through [`config_read`](Self::config_read),
-/// [`config_write`](Self::config_write), [`msix_read`](Self::msix_read) and [`msix_write`](Self::msix_write), and by the
-/// device through [`signal`](Self::signal) and [`set_line`](Self::set_line).
+/// Its device builds it (`with_...`). Then the guest accesses it through [`config_read`](Self::config_read), [`config_write`](Self::config_write),
+/// [`msix_read`](Self::msix_read) and [`msix_write`](Self::msix_write). The device sends interrupts with [`signal`](Self::signal) and
+/// [`set_line`](Self::set_line).
 pub(crate) struct Function {
     config: ConfigSpace,
     sink: Box<dyn InterruptSink>,
-    /// Where the MSI capability is, and its vectors.
+    /// Offset of the MSI capability, and its number of vectors.
     msi: Option<(usize, u16)>,
     msix: Option<Msix>,
-    /// What the device wants on the line, and what is on it.
+    /// The level that the device requests, and the level of the line.
     line: bool,
     line_asserted: bool,
-    /// Follow from configuration space and table: see `update`.
+    /// Derived from configuration space and the MSI-X table by `update`.
     mode: InterruptMode,
     bus_master: bool,
     routes: Vec<Option<MsiMessage>>,
@@ -86,7 +86,7 @@ impl Function {
     /// Add MSI with a 64-bit address and 1, 2, 4 ... 32 vectors, without mask bits.
     ///
     /// # Errors
-    /// [`LayoutError`] for another number of vectors, or where there is no free space.
+    /// [`LayoutError`] for another number of vectors, or without free space.
     pub(crate) fn with_msi(mut self, vectors: u16) -> Result<Self, LayoutError> {
         if !vectors.is_power_of_two() || vectors > MSI_MAX_VECTORS {
             return Err(LayoutError::Vectors { count: vectors, expected: "a power of two, 1 to 32" });
@@ -104,10 +104,10 @@ impl Function {
         Ok(self)
     }
 
-    /// Add MSI-X with table and pending bits in a base address register that is there already.
+    /// Add MSI-X with table and pending bits in an existing base address register.
     ///
     /// # Errors
-    /// [`LayoutError`] for 0 or more than 2,048 vectors, where there is no free space, or where the structures do not fit.
+    /// [`LayoutError`] for 0 or more than 2,048 vectors, without free space, or if the structures do not fit.
     pub(crate) fn with_msix(
         mut self,
         vectors: u16,
@@ -136,11 +136,11 @@ impl Function {
         Ok(self)
     }
 
-    /// Add a capability of the device's own; `bytes` and the bits that the guest may change (`writable`) without the two
-    /// bytes of the header. Returns where in configuration space it is, too.
+    /// Add another capability. `bytes` and the bits that the guest may change (`writable`) exclude the two bytes of the header. Also returns its
+    /// offset in configuration space.
     ///
     /// # Errors
-    /// [`LayoutError`] where there is no free space.
+    /// [`LayoutError`] without free space.
     pub(crate) fn with_capability(
         mut self,
         id: u8,
@@ -151,8 +151,8 @@ impl Function {
         Ok((self, at as u16))
     }
 
-    /// Add a register of the device's own beside the capabilities: its value after reset, and the bits that the guest may change. Only for
-    /// functions without capabilities where the two would overlap.
+    /// Add a register of the device beside the capabilities, with its value after reset and the bits that the guest may change. It must not overlap
+    /// capabilities.
     #[must_use]
     pub(crate) fn with_register(mut self, at: usize, value: &[u8], writable: &[u8]) -> Self {
         self.config.add_register(at, value, writable);
@@ -169,8 +169,7 @@ impl Function {
         self.config.read(offset, data);
     }
 
-    /// Write configuration space: the contract of [`PciDevice::config_write`](crate::PciDevice::config_write).
-    /// Tells what became of bus mastering.
+    /// Write configuration space: the contract of [`PciDevice::config_write`](crate::PciDevice::config_write). Returns the effect on bus mastering.
     pub(crate) fn config_write(&mut self, offset: u16, data: &[u8]) -> BusMaster {
         let before = self.bus_master;
         self.config.write(offset, data);
@@ -188,12 +187,12 @@ impl Function {
         self.config.bars()
     }
 
-    /// Read from the MSI-X structures. False: they are not there, the access is the device's.
+    /// Read from the MSI-X structures. False: the access is not to them, so the device must handle it.
     pub(crate) fn msix_read(&self, bar: u8, offset: u64, data: &mut [u8]) -> bool {
         self.msix.as_ref().is_some_and(|msix| msix.read(bar, offset, data))
     }
 
-    /// Write to the MSI-X structures. False: they are not there, the access is the device's.
+    /// Write to the MSI-X structures. False: the access is not to them, so the device must handle it.
     pub(crate) fn msix_write(&mut self, bar: u8, offset: u64, data: &[u8]) -> bool {
         let claimed = self.msix.as_mut().is_some_and(|msix| msix.write(bar, offset, data));
         if claimed {
@@ -208,15 +207,14 @@ impl Function {
         self.bus_master
     }
 
-    /// How interrupts leave.
+    /// The interrupt mode.
     #[must_use]
     pub(crate) const fn mode(&self) -> InterruptMode {
         self.mode
     }
 
-    /// Send a message for the device's vector `vector`. With MSI-X, a masked vector becomes pending; with MSI, vectors
-    /// beyond those granted wrap around. Without either, nothing happens: see [`set_line`](Self::set_line).
-    /// True: it was sent.
+    /// Send a message for the device's vector `vector`. With MSI-X, a masked vector becomes pending. With MSI, vectors beyond the granted ones wrap
+    /// around. With INTx, nothing happens: see [`set_line`](Self::set_line). True: the message was sent.
     #[inline]
     pub(crate) fn signal(&mut self, vector: u16) -> bool {
         let vector = match (self.mode, self.msi) {
@@ -234,8 +232,8 @@ impl Function {
         false
     }
 
-    /// What the device wants on its line. It gets there only while neither MSI nor MSI-X is enabled, and while the
-    /// command register does not disable it. True: this asserted it.
+    /// Set the level that the device requests on its line. The line has this level only while neither MSI nor MSI-X is enabled and the command
+    /// register does not disable INTx. True: this call asserted the line.
     #[inline]
     pub(crate) fn set_line(&mut self, wanted: bool) -> bool {
         if self.line == wanted {
@@ -246,12 +244,12 @@ impl Function {
         self.line_asserted
     }
 
-    /// Level of an ISA interrupt line, for functions that have those of a PC/AT.
+    /// Set the level of an ISA interrupt line, for functions with PC/AT interrupts.
     pub(crate) fn isa_line(&mut self, irq: u8, asserted: bool) {
         self.sink.isa_line(irq, asserted);
     }
 
-    /// The line, where other threads may lower it.
+    /// The line, if other threads may lower it.
     pub(crate) fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
         self.sink.shared_line()
     }
@@ -266,13 +264,13 @@ impl Function {
         self.update();
     }
 
-    /// Vectors that the guest granted to MSI; a power of two.
+    /// Number of MSI vectors that the guest has granted; a power of two.
     fn msi_granted(&self, at: usize, vectors: u16) -> u16 {
         let log2 = self.config.u16(at + MSI_CONTROL) >> MSI_MULTIPLE_ENABLE_SHIFT & 7;
         (1 << log2.min(5)).min(vectors)
     }
 
-    /// Bring everything that follows from configuration space and table up to date, and tell the sink.
+    /// Update all fields that depend on configuration space and the MSI-X table, and report routes to the sink.
     fn update(&mut self) {
         self.bus_master = self.config.command().contains(Command::BUS_MASTER);
         let msix_control = self.msix.as_ref().map_or(MsixControl::empty(), |msix| {

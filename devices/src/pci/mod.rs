@@ -1,5 +1,5 @@
-//! A conventional PCI function: configuration space, base address registers, capabilities and interrupts
-//! (PCI Local Bus 3.0, chapter 6). Every adapter has one.
+//! A conventional PCI function: configuration space, base address registers, capabilities and interrupts (PCI Local Bus
+//! 3.0, chapter 6). All adapters but VMBus have one.
 
 mod config;
 mod function;

@@ -34,7 +34,7 @@ impl Entry {
 
 /// Table and pending bits.
 pub(super) struct Msix {
-    /// Where the capability is.
+    /// Offset of the capability in configuration space.
     pub(super) capability: usize,
     bar: u8,
     table_offset: u64,
@@ -50,7 +50,7 @@ impl Msix {
         Self { capability, bar, table_offset, pba_offset, entries, pending }
     }
 
-    /// Bytes of the table and of the pending bits.
+    /// Sizes in bytes of the table and of the pending bits.
     pub(super) fn sizes(vectors: u16) -> (u64, u64) {
         (u64::from(vectors) * MSIX_ENTRY_SIZE, u64::from(vectors.div_ceil(64)) * 8)
     }
@@ -59,7 +59,7 @@ impl Msix {
         self.entries.len()
     }
 
-    /// The message of a vector that is not masked.
+    /// The message of a vector; `None` if it is masked.
     pub(super) fn message(&self, vector: usize) -> Option<MsiMessage> {
         let entry = self.entries.get(vector)?;
         (entry.control & MSIX_VECTOR_MASKED == 0)
@@ -81,7 +81,7 @@ impl Msix {
         self.pending.fill(false);
     }
 
-    /// Whether the access is for table or pending bits; only aligned dwords and qwords have an effect.
+    /// Read. False: the access is not to table or pending bits. Only aligned dwords and qwords have an effect.
     pub(super) fn read(&self, bar: u8, offset: u64, data: &mut [u8]) -> bool {
         if bar != self.bar {
             return false;
@@ -108,7 +108,7 @@ impl Msix {
         false
     }
 
-    /// Whether the access is for table or pending bits (which are read-only).
+    /// Write. False: the access is not to table or pending bits. Pending bits are read-only.
     pub(super) fn write(&mut self, bar: u8, offset: u64, data: &[u8]) -> bool {
         if bar != self.bar {
             return false;
@@ -135,7 +135,7 @@ fn inside(offset: u64, start: u64, size: u64) -> Option<u64> {
     offset.checked_sub(start).filter(|&at| at < size)
 }
 
-/// Visit the dwords of an aligned access of four or eight bytes; others read as zeros.
+/// Call `each` for the dwords of an aligned access of four or eight bytes. Other accesses read as zeros.
 fn for_dwords(at: u64, data: &mut [u8], mut each: impl FnMut(u64, &mut [u8])) {
     let len = data.len() as u64;
     if !matches!(len, 4 | 8) || !at.is_multiple_of(len) {

@@ -24,11 +24,11 @@ pub const SUBSYSTEM_ID: usize = 0x2e;
 pub const CAPABILITIES_POINTER: usize = 0x34;
 pub const INTERRUPT_LINE: usize = 0x3c;
 pub const INTERRUPT_PIN: usize = 0x3d;
-/// First byte that capabilities may use.
+/// First offset that capabilities may use.
 pub const CAPABILITIES_START: usize = 0x40;
 
 pub const CAP_ID_MSI: u8 = 0x05;
-/// Capability ID of a structure of the vendor's own.
+/// Capability ID of a vendor-specific structure.
 pub const CAP_ID_VENDOR: u8 = 0x09;
 /// Capability ID of MSI-X.
 pub const CAP_ID_MSIX: u8 = 0x11;
@@ -48,7 +48,7 @@ bitflags! {
         const IO_SPACE = 1;
         /// Answers memory accesses.
         const MEMORY_SPACE = 1 << 1;
-        /// May access memory itself, message-signalled interrupts included.
+        /// The function may access memory and send message-signalled interrupts.
         const BUS_MASTER = 1 << 2;
         /// Reports parity errors.
         const PARITY_ERROR_RESPONSE = 1 << 6;
@@ -63,9 +63,9 @@ bitflags! {
     /// Status register.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Status: u16 {
-        /// The function wants INTx#, whether or not it may assert it.
+        /// The function requests INTx#, whether or not it may assert it.
         const INTERRUPT = 1 << 3;
-        /// There is a list of capabilities.
+        /// The capability list exists.
         const CAPABILITIES_LIST = 1 << 4;
     }
 }
@@ -80,11 +80,11 @@ bitflags! {
         const ADDRESS_64 = 1 << 7;
     }
 }
-/// Where Multiple Message Capable starts in MSI's message control: log2 of the vectors wanted.
+/// First bit of Multiple Message Capable in MSI's message control: log2 of the requested vectors.
 pub const MSI_MULTIPLE_CAPABLE_SHIFT: u32 = 1;
-/// Where Multiple Message Enable starts in MSI's message control: log2 of the vectors granted.
+/// First bit of Multiple Message Enable in MSI's message control: log2 of the granted vectors.
 pub const MSI_MULTIPLE_ENABLE_SHIFT: u32 = 4;
-/// Vectors of MSI at the most.
+/// Maximum number of MSI vectors.
 pub const MSI_MAX_VECTORS: u16 = 32;
 /// Offsets inside the MSI capability with a 64-bit address.
 pub const MSI_CONTROL: usize = 2;
@@ -105,7 +105,7 @@ bitflags! {
         const ENABLE = 1 << 15;
     }
 }
-/// Vectors of MSI-X at the most.
+/// Maximum number of MSI-X vectors.
 pub const MSIX_MAX_VECTORS: u16 = 2048;
 /// Offset of message control in the MSI-X capability; its low 11 bits are the table's size less one.
 pub const MSIX_CONTROL: usize = 2;

@@ -1,4 +1,4 @@
-//! Sizing, the capability list, and who may interrupt when.
+//! BAR sizing, the capability list, and the conditions of interrupts.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -145,7 +145,7 @@ fn the_line_obeys_disable_and_gives_way_to_messages() {
     assert_ne!(read(&function, 4) & 1 << 19, 0);
     write(&mut function, 4, 0x407);
     assert_eq!(events(&receiver), [Event::Line(false)]);
-    // The status bit tells what the device wants.
+    // The status bit is the level that the device requests.
     assert_ne!(read(&function, 4) & 1 << 19, 0);
     write(&mut function, 4, 0x7);
     assert_eq!(events(&receiver), [Event::Line(true)]);
@@ -175,7 +175,7 @@ fn msi_routes_what_was_granted() {
         assert!(function.signal(vector));
     }
     assert_eq!(events(&receiver), [0, 1, 0, 1].map(Event::Message));
-    // A message is a memory write: not without bus mastering.
+    // A message is a memory write, which needs bus mastering.
     write(&mut function, 4, 2);
     assert!(!function.signal(0));
     assert_eq!(events(&receiver), [Event::Route(0, None), Event::Route(1, None)]);
@@ -205,7 +205,7 @@ fn msix_masks_and_keeps_pending_bits() {
     let message = Some(MsiMessage { address: 0x2_fee0_0000, data: 7 });
     assert_eq!(events(&receiver), [Event::Route(2, message), Event::Message(2)]);
     assert_eq!(pending(&function), 0);
-    // The function's mask, and delivery once when it goes.
+    // The function mask: one delivery after it is cleared.
     write(&mut function, msix, 0xc000 << 16);
     assert!(!function.signal(2) && !function.signal(2));
     write(&mut function, msix, 0x8000 << 16);

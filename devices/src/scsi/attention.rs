@@ -9,11 +9,11 @@ pub(super) const DEVICE_RESET: u8 = 0x04;
 const CAPACITY: u8 = 0x08;
 const LUNS: u8 = 0x10;
 
-/// What is to be reported.
+/// The conditions and the deferred error to report.
 #[derive(Debug)]
 pub(super) struct Attention {
     conditions: u8,
-    /// The capacity has changed, and the adapter has not yet told the guest so itself.
+    /// The capacity has changed, and the adapter has not reported it to the guest yet.
     capacity: bool,
     deferred: Option<Sense>,
 }
@@ -24,12 +24,12 @@ impl Attention {
         Self { conditions: POWER_ON, capacity: false, deferred: None }
     }
 
-    /// Whether there is anything to report.
+    /// Whether there is a condition or an error to report.
     pub(super) const fn pending(&self) -> bool {
         self.conditions != 0 || self.deferred.is_some()
     }
 
-    /// The most urgent condition, which is cleared.
+    /// Take the most urgent condition, and clear it.
     pub(super) fn take(&mut self) -> Option<Sense> {
         let first = self.conditions & self.conditions.wrapping_neg();
         self.conditions &= !first;
@@ -44,7 +44,8 @@ impl Attention {
         Some(Sense::new(Key::UnitAttention, code))
     }
 
-    /// The unit was reset. A deferred error is reported after that: it is about data that the initiator takes for written.
+    /// The unit was reset. A deferred error is kept, and reported after the reset: it concerns data that the initiator
+    /// assumes to be written.
     pub(super) fn reset(&mut self, condition: u8) {
         self.conditions = condition;
     }
@@ -54,7 +55,7 @@ impl Attention {
         self.deferred = Some(Sense { deferred: true, ..sense });
     }
 
-    /// Units were attached to or detached from the target. Means nothing beside a reset that is yet to be reported.
+    /// Units were attached to or detached from the target. Ignored while a reset is to be reported.
     pub(super) fn luns_changed(&mut self) {
         if self.conditions & (POWER_ON | BUS_RESET | DEVICE_RESET) == 0 {
             self.conditions |= LUNS;
@@ -66,13 +67,13 @@ impl Attention {
         self.conditions &= !LUNS;
     }
 
-    /// The medium has another capacity.
+    /// The capacity of the medium has changed.
     pub(super) fn capacity_changed(&mut self) {
         self.conditions |= CAPACITY;
         self.capacity = true;
     }
 
-    /// For adapters that tell the guest in a way of their own: whether the capacity has changed since the last call.
+    /// Whether the capacity has changed since the last call, for adapters with an event for it.
     pub(super) fn take_capacity_change(&mut self) -> bool {
         std::mem::take(&mut self.capacity)
     }

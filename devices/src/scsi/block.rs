@@ -1,5 +1,5 @@
-//! The I/O path of most tasks: READ, WRITE and the flushes, as one disk request or two (SBC-3, 5.10 and following). A READ whose
-//! buffer ends inside a block takes [`steps`](super::steps).
+//! The I/O path of most tasks: READ, WRITE and flushes, as one or two disk requests (SBC-3, 5.10 and following). A READ whose buffer ends inside a
+//! block needs [`steps`](super::steps).
 
 use paradisk_disk_formats::{IoBuf, IoError, Op};
 
@@ -11,8 +11,7 @@ use super::steps::{self, Flush, Outcome, Step, Then};
 use super::task::{Direction, Failure, Task, TaskEnd};
 use super::tasks::{Entry, State, Tasks};
 
-/// The fast path: push the request of a READ or WRITE that is one disk request. `None`: it is another command, has an error, or the queue is full;
-/// nothing was done.
+/// The fast path: push the request of a READ or WRITE that is one disk request. `None`: another command, an error, or a full queue; nothing was done.
 #[inline(always)]
 pub(super) fn start(medium: &mut Medium, task: &Task<'_>) -> Option<Entry> {
     let Transfer { write, fua, blocks } = Transfer::parse(task.cdb)?;
@@ -52,14 +51,14 @@ pub(super) fn transfer(medium: &mut Medium, task: &Task<'_>, transfer: Transfer)
     Ok(begin(medium, task.id, transfer, entry, offset, task.bufs))
 }
 
-/// READ or WRITE with a buffer of another length than the command's.
+/// READ or WRITE whose buffer has another length than the command.
 #[cold]
 fn uneven(medium: &mut Medium, task: &Task<'_>, transfer: Transfer, (offset, wanted): (u64, u64)) -> Outcome {
     let (lba, shift) = (transfer.blocks.lba, medium.shift());
     let fits = wanted.min(buffer_len(task));
     let whole = fits >> shift << shift;
     if !transfer.write && fits > whole {
-        // The last block is read whole, and only its start handed out.
+        // The whole last block is read, and its start is copied to the buffer.
         let pieces = steps::pieces(offset, whole + (1 << shift));
         let copy = move |(start, at, len): (u64, u64, u64)| {
             Step::read(at, len, Then::Copy { start, len: len.min(fits - start) })
@@ -74,7 +73,7 @@ fn uneven(medium: &mut Medium, task: &Task<'_>, transfer: Transfer, (offset, wan
     begin(medium, task.id, transfer, Entry::new(State::Read, lba, whole, wanted), offset, &list)
 }
 
-/// Push a transfer's first request. `entry` says Read; the state becomes what the transfer needs.
+/// Push a transfer's first request. `entry` has the state Read, which is replaced if the transfer needs another.
 fn begin(
     medium: &mut Medium,
     id: u32,
@@ -89,7 +88,7 @@ fn begin(
         op
     } else {
         if transfer.fua && medium.volatile() {
-            // What the cache holds must reach the medium before it is read from there (SBC-3, 4.15.4).
+            // Cached data must be written to the medium before the medium is read (SBC-3, 4.15.4).
             entry.state = State::FlushThenRead;
             return if medium.push_flush(id) { Outcome::Kept(entry) } else { Outcome::Full };
         }
@@ -101,7 +100,7 @@ fn begin(
     }
 }
 
-/// End the task when the cache is on the medium, or at once and flush behind it.
+/// Flush. The task ends after the flush; with `immediate`, it ends now.
 pub(super) fn flush(medium: &mut Medium, id: u32, immediate: bool) -> Outcome {
     if medium.volatile() && immediate && medium.push_background_flush() {
         return Outcome::good(0, 0);
@@ -109,7 +108,7 @@ pub(super) fn flush(medium: &mut Medium, id: u32, immediate: bool) -> Outcome {
     flush_for(medium, id, 0)
 }
 
-/// End the task, which has moved `transferred` bytes, when the cache is on the medium.
+/// Flush, and end the task after it. The task has moved `transferred` bytes.
 pub(super) fn flush_for(medium: &mut Medium, id: u32, transferred: u64) -> Outcome {
     if !medium.volatile() {
         return Outcome::good(transferred, transferred);
@@ -137,7 +136,7 @@ pub(super) fn push_next(medium: &mut Medium, id: u32, tasks: &mut Tasks) -> bool
     taken
 }
 
-/// What a failed request of a task means, of which there are two at the most.
+/// The sense data of a task whose request failed. The task has at most two requests.
 pub(super) fn error(error: IoError, entry: &Entry) -> Sense {
     let (medium, lba) = match entry.state {
         State::Read => (asc::UNRECOVERED_READ_ERROR, Some(entry.lba)),

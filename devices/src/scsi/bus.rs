@@ -1,4 +1,4 @@
-//! All logical units behind one adapter: finding them, batching, the task table, and REPORT LUNS.
+//! All logical units behind one adapter: look-up by address, batching, the task table, and REPORT LUNS.
 
 use std::os::fd::BorrowedFd;
 
@@ -14,18 +14,18 @@ use super::tasks::Tasks;
 use super::unit::{Ended, LogicalUnit};
 use super::{attention, inquiry};
 
-/// Largest logical unit number that REPORT LUNS can tell (flat space addressing, SAM-5, 4.7.7.3).
+/// Largest logical unit number that REPORT LUNS can report (flat space addressing, SAM-5, 4.7.7.3).
 const MAX_LUN: u16 = 0x3fff;
-/// Tasks that every unit of several may have whatever the others do, at the most.
+/// Maximum number of task numbers that are reserved for a unit.
 const MOST_OF_ITS_OWN: usize = 16;
-/// No unit, in the table of targets.
+/// In the table of targets: no unit.
 const ABSENT: u16 = u16::MAX;
 
 /// Why a unit could not be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// There is one already.
+    /// The address is in use.
     #[error("target {} LUN {}: address taken by another logical unit", .0.target, .0.lun)]
     Taken(Address),
     /// The logical unit number cannot be addressed.
@@ -36,7 +36,7 @@ pub enum AttachError {
     Target(Address),
 }
 
-/// A unit and its place.
+/// A unit and its address.
 struct Slot {
     address: Address,
     unit: LogicalUnit,
@@ -44,30 +44,30 @@ struct Slot {
     busy: bool,
     /// It is in `touched`.
     touched: bool,
-    /// It was detached, and its disk still has requests: it has no address any more.
+    /// The unit was detached, so `address` no longer counts. Its disk still has requests.
     detached: bool,
 }
 
 /// All logical units behind one adapter, used by its I/O thread.
 ///
-/// Ends of tasks come through [`reap`](Self::reap) alone (but for those that [`submit`](Self::submit) returns):
-/// call it after an abort, a reset or a drain too, before sleeping on the [`events`](Self::events).
+/// [`reap`](Self::reap) reports the ends of tasks, except those that [`submit`](Self::submit) returns. Also call it after an abort, a reset or a
+/// drain, before sleeping on the [`events`](Self::events).
 pub struct Bus {
-    /// By index; `None` where a unit was detached. Before `tasks`: dropping a unit waits for its disk requests.
+    /// By index; `None` if the unit was detached. Before `tasks`, because dropping a unit waits for its disk requests.
     slots: Vec<Option<Box<Slot>>>,
     /// Index of the unit that is LUN 0 of each target.
     lun_0: Box<[u16; 256]>,
-    /// Those with other logical unit numbers.
+    /// Indices of units with other logical unit numbers.
     others: Vec<(Address, u16)>,
     tasks: Tasks,
     /// Units with disk requests in flight or tasks waiting.
     busy: Vec<u16>,
-    /// Units to whose queue something was pushed since the last kick.
+    /// Units to whose queue requests were pushed since the last kick.
     touched: Vec<u16>,
-    /// Tasks that every unit may have whatever the others do, and the sum over all units.
+    /// Task numbers that are reserved for each unit, and the sum over all units.
     own: usize,
     reserved: usize,
-    /// Bytes of the longest CDB that the adapter's requests hold.
+    /// Bytes of the longest CDB that fits into the adapter's requests.
     longest_cdb: u8,
     completions: Vec<Completion>,
     /// Tasks that ended outside of `reap`.
@@ -108,7 +108,7 @@ impl Bus {
     /// Put a unit at an address. The target's other units report REPORTED LUNS DATA HAS CHANGED.
     ///
     /// # Errors
-    /// The address is taken, or cannot be told to the initiator.
+    /// The address is in use, or cannot be reported to the initiator.
     pub fn attach(&mut self, address: Address, mut unit: LogicalUnit) -> Result<(), AttachError> {
         if self.index(address).is_some() {
             return Err(AttachError::Taken(address));
@@ -118,7 +118,7 @@ impl Bus {
         }
         self.luns_changed(address.target);
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        // There are 256 targets of 16,384 units: more than indices.
+        // 256 targets with 16,384 units each are more than there are indices.
         let index =
             u16::try_from(free).ok().filter(|index| *index != ABSENT).ok_or(AttachError::Lun(address))?;
         unit.attached(index, self.tasks.limit());
@@ -139,15 +139,15 @@ impl Bus {
         Ok(())
     }
 
-    /// The adapter's requests hold CDBs of so many bytes at the most: no unit supports longer commands.
+    /// Limit CDBs to `bytes`, the size in the adapter's requests: no unit supports longer commands.
     #[cfg(feature = "buslogic")]
     pub(crate) fn limit_cdbs(&mut self, bytes: u8) {
         self.longest_cdb = bytes;
         self.slots.iter_mut().flatten().for_each(|slot| slot.unit.limit_cdbs(bytes));
     }
 
-    /// Take the unit at an address away; its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each once its disk I/O is
-    /// over, and with the last of them its queue is dropped ([`detaching`](Self::detaching)). Never waits. False: there is none.
+    /// Detach the unit at an address. Its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each when its disk I/O has completed. Its
+    /// queue is dropped with the last task ([`detaching`](Self::detaching)). Never waits. False: no such unit.
     pub fn detach(&mut self, address: Address) -> bool {
         let Some(index) = self.index(address) else { return false };
         self.reset_index(index, attention::DEVICE_RESET);
@@ -172,7 +172,7 @@ impl Bus {
         self.slots.iter().flatten().any(|slot| slot.detached && slot.address == address)
     }
 
-    /// Drop a unit that was detached, if its disk has nothing more of it.
+    /// Drop a unit that was detached, if its disk has no more requests.
     #[cold]
     fn remove_idle(&mut self, index: u16) {
         let Some(place) = self.slots.get_mut(usize::from(index)) else { return };
@@ -188,7 +188,7 @@ impl Bus {
         self.slots.iter().flatten().map(|slot| &**slot).filter(|slot| !slot.detached)
     }
 
-    /// Divide the tasks: a unit beside others has some of its own, and the rest is for whoever comes first.
+    /// Reserve task numbers for each unit, if there are several. The others are first come, first served.
     fn divide(&mut self) {
         let units = self.attached().count();
         self.own = match units {
@@ -198,8 +198,8 @@ impl Bus {
         self.reserved = units * self.own;
     }
 
-    /// Whether a task for this address may begin now that `free` task numbers are left: so that a unit whose disk does not complete
-    /// its I/O leaves the others theirs. Where there are fewer task numbers than units, only the first come are served.
+    /// Whether a task for this address may begin while `free` task numbers are left. So a unit with a stalled disk leaves the other units their
+    /// reserved numbers. With fewer task numbers than units, the first units to come get them.
     #[inline]
     pub(crate) fn admits(&self, address: Address, free: usize) -> bool {
         free > self.reserved || free > 0 && self.has_own(address)
@@ -208,28 +208,28 @@ impl Bus {
     #[cold]
     fn has_own(&self, address: Address) -> bool {
         let slot = self.index(address).and_then(|index| self.slots.get(usize::from(index))?.as_deref());
-        // What is for no unit ends at once.
+        // A task for no unit ends at once.
         slot.is_none_or(|slot| slot.unit.tasks() < self.own)
     }
 
-    /// Task numbers that not every unit may take ([`admits`](Self::admits)): none where there is but one unit.
+    /// Number of reserved task numbers ([`admits`](Self::admits)); 0 with a single unit.
     #[inline]
     pub(crate) const fn reserved(&self) -> usize {
         self.reserved
     }
 
-    /// Where there are units, in no particular order.
+    /// Addresses of the units, in no particular order.
     pub fn addresses(&self) -> impl Iterator<Item = Address> + '_ {
         self.attached().map(|slot| slot.address)
     }
 
-    /// The disks of units may have another capacity: check, and report a change to the initiator. The units whose capacity has changed.
+    /// Check the disks' capacity, and report changes to the initiator. Returns the units whose capacity has changed.
     pub fn refresh(&mut self) -> Vec<Address> {
         let slots = self.slots.iter_mut().flatten().filter(|slot| !slot.detached);
         slots.filter_map(|slot| slot.unit.refresh().then_some(slot.address)).collect()
     }
 
-    /// Begin a task. `Some`: it ended at once and is never reported by [`reap`](Self::reap). `None`: it is in flight.
+    /// Begin a task. `Some`: it has ended, and [`reap`](Self::reap) does not report it. `None`: it is in flight.
     ///
     /// A task number that is out of bounds or in flight ends with TASK SET FULL.
     #[inline(always)]
@@ -245,7 +245,7 @@ impl Bus {
             }
             return None;
         }
-        // A copy, so that the caller's task need not be in memory on the fast path.
+        // Copied, so that the caller's task can stay in registers on the fast path.
         let task = *task;
         self.submit_slow(&task)
     }
@@ -270,7 +270,7 @@ impl Bus {
         end
     }
 
-    /// [`kick`](Self::kick) and [`reap`](Self::reap) are to see to this unit.
+    /// Let [`kick`](Self::kick) and [`reap`](Self::reap) process this unit.
     #[cold]
     fn mark_active(&mut self, index: u16) {
         let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) else { return };
@@ -284,8 +284,7 @@ impl Bus {
         }
     }
 
-    /// Hand to the disks' queues what was submitted: one `DiskQueue::submit` for each queue touched since the last
-    /// kick.
+    /// Submit the pushed requests: one `DiskQueue::submit` for each queue that got requests since the last kick.
     #[inline]
     pub fn kick(&mut self) {
         for index in self.touched.drain(..) {
@@ -296,7 +295,7 @@ impl Bus {
         }
     }
 
-    /// Append the number and end of each task that ended. Never waits; `ended` keeps its memory between calls.
+    /// Append the number and end of each task that has ended. Never waits. Reuse `ended`, so that it need not be allocated.
     #[inline]
     pub fn reap(&mut self, ended: &mut Vec<(u32, TaskEnd)>) {
         let before = ended.len();
@@ -322,13 +321,13 @@ impl Bus {
         self.in_flight = self.in_flight.saturating_sub(ended.len() - before);
     }
 
-    /// Forget the ends that [`reap`](Self::reap) would report.
+    /// Drop the ends that [`reap`](Self::reap) would report.
     pub fn discard(&mut self) {
         self.reap(&mut Vec::new());
     }
 
-    /// Abort a task: it ends as [`TaskEnd::Aborted`], through [`reap`](Self::reap), once its disk I/O is over (no
-    /// buffer is touched afterwards). False: no such task is in flight.
+    /// Abort a task: it ends as [`TaskEnd::Aborted`] through [`reap`](Self::reap), when its disk I/O has completed (its buffers are not accessed
+    /// afterwards). False: no such task is in flight.
     pub fn abort(&mut self, id: u32) -> bool {
         let Some(entry) = self.tasks.get(id) else { return false };
         let index = usize::from(entry.unit);
@@ -338,9 +337,9 @@ impl Bus {
         true
     }
 
-    /// Reset a unit: it reports BUS DEVICE RESET FUNCTION OCCURRED, and its tasks end as [`TaskEnd::Reset`] through
-    /// [`reap`](Self::reap), each once its disk I/O is over (no buffer is touched afterwards). Never waits: as long as the unit is
-    /// [`resetting`](Self::resetting), tasks that come after the reset are kept and not begun.
+    /// Reset a unit: it reports BUS DEVICE RESET FUNCTION OCCURRED, and its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each when
+    /// its disk I/O has completed (its buffers are not accessed afterwards). Never waits. While the unit is [`resetting`](Self::resetting), later
+    /// tasks are queued and do not begin.
     pub fn reset_unit(&mut self, address: Address) {
         if let Some(index) = self.index(address) {
             self.reset_index(index, attention::DEVICE_RESET);
@@ -379,14 +378,14 @@ impl Bus {
         for slot in self.slots.iter_mut().flatten() {
             slot.unit.drain(&mut self.tasks, &mut self.completions, &mut self.done);
         }
-        // An adapter whose guest has taken bus mastering away does not reap.
+        // An adapter without bus mastering does not reap.
         for index in self.indices(|_| true) {
             self.remove_idle(index);
         }
     }
 
-    /// End tasks that wait for disk requests which the disk's queue does not have, with HARDWARE ERROR; their unit is
-    /// [faulted](crate::on_disk_fault). To be called before sleeping. True: there were some; [`reap`](Self::reap).
+    /// End tasks that wait for requests which the disk's queue has lost, with HARDWARE ERROR; their unit is [faulted](crate::on_disk_fault). Call
+    /// this before sleeping. True: there were such tasks; call [`reap`](Self::reap).
     pub fn fail_lost(&mut self) -> bool {
         let Self { slots, busy, tasks, done, .. } = self;
         let mut any = false;
@@ -398,13 +397,13 @@ impl Bus {
         any
     }
 
-    /// The queues' descriptors, readable while there may be something to [`reap`](Self::reap).
+    /// The queues' descriptors. They are readable while there may be completions to [`reap`](Self::reap).
     #[must_use]
     pub fn events(&self) -> Vec<BorrowedFd<'_>> {
         self.slots.iter().flatten().map(|slot| slot.unit.queue().event()).collect()
     }
 
-    /// Whether all disks complete requests while these are started. Not while a unit is being detached: only the adapter's own thread
+    /// Whether all disks complete each request when it is submitted. False while a unit is being detached, because only the adapter's own thread
     /// waits for that.
     #[must_use]
     pub(crate) fn completes_at_once(&self) -> bool {
@@ -461,7 +460,7 @@ impl Bus {
         }
     }
 
-    /// The answer where there is no logical unit (SAM-5, 4.13; SPC-4, 6.6 and 6.39).
+    /// The answer if there is no logical unit (SAM-5, 4.13; SPC-4, 6.6 and 6.39).
     #[cold]
     fn absent(&mut self, task: &Task<'_>) -> TaskEnd {
         if self.addresses().all(|address| address.target != task.address.target) {
@@ -470,7 +469,7 @@ impl Bus {
         self.vacant(task)
     }
 
-    /// The same, of a target that is there whatever units it has.
+    /// The same, of a target that exists even without units.
     #[cold]
     pub(crate) fn vacant(&mut self, task: &Task<'_>) -> TaskEnd {
         let unsupported = Sense::illegal(asc::LOGICAL_UNIT_NOT_SUPPORTED);
@@ -492,7 +491,7 @@ impl Bus {
         end.unwrap_or_else(TaskEnd::check)
     }
 
-    /// REPORT LUNS (SPC-4, 6.33), which any logical unit number of a target answers.
+    /// REPORT LUNS (SPC-4, 6.33). Every logical unit number of a target answers it.
     #[cold]
     fn report_luns(&mut self, task: &Task<'_>) -> TaskEnd {
         let (select, alloc) = match Command::parse(task.cdb, Supported::WITHOUT_DISCARDS) {
@@ -507,7 +506,7 @@ impl Bus {
                 .filter(|address| address.target == target)
                 .map(|address| address.lun)
                 .collect(),
-            // Well known logical units: there is none.
+            // Well known logical units only: there are none.
             1 => Vec::new(),
             _ => return TaskEnd::check(Sense::cdb(2)),
         };

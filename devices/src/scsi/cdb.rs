@@ -6,7 +6,7 @@ use super::opcodes::{self, OpcodeQuery, Supported};
 use super::sense::{Sense, asc};
 use super::spec::{Cdb6, Cdb10, Cdb12, Cdb16, action, bits, opcode};
 
-/// A run of logical blocks as a CDB names it; not yet checked against the capacity.
+/// The block range of a CDB, not yet checked against the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
     pub(super) lba: u64,
@@ -32,7 +32,7 @@ pub(super) enum Against {
     OneBlock,
 }
 
-/// What WRITE SAME writes, and how.
+/// WRITE SAME.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Same {
     pub(super) blocks: Blocks,
@@ -55,8 +55,8 @@ pub(super) struct ModeSense {
     pub(super) alloc: u32,
 }
 
-/// A command whose CDB is valid as far as it can be told without the logical unit. `alloc` is the allocation length,
-/// `len` a parameter list length; of SEND DIAGNOSTIC it is 0.
+/// A command whose CDB is valid; checks that need the logical unit are still to be made. `alloc` is the allocation
+/// length, `len` the parameter list length (0 for SEND DIAGNOSTIC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     TestUnitReady,
@@ -86,12 +86,12 @@ pub(super) enum Command {
     ReportTaskManagement { extended: bool, alloc: u32 },
 }
 
-/// The CDB as one of its common layouts; `None` where it is too short.
+/// The CDB as one of the common layouts; `None` if it is too short.
 fn layout<T: FromBytes + Immutable + KnownLayout + zerocopy::Unaligned>(cdb: &[u8]) -> Option<&T> {
     T::ref_from_prefix(cdb).ok().map(|(layout, _)| layout)
 }
 
-/// The bit in which the operation codes of a READ and the WRITE of the same length differ.
+/// The bit that distinguishes the operation codes of READ and WRITE of the same length.
 const WRITE: u8 = 0x02;
 const _: () = assert!(
     opcode::READ_6 | WRITE == opcode::WRITE_6
@@ -101,8 +101,8 @@ const _: () = assert!(
 );
 
 impl Transfer {
-    /// The fast path of nearly all tasks: READ and WRITE without any bit that is not supported. `None` for everything else,
-    /// valid or not, for [`Command::parse`] to judge.
+    /// The fast path of nearly all tasks: READ and WRITE without unsupported bits. `None` for all other CDBs: call
+    /// [`Command::parse`].
     #[inline(always)]
     pub(super) fn parse(cdb: &[u8]) -> Option<Self> {
         let code = *cdb.first()?;
@@ -141,7 +141,7 @@ impl Command {
     /// Parse the CDB of a supported command.
     ///
     /// # Errors
-    /// What to answer: INVALID COMMAND OPERATION CODE, or INVALID FIELD IN CDB with the field.
+    /// INVALID COMMAND OPERATION CODE, or INVALID FIELD IN CDB with the field.
     pub(super) fn parse(cdb: &[u8], supported: Supported) -> Result<Self, Sense> {
         if let Some(transfer) = Transfer::parse(cdb) {
             return Ok(Self::Transfer(transfer));
@@ -221,7 +221,7 @@ impl Command {
             }
             opcode::UNMAP => Self::Unmap { len: alloc },
             opcode::LOG_SENSE => {
-                // The parameter pointer, which no page has parameters for.
+                // The parameter pointer; no page has parameters.
                 let [.., high] = cdb.lba.to_bytes();
                 if [high, cdb.group] != [0; 2] {
                     return Err(Sense::cdb(5));
@@ -295,7 +295,7 @@ impl Command {
                 unmap: cdb.flags & bits::UNMAP != 0,
                 ndob: cdb.flags & bits::NDOB != 0,
             }),
-            // The number of blocks is the one byte before the group number; the three above it are reserved.
+            // The number of blocks is the byte before the group number; the three bytes before that are reserved.
             (opcode::COMPARE_AND_WRITE, _) => {
                 Self::CompareAndWrite { blocks, fua: cdb.flags & bits::FUA != 0 }
             }
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(parse(&[0xa3, 0x0c, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0]), Err(Sense::cdb_bit(2, 2)));
         assert_eq!(parse(&[0x15, 0x01, 0, 0, 4, 0]), Err(Sense::cdb_bit(1, 4)));
         assert_eq!(parse(&[0x15, 0x11, 0, 0, 4, 0]), Err(Sense::cdb_bit(1, 0)));
-        // UNMAP without a disk that discards is not a command.
+        // UNMAP is not supported if the disk does not discard.
         assert_eq!(
             Command::parse(&[0x42, 0, 0, 0, 0, 0, 0, 0, 8, 0], Supported::WITHOUT_DISCARDS),
             Err(Sense::illegal(0x2000))

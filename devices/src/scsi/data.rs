@@ -4,7 +4,7 @@ use super::sense::{Sense, asc};
 use super::task::{Direction, Failure, Task, TaskEnd};
 use super::{gather, limits};
 
-/// The buffers that a task lets be used (bytes).
+/// Usable bytes of a task's buffers.
 #[inline]
 pub(super) fn buffer_len(task: &Task<'_>) -> u64 {
     if task.direction == Direction::None { 0 } else { task.len }

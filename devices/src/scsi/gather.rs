@@ -1,11 +1,11 @@
-//! Copies between lists of buffers and bytes of our own.
+//! Copies between lists of buffers and own memory.
 
 use paradisk_disk_formats::IoBuf;
 
 /// Bytes compared at a time.
 const CHUNK: usize = 512;
 
-/// Append the range `[start, start + len)` of `bufs` to `out`, cut at their end.
+/// Append the range `[start, start + len)` of `bufs` to `out`, cut at the end of `bufs`.
 pub(crate) fn slice(bufs: &[IoBuf], start: u64, len: u64, out: &mut Vec<IoBuf>) {
     let (mut start, mut len) = (start, len);
     for buf in bufs {
@@ -25,7 +25,7 @@ pub(crate) fn slice(bufs: &[IoBuf], start: u64, len: u64, out: &mut Vec<IoBuf>) 
     }
 }
 
-/// Copy `data` to the start of `bufs`; returns the bytes that fitted.
+/// Copy `data` to the start of `bufs`. Returns the number of bytes copied.
 pub(super) fn scatter(bufs: &[IoBuf], data: &[u8]) -> u64 {
     let mut rest = data;
     for buf in bufs {
@@ -38,7 +38,7 @@ pub(super) fn scatter(bufs: &[IoBuf], data: &[u8]) -> u64 {
     (data.len() - rest.len()) as u64
 }
 
-/// Copy the start of `bufs` to `data`; returns the bytes that were there.
+/// Copy the start of `bufs` to `data`. Returns the number of bytes copied.
 pub(super) fn gather(bufs: &[IoBuf], data: &mut [u8]) -> usize {
     let mut done = 0;
     for buf in bufs {
@@ -48,7 +48,7 @@ pub(super) fn gather(bufs: &[IoBuf], data: &mut [u8]) -> usize {
     done
 }
 
-/// Copy the start of `from` to the start of `bufs`, as far as both reach.
+/// Copy the start of `from` to the start of `bufs`, up to the shorter length.
 pub(super) fn copy(bufs: &[IoBuf], from: IoBuf) {
     let mut bytes = [0; CHUNK];
     let mut at = 0;
@@ -64,7 +64,7 @@ pub(super) fn copy(bufs: &[IoBuf], from: IoBuf) {
     }
 }
 
-/// Offset of the first byte in which the start of `bufs` and `other` differ, as far as both reach.
+/// Offset of the first byte in which `bufs` and `other` differ, up to the shorter length.
 pub(super) fn mismatch(bufs: &[IoBuf], other: IoBuf) -> Option<u64> {
     let (mut ours, mut theirs) = ([0; CHUNK], [0; CHUNK]);
     let mut at = 0;

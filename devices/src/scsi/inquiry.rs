@@ -12,7 +12,7 @@ use super::spec::{
     VERSION_SPC_4, VpdHeader, vpd,
 };
 
-/// Who a logical unit says it is.
+/// The identity of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// T10 vendor identification: ASCII, padded with spaces.
@@ -21,9 +21,9 @@ pub struct Identity {
     pub product: [u8; 16],
     /// Product revision level: ASCII, padded with spaces.
     pub revision: [u8; 4],
-    /// Serial number: what tells units of the same vendor and product apart. The first 64 bytes count.
+    /// Serial number, which distinguishes units of the same vendor and product. The first 64 bytes count.
     pub serial: String,
-    /// UUID of the disk, where it has one: tells it from all others.
+    /// UUID of the disk, if it has one.
     pub uuid: Option<[u8; 16]>,
 }
 
@@ -39,7 +39,7 @@ impl Default for Identity {
 }
 
 impl Identity {
-    /// The serial number as the pages give it.
+    /// The serial number in the form of the pages.
     fn serial_bytes(&self) -> &[u8] {
         let bytes = self.serial.as_bytes();
         bytes.get(..64).unwrap_or(bytes)
@@ -80,8 +80,7 @@ fn standard(identity: &Identity, peripheral: u8) -> Vec<u8> {
     .to_vec()
 }
 
-/// The answer where there is no disk: as of a logical unit that is not there, or a well known one, as `peripheral` (qualifier
-/// and device type) says.
+/// The answer of an absent or a well known logical unit; `peripheral` is its qualifier and device type.
 pub(super) fn without_disk(peripheral: u8, page: Option<u8>) -> Result<Vec<u8>, Sense> {
     match page {
         None => Ok(standard(&Identity::default(), peripheral)),
@@ -90,7 +89,7 @@ pub(super) fn without_disk(peripheral: u8, page: Option<u8>) -> Result<Vec<u8>, 
     }
 }
 
-/// INQUIRY data of a logical unit, whole.
+/// Complete INQUIRY data of a logical unit.
 pub(super) fn data(
     page: Option<u8>,
     identity: &Identity,
@@ -118,14 +117,14 @@ pub(super) fn data(
     Ok([header.as_bytes(), &body].concat())
 }
 
-/// A T10 vendor ID based designator (names the unit to people), a locally assigned NAA one (names it to software), and where the disk
-/// has a UUID of its own, that (SPC-5, 7.7.6.11).
+/// A T10 vendor ID based designator (for people), a locally assigned NAA designator (for software), and the disk's UUID if it has one (SPC-5,
+/// 7.7.6.11).
 fn designators(identity: &Identity) -> Vec<u8> {
     let serial = identity.serial_bytes();
     let t10 = [&identity.vendor[..], &identity.product[..], serial].concat();
     let naa = naa(identity).to_be_bytes();
     let mut page = Vec::new();
-    // UUID type 1h in the high half of the first byte: as of RFC 9562.
+    // UUID type 1h (RFC 9562) in the high half of the first byte.
     let uuid = identity.uuid.map(|uuid| [&[0x10, 0][..], &uuid].concat());
     let uuid = uuid.as_ref().map(|uuid| (1, 0x0a, &uuid[..]));
     for (code_set, kind, designator) in [(2, 1, &t10[..]), (1, 3, &naa[..])].into_iter().chain(uuid) {
@@ -151,7 +150,7 @@ fn block_limits(info: &DiskInfo, supported: Supported) -> BlockLimits {
     let (compare, same) = if supported.has_long() {
         ((limits::COMPARE_BYTES >> shift) as u8, limits::SAME_BYTES >> shift)
     } else {
-        // What WRITE SAME (10) has a field for: Linux sends WRITE SAME (16) for more, whatever commands are supported.
+        // The limit of WRITE SAME (10): for more blocks Linux sends WRITE SAME (16), even if it is not supported.
         (0, (limits::SAME_BYTES >> shift).min(u16::MAX.into()))
     };
     let mut page = BlockLimits {
@@ -174,7 +173,7 @@ fn block_limits(info: &DiskInfo, supported: Supported) -> BlockLimits {
 }
 
 fn provisioning(info: &DiskInfo, supported: Supported) -> Provisioning {
-    // LBPU and LBPWS10; LBPWS, of WRITE SAME (16); LBPRZ where unmapped blocks read as zeros; thin provisioned.
+    // LBPU and LBPWS10; LBPWS, for WRITE SAME (16); LBPRZ if unmapped blocks read as zeros; thin provisioned.
     let long = if supported.has_long() { 0x40 } else { 0 };
     info.discard.map_or_else(Provisioning::default, |discard| Provisioning {
         flags: 0xa0 | long | if discard.reads_zero { 0x04 } else { 0 },

@@ -1,17 +1,17 @@
-//! LOG SENSE (SPC-4, 6.8 and 7.3). There is nothing to log yet, so the pages are those that list pages.
+//! LOG SENSE (SPC-4, 6.8 and 7.3). Nothing is logged, so the only pages are those that list pages.
 
 use zerocopy::IntoBytes;
 
 use super::sense::Sense;
 use super::spec::LogHeader;
 
-/// Supported log pages; with subpage FFh, and their subpages.
+/// Supported log pages; with subpage FFh, also their subpages.
 const SUPPORTED_PAGES: u8 = 0x00;
 const ALL_SUBPAGES: u8 = 0xff;
 /// Subpage format, in the first byte of a page with a subpage code.
 const SPF: u8 = 0x40;
 
-/// A log page, whole.
+/// A complete log page.
 pub(super) fn page(page: u8, subpage: u8) -> Result<Vec<u8>, Sense> {
     if page != SUPPORTED_PAGES {
         return Err(Sense::cdb_bit(2, 5));

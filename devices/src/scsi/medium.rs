@@ -1,5 +1,5 @@
-//! The medium of a unit: its disk and a queue of it, the block geometry, and the mode parameters, which decide how blocks are
-//! written.
+//! The medium of a unit: the disk, its queue, the block geometry, and the mode parameters, which determine how blocks
+//! are written.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use super::{gather, limits};
 /// Tag of flushes whose command has already ended; task numbers have 32 bits.
 pub(super) const BACKGROUND: u64 = u64::MAX;
 
-/// A disk and what SCSI says of it.
+/// A disk with its SCSI properties.
 pub(super) struct Medium {
     queue: Box<dyn DiskQueue>,
     disk: Arc<dyn Disk>,
-    /// Power of two of the logical block length.
+    /// Base-2 logarithm of the logical block length.
     shift: u32,
     sectors: u64,
     /// Maximum transfer length, in blocks.
     max_blocks: u64,
-    /// Writes are refused: by the disk, or by SWP.
+    /// The disk or SWP refuses writes.
     protected: bool,
-    /// A write may be lost until a flush.
+    /// Completed writes may be lost until a flush.
     volatile: bool,
     /// Every write must be on stable storage when it ends: WCE is off on a disk with a volatile cache.
     write_through: bool,
@@ -34,12 +34,12 @@ pub(super) struct Medium {
     pushed: bool,
     /// Flushes of commands that ended at once.
     background: u32,
-    /// A list of buffers being built; kept for its memory.
+    /// A list of buffers, kept to reuse its memory.
     list: Vec<IoBuf>,
 }
 
 impl Medium {
-    /// I/O on `disk` goes through `queue`, one of the disk's.
+    /// A medium with `disk`; `queue` is a queue of this disk.
     pub(super) fn new(disk: Arc<dyn Disk>, queue: Box<dyn DiskQueue>) -> Self {
         let info = disk.info();
         let shift = info.logical_sector.shift();
@@ -77,7 +77,7 @@ impl Medium {
         self.shift
     }
 
-    /// The capacity as it was reported, in blocks.
+    /// The reported capacity, in blocks.
     pub(super) fn sectors(&self) -> u64 {
         self.sectors
     }
@@ -88,7 +88,7 @@ impl Medium {
         reported != self.sectors
     }
 
-    /// What mode pages tell of it.
+    /// The values for mode pages.
     pub(super) fn mode_info(&self) -> MediumInfo {
         let info = self.disk.info();
         MediumInfo {
@@ -114,7 +114,7 @@ impl Medium {
         self.set_modes(Modes::new(self.volatile));
     }
 
-    /// Byte offset and length of a run of blocks that lies on the medium.
+    /// Byte offset and length of a block range. Fails if it is not on the medium.
     #[inline]
     pub(super) fn range(&self, blocks: Blocks) -> Result<(u64, u64), Sense> {
         let count = u64::from(blocks.count);
@@ -124,7 +124,7 @@ impl Medium {
         Ok((blocks.lba << self.shift, count << self.shift))
     }
 
-    /// The same, of blocks that one command may move.
+    /// As [`range`](Self::range). Fails also above the maximum transfer length.
     #[inline]
     pub(super) fn transfer_range(&self, blocks: Blocks) -> Result<(u64, u64), Sense> {
         let range = self.range(blocks)?;
@@ -134,7 +134,7 @@ impl Medium {
         }
     }
 
-    /// Why the medium may not be written, if so.
+    /// Fails if the medium is write-protected.
     #[inline]
     pub(super) fn writable(&self) -> Result<(), Sense> {
         if self.protected { Err(self.protection()) } else { Ok(()) }
@@ -173,7 +173,7 @@ impl Medium {
         self.push_request(&Request { tag: u64::from(id), op, offset, len, bufs })
     }
 
-    /// The same with the range `[start, start + len)` of the buffers.
+    /// As [`push`](Self::push), with the range `[start, start + len)` of the buffers.
     pub(super) fn push_part(
         &mut self,
         id: u32,
@@ -195,7 +195,7 @@ impl Medium {
         self.push(id, Op::Flush, 0, 0, &[])
     }
 
-    /// Push a flush whose command ends before it; false: the queue is full.
+    /// Push a flush for a command that ends before the flush; false: the queue is full.
     pub(super) fn push_background_flush(&mut self) -> bool {
         let flush = Request { tag: BACKGROUND, op: Op::Flush, offset: 0, len: 0, bufs: &[] };
         let taken = self.push_request(&flush);
@@ -210,19 +210,19 @@ impl Medium {
         taken
     }
 
-    /// Whether flushes are in flight whose command has ended.
+    /// Whether there are flushes in flight whose command has ended.
     pub(super) fn flushes(&self) -> bool {
         self.background > 0
     }
 
-    /// One of them has completed. False: there was none.
+    /// Such a flush has completed. False: there was none.
     pub(super) fn flush_completed(&mut self) -> bool {
         let any = self.background > 0;
         self.background -= u32::from(any);
         any
     }
 
-    /// The queue has lost them.
+    /// The queue has lost these flushes.
     pub(super) fn flushes_lost(&mut self) {
         self.background = 0;
     }
@@ -233,7 +233,7 @@ impl Medium {
         self.pushed
     }
 
-    /// Hand what was pushed to the host.
+    /// Submit the pushed requests.
     #[inline]
     pub(super) fn submit(&mut self) {
         if self.pushed {
@@ -248,7 +248,7 @@ impl Medium {
         self.queue.reap(completions);
     }
 
-    /// Block until a request has ended; submits first.
+    /// Submit, and block until a request has completed.
     pub(super) fn wait(&mut self) {
         self.pushed = false;
         self.queue.wait();

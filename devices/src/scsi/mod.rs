@@ -1,4 +1,5 @@
-//! The SCSI target that every SCSI adapter shares (SPC-4, SBC-3): tasks in, disk operations, status and sense out.
+//! The SCSI target of all SCSI adapters (SPC-4, SBC-3): it executes tasks as disk operations, and returns status and
+//! sense data.
 //!
 //! ```text
 //!   adapter --Task--> Bus (bus): address to unit
@@ -13,7 +14,7 @@
 //!                 Medium (medium): the disk's queue, block geometry, mode parameters
 //! ```
 //!
-//! Each type's fields change in the file that owns it.
+//! Only the file that defines a type changes its fields.
 
 mod attention;
 mod block;

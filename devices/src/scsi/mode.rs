@@ -25,16 +25,16 @@ const WP: u8 = 0x80;
 /// Device-specific parameter: DPO and FUA are supported.
 const DPOFUA: u8 = 0x10;
 
-/// The parameters that can change.
+/// The changeable parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Modes {
-    /// Writes may end before they are on stable storage.
+    /// Writes may complete before they are on stable storage.
     pub(super) write_cache: bool,
     pub(super) descriptor_sense: bool,
     pub(super) write_protect: bool,
 }
 
-/// What the pages tell of the disk.
+/// The disk's values in the pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MediumInfo {
     pub(super) blocks: u64,
@@ -81,7 +81,7 @@ impl Modes {
         })
     }
 
-    /// MODE SENSE data, whole.
+    /// Complete MODE SENSE data.
     pub(super) fn sense(self, command: &ModeSense, medium: &MediumInfo) -> Result<Vec<u8>, Sense> {
         let (values, changeable) = match command.control {
             0 => (self, false),
@@ -123,7 +123,7 @@ impl Modes {
         Ok([header, descriptor, pages].concat())
     }
 
-    /// The parameters after MODE SELECT with this list: all of it is valid, or nothing changes.
+    /// The parameters after MODE SELECT with this list. If any part is invalid, nothing changes.
     pub(super) fn select(self, ten: bool, list: &[u8], medium: &MediumInfo) -> Result<Self, Sense> {
         let length_error = Sense::illegal(asc::PARAMETER_LIST_LENGTH_ERROR);
         let (descriptors, long, medium_type, header) = if ten {
@@ -163,7 +163,7 @@ impl Modes {
         Ok(modes)
     }
 
-    /// Take over one page of a parameter list.
+    /// Apply one page of a parameter list.
     fn change(self, page: &[u8], current: &[u8], at: u16, medium: &MediumInfo) -> Result<Self, Sense> {
         let code = page.first().map_or(0, |code| code & 0x3f);
         let mask = self.page(code, true, medium).unwrap_or_default();
@@ -200,7 +200,7 @@ fn block_descriptor(long: bool, medium: &MediumInfo) -> Vec<u8> {
     }
 }
 
-/// The block descriptor of MODE SELECT may say only what is: format is not supported.
+/// The block descriptor of MODE SELECT must equal the current one, because the format cannot be changed.
 fn check_descriptor(bytes: &[u8], long: bool, at: usize, medium: &MediumInfo) -> Result<(), Sense> {
     let at = at as u16;
     if bytes.is_empty() {
@@ -220,7 +220,7 @@ fn check_descriptor(bytes: &[u8], long: bool, at: usize, medium: &MediumInfo) ->
             at + 5,
         )
     };
-    // Zero: keep; all ones: the capacity as it is.
+    // Zero: no change. All ones: the current capacity.
     if blocks != 0 && blocks != medium.blocks && blocks != max {
         return Err(Sense::list(at));
     }

@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 use super::sense::{Sense, asc};
 use super::spec::{CommandDescriptor, CommandTimeouts, action, opcode};
 
-/// Which commands REPORT SUPPORTED OPERATION CODES is asked for.
+/// The commands that REPORT SUPPORTED OPERATION CODES requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpcodeQuery {
     All,
@@ -13,29 +13,29 @@ pub(super) enum OpcodeQuery {
     Opcode(u8),
     /// 010b: a command with a service action.
     Action(u8, u16),
-    /// 011b: whichever the command is.
+    /// 011b: a command with or without service actions.
     Either(u8, u16),
 }
 
-/// Which commands of the table a unit has.
+/// Properties that determine which commands of the table a unit supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Supported {
     /// The disk discards.
     pub(super) discards: bool,
-    /// Bytes of the longest CDB that reaches the unit. What is longer is not reported as supported: initiators rely on the report, not on
-    /// what their adapter can send.
+    /// Bytes of the longest CDB that reaches the unit. Longer commands are not reported as supported: initiators trust the report, even if their
+    /// adapter cannot send the command.
     pub(super) longest_cdb: u8,
 }
 
 impl Supported {
-    /// All commands that a disk without discards has.
+    /// All commands of a disk that does not discard.
     pub(super) const WITHOUT_DISCARDS: Self = Self { discards: false, longest_cdb: LONGEST_CDB };
 
     /// All commands.
     #[cfg(test)]
     pub(super) const ALL: Self = Self { discards: true, longest_cdb: LONGEST_CDB };
 
-    /// Whether commands of 16 bytes are among them.
+    /// Whether 16-byte commands are supported.
     pub(super) const fn has_long(self) -> bool {
         self.longest_cdb >= LONGEST_CDB
     }
@@ -53,13 +53,13 @@ pub(super) struct Entry {
     pub(super) action: Option<u8>,
     /// Bits that the device server evaluates, from byte 1 on; a CDB with another bit set is refused.
     usage: &'static [u8],
-    /// Supported only where the disk discards.
+    /// Supported only if the disk discards.
     discards: bool,
 }
 
 /// Bytes of the longest CDB in the table.
 pub(super) const LONGEST_CDB: u8 = 16;
-/// The bits of byte 1 that hold the service action.
+/// The bits of byte 1 with the service action.
 const SERVICE_ACTION: u8 = 0x1f;
 
 const fn plain(opcode: u8, usage: &'static [u8]) -> Entry {
@@ -164,7 +164,7 @@ impl Entry {
         1 + self.usage.len()
     }
 
-    /// CDB usage data as REPORT SUPPORTED OPERATION CODES gives them.
+    /// CDB usage data for REPORT SUPPORTED OPERATION CODES.
     fn usage_data(&self) -> impl Iterator<Item = u8> + '_ {
         let rest = self.usage.iter().enumerate();
         let action = self.action.unwrap_or(0);
@@ -244,7 +244,7 @@ pub(super) fn report(query: OpcodeQuery, timeouts: bool, supported: Supported) -
         }
     };
     let found = entries().find(|entry| entry.opcode == code && entry.action.map(u16::from) == action);
-    // Support: 1, not supported; 3, supported as the standard says.
+    // Support: 1, not supported; 3, supported as in the standard.
     let Some(entry) = found else {
         return Ok(vec![0, 1, 0, 0]);
     };

@@ -1,8 +1,7 @@
 //! The order of a unit's tasks (SAM-5, 8).
 //!
-//! A SIMPLE task begins at once if no task waits and none keeps others waiting. An ORDERED task, and COMPARE AND WRITE
-//! whatever its attribute, waits until all earlier tasks are over and keeps later ones waiting; HEAD OF QUEUE goes past
-//! those that wait.
+//! A SIMPLE task begins at once if no task waits and no barrier runs. An ORDERED task is a barrier, and so is COMPARE AND WRITE with any attribute:
+//! it waits until all earlier tasks have ended, and later tasks wait until it has ended. A HEAD OF QUEUE task goes before all waiting tasks.
 
 use std::collections::VecDeque;
 
@@ -19,21 +18,21 @@ pub(super) const fn at_once(code: u8) -> bool {
 pub(super) struct Order {
     /// Tasks with disk requests, in flight or to be pushed.
     running: u32,
-    /// The task that all later ones wait for.
+    /// The running barrier, for which all later tasks wait.
     exclusive: Option<u32>,
-    /// It also keeps HEAD OF QUEUE tasks waiting.
+    /// HEAD OF QUEUE tasks wait for the barrier, too.
     atomic: bool,
-    /// The unit was reset while disk requests were in flight. No task begins before the last of them is over: what the initiator
-    /// sends after the reset must neither be overtaken nor be overwritten by what it sent before.
+    /// The unit was reset while disk requests were in flight. No task begins before the last of them has completed, so that no request from before
+    /// the reset overwrites data of a later one.
     resetting: bool,
-    /// Tasks not begun, in the order in which they will be.
+    /// Tasks that have not begun, in the order in which they will.
     waiting: VecDeque<u32>,
     /// Running tasks whose next request is to be pushed.
     stalled: VecDeque<u32>,
 }
 
 impl Order {
-    /// So many tasks may come to wait: no later call allocates.
+    /// Reserve memory for `tasks` waiting tasks, so that no later call allocates.
     pub(super) fn reserve(&mut self, tasks: usize) {
         self.waiting.reserve(tasks);
         self.stalled.reserve(tasks);
@@ -44,13 +43,13 @@ impl Order {
         self.exclusive.is_none() && !self.resetting && self.waiting.is_empty()
     }
 
-    /// Whether a task that has just come may begin now.
+    /// Whether a new task may begin now.
     pub(super) fn admits(&self, task: &Task<'_>) -> bool {
         let first = task.attribute == Attribute::HeadOfQueue || self.waiting.is_empty();
         first && self.allows(task)
     }
 
-    /// Whether a task may begin now, when those before it in the queue have.
+    /// Whether a task may begin now, if all tasks before it in the queue have begun.
     pub(super) fn allows(&self, task: &Task<'_>) -> bool {
         let head = task.attribute == Attribute::HeadOfQueue;
         let held = if head { self.atomic } else { self.exclusive.is_some() };
@@ -65,12 +64,12 @@ impl Order {
         }
     }
 
-    /// The task that is to begin next.
+    /// The next task to begin.
     pub(super) fn next(&self) -> Option<u32> {
         self.waiting.front().copied()
     }
 
-    /// The task waits no longer.
+    /// Remove a waiting task.
     pub(super) fn leave(&mut self, id: u32) {
         match self.waiting.front() == Some(&id) {
             true => drop(self.waiting.pop_front()),
@@ -78,12 +77,12 @@ impl Order {
         }
     }
 
-    /// No task waits any longer.
+    /// Remove all waiting tasks.
     pub(super) fn clear_waiting(&mut self) {
         self.waiting.clear();
     }
 
-    /// A task that no other waits for has begun.
+    /// A task that is no barrier has begun.
     #[inline]
     pub(super) fn begun(&mut self) {
         self.running += 1;
@@ -98,7 +97,7 @@ impl Order {
         }
     }
 
-    /// A task that had begun has ended.
+    /// A running task has ended.
     #[inline]
     pub(super) fn ended(&mut self, id: u32) {
         self.running = self.running.saturating_sub(1);
@@ -108,22 +107,22 @@ impl Order {
         }
     }
 
-    /// All tasks that had begun have ended.
+    /// All running tasks have ended.
     pub(super) fn all_ended(&mut self) {
         self.running = 0;
     }
 
-    /// Tasks that have begun.
+    /// Number of running tasks.
     pub(super) fn running(&self) -> u32 {
         self.running
     }
 
-    /// Tasks that have not.
+    /// Number of waiting tasks.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The unit was reset; `busy`: its disk still has requests.
+    /// The unit was reset. `busy`: its disk has requests in flight.
     pub(super) fn reset(&mut self, busy: bool) {
         self.resetting = busy;
     }
@@ -133,7 +132,7 @@ impl Order {
         self.resetting
     }
 
-    /// The next request of this task is to be pushed.
+    /// Note that the next request of this task is to be pushed.
     pub(super) fn stall(&mut self, id: u32) {
         self.stalled.push_back(id);
     }
@@ -149,7 +148,7 @@ impl Order {
         self.stalled.contains(&id)
     }
 
-    /// No request of this task is to be pushed any more.
+    /// No request of this task is to be pushed.
     pub(super) fn resumed(&mut self, id: u32) {
         match self.stalled.front() == Some(&id) {
             true => drop(self.stalled.pop_front()),
@@ -158,7 +157,7 @@ impl Order {
     }
 }
 
-/// Whether earlier tasks must be over before it begins, and later ones wait.
+/// Whether the task is a barrier: it waits for all earlier tasks, and later tasks wait for it.
 fn is_barrier(task: &Task<'_>) -> bool {
     task.attribute == Attribute::Ordered || task.cdb.first() == Some(&opcode::COMPARE_AND_WRITE)
 }

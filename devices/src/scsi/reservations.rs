@@ -1,7 +1,7 @@
 //! Persistent reservations (SPC-4, 5.13) and RESERVE/RELEASE (SPC-2), for the one I_T nexus that a bus is.
 //!
-//! Commands come from that nexus alone, so what it reserves never stands in its own way. REGISTER AND MOVE hands its reservation
-//! to another nexus, from which no command will come: from then on the reservation is against this one, until it preempts the other.
+//! All commands come from that nexus, so its own reservation never conflicts. REGISTER AND MOVE moves its reservation to another nexus, which never
+//! sends a command. From then on the reservation conflicts with this nexus, until it preempts the other.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -22,9 +22,9 @@ const UNREG: u8 = 0x02;
 const R_HOLDER: u8 = 0x01;
 /// Length of the parameter list (bytes).
 const OUT_BYTES: usize = size_of::<ReserveOut>();
-/// The same of REGISTER AND MOVE.
+/// Length of the parameter list of REGISTER AND MOVE (bytes).
 const MOVE_BYTES: usize = size_of::<MoveOut>() + size_of::<SasTransportId>();
-/// Types 1, 3, 5, 6, 7, 8, as REPORT CAPABILITIES gives them.
+/// Types 1, 3, 5, 6, 7, 8, for REPORT CAPABILITIES.
 const TYPE_MASK: u16 = 0xea01;
 /// Protocol identifier of SAS; the TransportID's format is 0.
 const SAS: u8 = 0x06;
@@ -42,16 +42,16 @@ pub(super) enum Refusal {
     Check(Sense),
 }
 
-/// What is registered and reserved.
+/// The registration and the reservation.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
     generation: u32,
     key: Option<u64>,
     /// Type of the reservation.
     held: Option<u8>,
-    /// The nexus that holds the reservation, if it is not ours. There is a reservation then, of a type below 7.
+    /// The nexus that holds the reservation, if it is not ours. Then `held` is a type below 7.
     moved: Option<Moved>,
-    /// RESERVE (6) or (10).
+    /// Reserved by RESERVE (6) or (10).
     reserved: bool,
 }
 
@@ -63,7 +63,7 @@ struct Moved {
     initiator: u64,
 }
 
-/// What a reservation that another nexus holds lets ours do.
+/// What another nexus' reservation forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeptOut {
     /// Write Exclusive: no writing.
@@ -87,7 +87,7 @@ impl KeptOut {
             | Command::ReportTaskManagement { .. }
             | Command::PersistentReserveIn { .. }
             | Command::StartStop { start: true, .. }
-            // They look at registrations themselves.
+            // These check the registration themselves.
             | Command::PersistentReserveOut { .. }
             | Command::Reserve
             | Command::Release => false,
@@ -114,12 +114,12 @@ impl Reservations {
         Ok(())
     }
 
-    /// A reset ends what RESERVE began; persistent reservations stay.
+    /// A reset releases RESERVE; persistent reservations stay.
     pub(super) fn reset(&mut self) {
         self.reserved = false;
     }
 
-    /// What another nexus' reservation forbids; `None`: nothing, or there is none.
+    /// What another nexus' reservation forbids; `None`: nothing, or no such reservation.
     pub(super) fn kept_out(&self) -> Option<KeptOut> {
         self.moved?;
         match self.held? {
@@ -132,7 +132,7 @@ impl Reservations {
         }
     }
 
-    /// PERSISTENT RESERVE IN data, whole.
+    /// Complete PERSISTENT RESERVE IN data.
     pub(super) fn report(&self, service_action: u8) -> Result<Vec<u8>, Refusal> {
         if self.reserved {
             return Err(Refusal::Conflict);
@@ -156,7 +156,7 @@ impl Reservations {
                 with_header(held.as_ref().map_or(&[][..], IntoBytes::as_bytes).to_vec())
             }
             action::PR_IN_READ_FULL_STATUS => with_header(self.full_status()),
-            // TMV: the type mask is valid; ALLOW COMMANDS 0, nothing else is claimed.
+            // TMV: the type mask is valid. ALLOW COMMANDS is 0: no information.
             _ => ReserveCapabilities {
                 len: (size_of::<ReserveCapabilities>() as u16).into(),
                 flags: [0, 0x80],
@@ -194,14 +194,13 @@ impl Reservations {
         ours.into_iter().chain(other).flat_map(descriptor).collect()
     }
 
-    /// Whether a parameter list has the length that the service action wants.
+    /// Whether a parameter list has the length that the service action requires.
     pub(super) fn takes(service_action: u8, len: u32) -> bool {
         let moves = service_action == action::PR_OUT_REGISTER_AND_MOVE;
         len as usize == if moves { MOVE_BYTES } else { OUT_BYTES }
     }
 
-    /// PERSISTENT RESERVE OUT with its whole parameter list. PREEMPT AND ABORT finds no other nexus whose tasks it
-    /// would abort.
+    /// PERSISTENT RESERVE OUT with its complete parameter list. PREEMPT AND ABORT aborts nothing, because no other nexus has tasks.
     pub(super) fn out(&mut self, service_action: u8, scope_type: u8, list: &[u8]) -> Result<(), Refusal> {
         if service_action == action::PR_OUT_REGISTER_AND_MOVE {
             return self.register_and_move(list);
@@ -238,7 +237,7 @@ impl Reservations {
                 self.held = Some(kind);
             }
             action::PR_OUT_RELEASE => {
-                // A nexus that does not hold the reservation releases nothing, which is no error.
+                // RELEASE by a nexus that does not hold the reservation is no error and has no effect.
                 if let Some(held) = self.held
                     && self.moved.is_none()
                 {
@@ -261,10 +260,10 @@ impl Reservations {
     }
 
     fn register(&mut self, action_key: u64) {
-        // An unregistered nexus that registers no key changes nothing but the generation.
+        // If an unregistered nexus registers key 0, only the generation changes.
         if action_key == 0 {
             self.key = None;
-            // The holder, or the last registrant, is gone.
+            // The holder, or the last registrant, is unregistered.
             if self.moved.is_none() {
                 self.held = None;
             }
@@ -303,7 +302,7 @@ impl Reservations {
         if transport.protocol != SAS {
             return check(Sense::list(24));
         }
-        // To the nexus that it comes from.
+        // The target of the move is the nexus itself.
         if transport.address.get() == INITIATOR {
             return check(Sense::list(28));
         }
@@ -339,7 +338,7 @@ impl Reservations {
     }
 }
 
-/// The type, where scope and type are supported.
+/// The type; fails if scope or type is not supported.
 fn reservation_type(scope_type: u8) -> Result<u8, Refusal> {
     if scope_type & 0xf0 != 0 {
         return Err(Refusal::Check(Sense::cdb_bit(2, 7)));

@@ -1,4 +1,4 @@
-//! Sense data (SPC-4, 4.5): what went wrong, and its fixed and descriptor forms.
+//! Sense data (SPC-4, 4.5), in fixed and descriptor format.
 
 use paradisk_disk_formats::IoError;
 use zerocopy::IntoBytes;
@@ -47,12 +47,12 @@ pub(super) mod asc {
     pub(in crate::scsi) const INTERNAL_TARGET_FAILURE: u16 = 0x4400;
 }
 
-/// Where the bad field is (SPC-4, 4.5.2.4.2).
+/// Position of the invalid field (SPC-4, 4.5.2.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Field {
     in_cdb: bool,
     byte: u16,
-    /// Most significant bit of the field in that byte, where it is not the whole byte.
+    /// Most significant bit of the field in that byte; `None` for the whole byte.
     bit: Option<u8>,
 }
 
@@ -65,14 +65,14 @@ impl Field {
     }
 }
 
-/// What is to be reported.
+/// Sense key, code and information to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sense {
     pub(super) key: Key,
     pub(super) asc: u16,
     pub(super) information: Option<u64>,
     pub(super) field: Option<Field>,
-    /// About a command that had ended with GOOD.
+    /// For a command that has already ended with GOOD.
     pub(super) deferred: bool,
 }
 
@@ -113,7 +113,7 @@ impl Sense {
         Self { field, ..Self::illegal(asc::INVALID_FIELD_IN_PARAMETER_LIST) }
     }
 
-    /// What a failed disk operation means; `lba` is the first block of the range.
+    /// The sense data of a failed disk operation; `lba` is the first block of the range.
     pub(super) fn from_io(error: IoError, medium: u16, lba: Option<u64>) -> Self {
         let at = |sense: Self| Self { information: lba, ..sense };
         match error {
@@ -127,7 +127,7 @@ impl Sense {
         }
     }
 
-    /// The bytes, in descriptor or fixed format.
+    /// Encode in descriptor or fixed format.
     pub(super) fn encode(self, descriptor: bool) -> SenseData {
         if descriptor { self.descriptor() } else { self.fixed() }
     }
@@ -137,7 +137,7 @@ impl Sense {
     }
 
     fn fixed(self) -> SenseData {
-        // INFORMATION has four bytes here; a value that does not fit is left out (SPC-4, 4.5.3).
+        // INFORMATION has four bytes here; a larger value is omitted (SPC-4, 4.5.3).
         let information = self.information.and_then(|value| u32::try_from(value).ok());
         let sense = FixedSense {
             response: self.response(0x70) | if information.is_some() { 0x80 } else { 0 },
@@ -185,7 +185,7 @@ impl Sense {
     }
 }
 
-/// Sense data as the initiator gets them: fixed or descriptor format, as its control mode page says (SPC-4, 4.5).
+/// Encoded sense data, in the format that the control mode page selects (SPC-4, 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenseData {
     bytes: [u8; 32],
@@ -203,7 +203,7 @@ impl SenseData {
         Self { bytes: [0; 32], len: 0 }
     }
 
-    /// These bytes and more; what does not fit is cut.
+    /// Append bytes; those that do not fit are cut.
     fn with(mut self, more: &[u8]) -> Self {
         let start = usize::from(self.len);
         for (to, from) in self.bytes.iter_mut().skip(start).zip(more) {

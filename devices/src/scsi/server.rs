@@ -19,13 +19,13 @@ use super::steps::Outcome;
 use super::task::{Failure, Status, Task, TaskEnd};
 use super::{block, limits, log, order, slow};
 
-/// What a unit is and has, apart from its tasks.
+/// The state of a unit, except its tasks.
 pub(super) struct DeviceServer {
     pub(super) medium: Medium,
     pub(super) attention: Attention,
     identity: Identity,
     reservations: Reservations,
-    /// By START STOP UNIT.
+    /// Stopped by START STOP UNIT.
     stopped: bool,
     /// Bytes of the longest CDB that reaches the unit.
     longest_cdb: u8,
@@ -46,7 +46,7 @@ impl DeviceServer {
         self.attention.reset(condition);
     }
 
-    /// CDBs of so many bytes reach the unit at the most.
+    /// Limit CDBs to `bytes`.
     pub(super) fn limit_cdbs(&mut self, bytes: u8) {
         self.longest_cdb = bytes;
     }
@@ -56,7 +56,7 @@ impl DeviceServer {
         Supported { discards: self.medium.info().discard.is_some(), longest_cdb: self.longest_cdb }
     }
 
-    /// Where the unit has no serial number, it gets this one.
+    /// Set the serial number, unless the unit has one.
     pub(super) fn name(&mut self, serial: impl FnOnce() -> String) {
         if self.identity.serial.is_empty() {
             self.identity.serial = serial();
@@ -67,7 +67,7 @@ impl DeviceServer {
         &self.identity
     }
 
-    /// Whether READ and WRITE need no check before they are executed: nothing is to be reported first, and the medium may be accessed.
+    /// Whether READ and WRITE need no check: no condition is to be reported first, and the medium may be accessed.
     pub(super) fn ready(&self) -> bool {
         !self.attention.pending() && !self.stopped && self.reservations.kept_out().is_none()
     }
@@ -79,7 +79,7 @@ impl DeviceServer {
         }
     }
 
-    /// CHECK CONDITION after data were moved, or should have been.
+    /// CHECK CONDITION of a command that has moved `transferred` of `wanted` bytes.
     pub(super) fn check(&self, sense: Sense, transferred: u64, wanted: u64) -> TaskEnd {
         let sense = Some(sense.encode(self.medium.modes().descriptor_sense));
         TaskEnd::Answered { status: Status::CheckCondition, transferred, wanted, sense }
@@ -93,7 +93,7 @@ impl DeviceServer {
         }
     }
 
-    /// Begin a task whose turn it is. Unit attention, errors and commands without disk I/O end here.
+    /// Execute a task. Tasks with unit attention, with errors or without disk I/O end here.
     pub(super) fn execute(&mut self, task: &Task<'_>) -> Outcome {
         self.try_execute(task).unwrap_or_else(|failure| Outcome::Ended(self.failure(failure)))
     }
@@ -143,7 +143,7 @@ impl DeviceServer {
                 let (modes, transferred) = self.mode_select(task, ten, len)?;
                 let medium = &mut self.medium;
                 if medium.modes().write_cache && !modes.write_cache {
-                    // What the cache holds must be on stable storage before the initiator is told that there is none.
+                    // The cache must be flushed before the initiator learns that it is disabled.
                     let outcome = block::flush_for(medium, task.id, transferred);
                     if !matches!(outcome, Outcome::Full) {
                         medium.set_modes(modes);
@@ -216,7 +216,7 @@ impl DeviceServer {
                 }
                 data_in(task, &data, alloc)
             }
-            // The bus answers it, which knows the other units.
+            // The bus answers this, because it knows the other units.
             Command::ReportLuns { .. } => return Err(Sense::illegal(asc::INVALID_OPERATION_CODE).into()),
         }))
     }
@@ -233,7 +233,7 @@ impl DeviceServer {
     fn capacity_16(&self) -> Capacity16 {
         let (medium, info) = (&self.medium, self.medium.info());
         let physical = (info.physical_sector >> medium.shift()).max(1);
-        // LBPME, and LBPRZ where unmapped blocks read as zeros.
+        // LBPME, and LBPRZ if unmapped blocks read as zeros.
         let provisioning =
             info.discard.map_or(0, |discard| 0x8000 | if discard.reads_zero { 0x4000 } else { 0 });
         Capacity16 {
@@ -259,7 +259,7 @@ impl DeviceServer {
             window: limits::STATUS_WINDOW,
             time: Duration::MAX,
         };
-        // No piece is longer than all of it, so each fits into 32 bits.
+        // No extent is longer than the range, so each fits into 32 bits.
         let blocks = (sectors - start).min(u32::MAX.into());
         let found = allocations(self.medium.disk(), start << shift, blocks << shift, limits)
             .map_err(|error| Sense::from_io(error, asc::UNRECOVERED_READ_ERROR, Some(start)))?;

@@ -80,7 +80,7 @@ pub(super) fn self_test(medium: &Medium) -> Outcome {
     command(steps, Flush::Never, 0, (0, 0))
 }
 
-/// COMPARE AND WRITE. The order of tasks has seen to it that nothing else of the unit runs.
+/// COMPARE AND WRITE. It is a barrier in the order of tasks, so no other task of the unit runs.
 pub(super) fn compare_and_write(
     medium: &Medium,
     task: &Task<'_>,
@@ -131,7 +131,7 @@ pub(super) fn write_same(medium: &mut Medium, task: &Task<'_>, same: Same) -> Re
     })
 }
 
-/// UNMAP: the whole list is checked before anything is done.
+/// UNMAP. The whole list is checked before the first block is unmapped.
 pub(super) fn unmap(medium: &Medium, task: &Task<'_>, len: u32) -> Result<Outcome, Failure> {
     medium.writable()?;
     if len == 0 {
@@ -152,7 +152,7 @@ pub(super) fn unmap(medium: &Medium, task: &Task<'_>, len: u32) -> Result<Outcom
     for descriptor in descriptors {
         let descriptor: UnmapDescriptor = zerocopy::transmute!(*descriptor);
         let blocks = Blocks { lba: descriptor.lba.get(), count: descriptor.blocks.get() };
-        // No blocks are no error, at the end of the medium as well (SBC-3, 5.28.2).
+        // A count of 0 blocks is no error, even at the end of the medium (SBC-3, 5.28.2).
         if blocks.count == 0 && blocks.lba <= medium.sectors() {
             continue;
         }
@@ -168,7 +168,7 @@ pub(super) fn unmap(medium: &Medium, task: &Task<'_>, len: u32) -> Result<Outcom
     Ok(command(steps, Flush::WriteThrough, lba, (moved, moved)))
 }
 
-/// Commands that need all of their data: what is missing is a bad field.
+/// Fails with an invalid field if the Data-Out Buffer is too short.
 fn whole_data_out(task: &Task<'_>, needed: u64) -> Result<(), Failure> {
     if needed > 0 && task.direction == Direction::In {
         return Err(Failure::End(TaskEnd::WrongDirection));
@@ -179,8 +179,8 @@ fn whole_data_out(task: &Task<'_>, needed: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Commands whose data have one length alone. A longer buffer belongs to a command that is not this one: of COMPARE AND WRITE of
-/// 256 blocks, whose number has 8 bits, it is all that is left.
+/// Fails unless the Data-Out Buffer has exactly this length. A longer buffer shows that the command's number of blocks was truncated: that of COMPARE
+/// AND WRITE has 8 bits, so 256 blocks become 0.
 fn exact_data_out(task: &Task<'_>, needed: u64) -> Result<(), Failure> {
     if needed > 0 && task.direction == Direction::In {
         return Err(Failure::End(TaskEnd::WrongDirection));

@@ -1,5 +1,5 @@
-//! Commands of several disk requests. A command is a sequence of [`Step`]s, which an iterator yields one by one. A step is one disk request and
-//! what is done with its data. The commands of a unit run one at a time, since they share its scratch memory.
+//! Commands of several disk requests. A command is a sequence of [`Step`]s, which an iterator yields one by one. A step is one disk request and the
+//! processing of its data. The commands of a unit run one at a time, because they share its scratch memory.
 
 use std::collections::VecDeque;
 
@@ -13,13 +13,13 @@ use super::task::TaskEnd;
 use super::tasks::{Entry, State, Tasks};
 use crate::scratch::Scratch;
 
-/// What became of a command that was executed.
+/// Result of executing a command.
 pub(super) enum Outcome {
-    /// It is over.
+    /// The command has ended.
     Ended(TaskEnd),
-    /// Its only disk request, or the first, is in flight.
+    /// Its only or first disk request is in flight.
     Started(Entry),
-    /// As [`Started`](Self::Started), and its buffers are needed for the next one.
+    /// As [`Started`](Self::Started), and the next request needs its buffers.
     Kept(Entry),
     /// Disk requests are to be pushed.
     Steps(Steps, Entry),
@@ -43,13 +43,13 @@ pub(super) struct Step {
     data: Data,
 }
 
-/// What a disk request moves.
+/// Data of a disk request.
 #[derive(Clone, Copy, Debug)]
 enum Data {
     None,
     /// Out: the task's data from this byte on.
     Task(u64),
-    /// Out: the task's one block, again and again. `first`: the scratch memory is to be filled with it.
+    /// Out: the task's one block, repeated. `first`: the scratch memory must be filled with it.
     Pattern {
         first: bool,
     },
@@ -57,12 +57,12 @@ enum Data {
     Scratch(Then),
 }
 
-/// What is done with blocks that were read.
+/// Processing of blocks that were read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Then {
-    /// Nothing: they are readable.
+    /// None: being readable is enough.
     Nothing,
-    /// Nothing: a failure is one of the self-test.
+    /// None: a failed read fails the self-test.
     SelfTest,
     /// Their first `len` bytes are copied to byte `start` of the task's data.
     Copy { start: u64, len: u64 },
@@ -70,12 +70,12 @@ pub(super) enum Then {
     Verify(u64),
     /// Each must equal the first block of the task's data; MISCOMPARE names the block.
     VerifyEach,
-    /// They must equal the start of the task's data; MISCOMPARE names the byte in these.
+    /// They must equal the start of the task's data; MISCOMPARE names the first different byte of these data.
     Compare,
 }
 
 impl Step {
-    /// Read into the scratch memory, which `len` must fit ([`pieces`]).
+    /// Read `len` bytes into the scratch memory; they must fit ([`pieces`]).
     pub(super) const fn read(offset: u64, len: u64, then: Then) -> Self {
         Self { op: Op::Read, offset, len, data: Data::Scratch(then) }
     }
@@ -85,7 +85,7 @@ impl Step {
         Self { op, offset, len, data: Data::Task(start) }
     }
 
-    /// Write the task's one block again and again; `first`: no step of the command did so yet.
+    /// Write the task's one block repeatedly; `first`: this is the first such step of the command.
     pub(super) const fn fill(offset: u64, len: u64, first: bool) -> Self {
         Self { op: Op::Write { fua: false }, offset, len, data: Data::Pattern { first } }
     }
@@ -98,7 +98,7 @@ impl Step {
         Self { op: Op::Flush, offset: 0, len: 0, data: Data::None }
     }
 
-    /// What a failed request means, of a task with this entry.
+    /// The sense data of a task with this entry whose request failed.
     fn error(&self, error: IoError, entry: &Entry, shift: u32) -> Sense {
         let (medium, lba) = match (self.op, self.data) {
             (_, Data::Scratch(Then::SelfTest)) => {
@@ -111,7 +111,7 @@ impl Step {
         Sense::from_io(error, medium, Some(lba))
     }
 
-    /// What is done with the data of a request that has ended well. `list` is memory for a list of buffers.
+    /// Process the data of a successful request. `list` is memory for a list of buffers.
     fn finish(&self, read: IoBuf, bufs: &[IoBuf], shift: u32, list: &mut Vec<IoBuf>) -> Result<(), Sense> {
         let Data::Scratch(then) = self.data else { return Ok(()) };
         let block = 1 << shift;
@@ -142,8 +142,8 @@ impl Step {
     }
 }
 
-/// The range `[offset, offset + len)` of the disk in pieces that fit the scratch memory: where each begins in the range and on the
-/// disk, and its length.
+/// Split the range `[offset, offset + len)` of the disk into pieces that fit the scratch memory: offset of each in the range and on the disk, and its
+/// length.
 pub(super) fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u64)> + Send {
     let size = limits::SCRATCH_BYTES;
     (0..len).step_by(size).map(move |start| (start, offset + start, (len - start).min(size as u64)))
@@ -151,20 +151,20 @@ pub(super) fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u
 
 /// Whether a flush follows the last step of a command.
 pub(super) enum Flush {
-    /// Data were written: where the mode parameters then say so.
+    /// The command has written: flush if the mode parameters require it.
     WriteThrough,
     Always,
     Never,
 }
 
-/// What a command has still to do.
+/// The remaining steps of a command.
 pub(super) struct Steps {
     step: Step,
     rest: Box<dyn Iterator<Item = Step> + Send>,
     flush: Flush,
 }
 
-/// A command of these steps: `lba` is its first block, for sense data. If all goes well it moves `moved` bytes of the `wanted`.
+/// A command of these steps. `lba` is its first block, for sense data. On success it moves `moved` of `wanted` bytes.
 pub(super) fn command(
     steps: impl IntoIterator<Item = Step, IntoIter: Send + 'static>,
     flush: Flush,
@@ -181,38 +181,38 @@ pub(super) fn command(
     }
 }
 
-/// What follows a step.
+/// Result of a step.
 pub(super) enum Progress {
     /// Another request is to be pushed.
     More,
-    /// There was no other; `flush`: a flush must still follow.
+    /// It was the last step. `flush`: a flush must follow.
     Done { flush: bool },
     /// The command has failed.
     Failed(Sense),
 }
 
-/// The commands of a unit that have several steps, and memory for the data of the first, which runs.
+/// The commands of several steps of a unit, and memory for the data of the first command, which is the running one.
 #[derive(Default)]
 pub(super) struct Commands {
     queue: VecDeque<(u32, Steps)>,
     scratch: Option<Scratch>,
-    /// A list of buffers being built; kept for its memory.
+    /// A list of buffers, kept to reuse its memory.
     list: Vec<IoBuf>,
 }
 
 impl Commands {
-    /// A task begins. True: its first request is to be pushed.
+    /// Add a task. True: its first request is to be pushed.
     pub(super) fn add(&mut self, id: u32, steps: Steps) -> bool {
         self.queue.push_back((id, steps));
         self.queue.len() == 1
     }
 
-    /// The task whose steps are done.
+    /// The running task.
     pub(super) fn current(&self) -> Option<u32> {
         self.queue.front().map(|(id, _)| *id)
     }
 
-    /// A task is over, or has but a flush to do. `Some`: the first request of this task is to be pushed.
+    /// A task has ended, or only its flush is left. `Some`: the first request of this task is to be pushed.
     pub(super) fn remove(&mut self, id: u32) -> Option<u32> {
         let first = self.current() == Some(id);
         self.queue.retain(|(other, _)| *other != id);
@@ -238,7 +238,7 @@ impl Commands {
         }
     }
 
-    /// The request of the first task, which has this entry, has ended.
+    /// The request of the running task, which has this entry, has completed.
     pub(super) fn completed(
         &mut self,
         result: Result<(), IoError>,
@@ -272,7 +272,7 @@ impl Commands {
     }
 }
 
-/// Repeat the first block of `bufs` through all of the scratch memory.
+/// Fill the scratch memory with the first block of `bufs`.
 fn fill(scratch: &Scratch, bufs: &[IoBuf], block: usize) {
     let mut pattern = [0; 4096];
     let pattern = pattern.get_mut(..block).unwrap_or_default();

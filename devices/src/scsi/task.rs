@@ -1,10 +1,10 @@
-//! A task as an adapter hands it in, and how it ends (SAM-5, 5).
+//! A task of an adapter, and its end (SAM-5, 5).
 
 use paradisk_disk_formats::IoBuf;
 
 use super::sense::{Sense, SenseData};
 
-/// A logical unit's place on the bus.
+/// Address of a logical unit on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     /// Target.
@@ -13,8 +13,8 @@ pub struct Address {
     pub lun: u16,
 }
 
-/// A logical unit number of one level, by peripheral device or flat space addressing (SAM-5, 4.7). `None`: other
-/// levels or another method.
+/// A single-level logical unit number, in peripheral device or flat space addressing (SAM-5, 4.7). `None`: several
+/// levels, or another addressing method.
 #[inline]
 #[must_use]
 pub fn single_level_lun(lun: &[u8; 8]) -> Option<u16> {
@@ -38,13 +38,13 @@ pub enum Attribute {
     /// SIMPLE: any order.
     #[default]
     Simple,
-    /// HEAD OF QUEUE: next.
+    /// HEAD OF QUEUE: before all waiting tasks.
     HeadOfQueue,
     /// ORDERED: after all earlier ones, before all later ones.
     Ordered,
 }
 
-/// Direction that the initiator expects data to move in. A bit for each way in which they may.
+/// Direction of the data that the initiator expects; a bit for each possible direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {
@@ -54,34 +54,34 @@ pub enum Direction {
     In = 1,
     /// Memory to device (Data-Out).
     Out = 2,
-    /// The adapter's request does not say: whatever the command needs.
+    /// Not stated by the adapter's request: the command determines it.
     Either = 3,
 }
 
 impl Direction {
-    /// Whether a READ, or a WRITE, may move data.
+    /// Whether READ (or with `write`, WRITE) may move data.
     #[inline(always)]
     pub(super) const fn allows(self, write: bool) -> bool {
         self as u8 & (1 + write as u8) != 0
     }
 }
 
-/// A task as an adapter hands it in.
+/// A task that an adapter submits.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
-    /// The adapter's number for it: below the bus's task limit, unique among those in flight.
+    /// Task number, chosen by the adapter: below the bus's limit, unique among the tasks in flight.
     pub id: u32,
-    /// For whom.
+    /// The addressed unit.
     pub address: Address,
-    /// Command descriptor block, 6 to 32 bytes as its operation code says; may come longer (padded).
+    /// Command descriptor block. Its operation code determines its length, 6 to 32 bytes; the slice may be longer.
     pub cdb: &'a [u8],
-    /// Ordering.
+    /// Task attribute.
     pub attribute: Attribute,
     /// Expected direction.
     pub direction: Direction,
     /// Guest memory for the data, already checked; valid until the task has ended.
     pub bufs: &'a [IoBuf],
-    /// Their total length in bytes: the initiator's expected data transfer length.
+    /// Total length of the buffers in bytes: the initiator's expected data transfer length.
     pub len: u64,
 }
 
@@ -112,16 +112,16 @@ pub enum TaskEnd {
     Answered {
         /// Status.
         status: Status,
-        /// Bytes really moved to or from the buffers.
+        /// Bytes moved to or from the buffers.
         transferred: u64,
-        /// Bytes that the command would move with a buffer large enough: above the task's `len`, an overrun.
+        /// Bytes that the command would move with large enough buffers. If above the task's `len`, this is an overrun.
         wanted: u64,
         /// With CHECK CONDITION.
         sense: Option<SenseData>,
     },
     /// There is no such target.
     NoTarget,
-    /// The command moves data the other way than the initiator says.
+    /// The command moves data in the opposite direction of the initiator's.
     WrongDirection,
     /// Ended by an abort.
     Aborted,
@@ -140,7 +140,7 @@ impl TaskEnd {
         Self::Answered { status, transferred: 0, wanted: 0, sense: None }
     }
 
-    /// CHECK CONDITION of a target, which has no control mode page: fixed format.
+    /// CHECK CONDITION of a target. A target has no control mode page, so the format is fixed.
     pub(super) fn check(sense: Sense) -> Self {
         let sense = Some(sense.encode(false));
         Self::Answered { status: Status::CheckCondition, transferred: 0, wanted: 0, sense }
@@ -150,7 +150,7 @@ impl TaskEnd {
 /// Why a command was not executed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// CHECK CONDITION of a command that would have moved so many bytes.
+    /// CHECK CONDITION, and the number of bytes that the command would have moved.
     Check(Sense, u64),
     /// Anything else.
     End(TaskEnd),

@@ -4,23 +4,23 @@ use paradisk_disk_formats::IoBuf;
 
 use super::task::{Address, Attribute, Direction, Task, TaskEnd};
 
-/// Longest CDB that is kept: the longest of the supported commands.
+/// Longest CDB that is stored: that of the longest supported command.
 const MAX_CDB: usize = 16;
 
-/// Where a task stands.
+/// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The number is free.
     Free,
-    /// Kept; waits for earlier tasks or for a free slot in the disk's queue. Nothing has been done.
+    /// Stored, not begun. It waits for earlier tasks or for a free slot in the disk's queue.
     Waiting,
     /// A read that is one disk request.
     Read,
-    /// A write, discard or the like that is one disk request, or the last of several.
+    /// A write or discard that is one disk request, or the last of several.
     Write,
-    /// As [`Write`](Self::Write), and then a flush.
+    /// As [`Write`](Self::Write), followed by a flush.
     WriteThenFlush,
-    /// A flush, and then the read that is kept.
+    /// A flush, followed by the stored read.
     FlushThenRead,
     /// A flush is the last step.
     Flush,
@@ -28,11 +28,11 @@ pub(super) enum State {
     PendingFlush,
     /// The read is to be pushed when the queue has a free slot.
     PendingRead,
-    /// Several steps ([`steps`](super::steps)): the first of these tasks, or one that waits to be.
+    /// A command of several steps ([`steps`](super::steps)), running or waiting.
     Steps,
 }
 
-/// How a task is to end.
+/// How a task will end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndReason {
     /// With an answer.
@@ -45,7 +45,7 @@ pub(super) enum EndReason {
     Fault,
 }
 
-/// What every completion needs.
+/// The fields that every completion needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) state: State,
@@ -54,7 +54,7 @@ pub(super) struct Entry {
     pub(super) unit: u16,
     /// First block, for sense data.
     pub(super) lba: u64,
-    /// Bytes moved if all goes well.
+    /// Bytes moved on success.
     pub(super) transferred: u64,
     pub(super) wanted: u64,
 }
@@ -67,7 +67,7 @@ impl Entry {
     }
 }
 
-/// A task as it came, but for its buffers, for those that are looked at again.
+/// A stored task without its buffers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     cdb: [u8; MAX_CDB],
@@ -78,7 +78,7 @@ pub(super) struct Head {
     len: u64,
 }
 
-/// A task as it came.
+/// A stored task.
 #[derive(Debug)]
 struct Kept {
     head: Head,
@@ -145,7 +145,7 @@ impl Tasks {
         }
     }
 
-    /// A disk request of this unit's task has ended well. `Some`: nothing else was to be done, and the task has ended.
+    /// A disk request of this unit's task has succeeded. `Some`: it was the last one, and the task has ended.
     #[inline]
     pub(super) fn complete(&mut self, id: u32, unit: u16) -> Option<TaskEnd> {
         let entry = self.entries.get_mut(id as usize)?;
@@ -157,14 +157,14 @@ impl Tasks {
         Some(TaskEnd::good(entry.transferred, entry.wanted))
     }
 
-    /// Another request of the task comes next.
+    /// Set the state of a task.
     pub(super) fn set_state(&mut self, id: u32, state: State) {
         if let Some(entry) = self.entries.get_mut(id as usize) {
             entry.state = state;
         }
     }
 
-    /// How the task is to end when its disk request is over.
+    /// Set how the task will end when its disk request completes.
     pub(super) fn set_reason(&mut self, id: u32, reason: EndReason) {
         if let Some(entry) = self.entries.get_mut(id as usize) {
             entry.reason = reason;
@@ -190,22 +190,22 @@ impl Tasks {
         kept.bufs.extend_from_slice(task.bufs);
     }
 
-    /// What was kept of the task but its buffers.
+    /// The stored task without its buffers.
     pub(super) fn head(&self, id: u32) -> Option<Head> {
         self.kept.get(id as usize).map(|kept| kept.head)
     }
 
-    /// The kept buffers.
+    /// The stored buffers.
     pub(super) fn bufs(&self, id: u32) -> &[IoBuf] {
         self.kept.get(id as usize).map_or(&[], |kept| &kept.bufs)
     }
 
-    /// Take the kept buffers out, so that the table can be used meanwhile.
+    /// Take the stored buffers, so that the table can be used at the same time.
     pub(super) fn take_bufs(&mut self, id: u32) -> Vec<IoBuf> {
         self.kept.get_mut(id as usize).map(|kept| std::mem::take(&mut kept.bufs)).unwrap_or_default()
     }
 
-    /// Put them back: their memory serves the next task of this number.
+    /// Return the buffers, so that the next task of this number reuses their memory.
     pub(super) fn put_bufs(&mut self, id: u32, bufs: Vec<IoBuf>) {
         if let Some(kept) = self.kept.get_mut(id as usize) {
             kept.bufs = bufs;

@@ -1,4 +1,4 @@
-//! A logical unit: a disk as a direct-access block device. Its tasks from submission to their end, aborts, resets and faults.
+//! A logical unit: a disk as a direct-access block device. Runs its tasks from submission to end; aborts, resets and faults.
 //!
 //! The fast path of READ and WRITE is [`start`](LogicalUnit::start) and [`Tasks::complete`]. The slow path is out of line.
 
@@ -22,11 +22,11 @@ pub(super) type Ended = Vec<(u32, TaskEnd)>;
 
 /// A disk as a SCSI direct-access block device.
 pub struct LogicalUnit {
-    // Dropped first: its queue waits for its requests, which may use the memory of `commands`.
+    // Dropped first: dropping its queue waits for requests, which may use the memory of `commands`.
     server: DeviceServer,
     order: Order,
     commands: Commands,
-    /// A task cannot take the fast path: the server is not ready, tasks wait or are waited for, or the unit is faulted.
+    /// Tasks must take the slow path: the server is not ready, tasks wait, a barrier runs, or the unit is faulted.
     slow_path: bool,
     index: u16,
     fault: Fault,
@@ -42,32 +42,32 @@ impl std::fmt::Debug for LogicalUnit {
 }
 
 impl LogicalUnit {
-    /// A unit over `disk` that does its I/O through `queue`, one of the disk's.
+    /// A unit with `disk`; `queue` is a queue of this disk.
     #[must_use]
     pub fn new(disk: Arc<dyn Disk>, queue: Box<dyn DiskQueue>, identity: Identity) -> Self {
         Self {
             server: DeviceServer::new(Medium::new(disk, queue), identity),
             order: Order::default(),
             commands: Commands::default(),
-            // By the unit attention of power on.
+            // Because of the unit attention for power on.
             slow_path: true,
             index: 0,
             fault: Fault::default(),
         }
     }
 
-    /// It is unit `index` of a bus with `tasks` task numbers: all of them may come to wait in it.
+    /// The unit is attached as `index` to a bus with `tasks` task numbers, all of which may wait in this unit.
     pub(super) fn attached(&mut self, index: u16, tasks: usize) {
         self.index = index;
         self.order.reserve(tasks);
     }
 
-    /// CDBs of so many bytes reach it at the most.
+    /// Limit CDBs to `bytes`.
     pub(super) fn limit_cdbs(&mut self, bytes: u8) {
         self.server.limit_cdbs(bytes);
     }
 
-    /// Where it has no serial number, it gets this one.
+    /// Set the serial number, unless the unit has one.
     #[must_use]
     pub(crate) fn named(mut self, serial: impl FnOnce() -> String) -> Self {
         self.server.name(serial);
@@ -96,21 +96,19 @@ impl LogicalUnit {
         self.choose_path();
     }
 
-    /// Compare the capacity with what was reported to the initiator. True: it has changed since the last call, or a command has found
-    /// so.
+    /// Compare the capacity with the one that was reported to the initiator. True: the capacity has changed since the last call.
     pub(super) fn refresh(&mut self) -> bool {
         self.server.refresh();
         self.choose_path();
         self.server.attention.take_capacity_change()
     }
 
-    /// Bring `slow_path` up to date. To be called after whatever may change it.
+    /// Update `slow_path`. Call this after every change that may affect it.
     fn choose_path(&mut self) {
         self.slow_path = !self.server.ready() || !self.order.open() || self.fault.is_set();
     }
 
-    /// Start a READ or WRITE that is one disk request and has to wait for nothing. False: nothing was done, and [`submit`](Self::submit)
-    /// begins the task.
+    /// Start a READ or WRITE that is one disk request and need not wait. False: nothing was done; call [`submit`](Self::submit).
     #[inline(always)]
     pub(super) fn start(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> bool {
         if self.slow_path || task.attribute != Attribute::Simple {
@@ -153,7 +151,7 @@ impl LogicalUnit {
         ended
     }
 
-    /// Let the task wait.
+    /// Queue the task.
     fn wait(&mut self, task: &Task<'_>, tasks: &mut Tasks) {
         tasks.store(task);
         tasks.start(task.id, self.index, Entry::new(State::Waiting, 0, 0, 0));
@@ -161,8 +159,8 @@ impl LogicalUnit {
         self.choose_path();
     }
 
-    /// Note what became of a task that was executed. `Some`: it has ended. Its first request may be left for
-    /// [`resume`](Self::resume), which needs the kept task.
+    /// Record the outcome of a task that was executed. `Some`: it has ended. [`resume`](Self::resume) may have to push its first request, and needs
+    /// the stored task.
     fn begin(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let entry = match outcome {
             Outcome::Ended(end) => return Some(end),
@@ -180,7 +178,7 @@ impl LogicalUnit {
         None
     }
 
-    /// Begin the waiting tasks whose turn has come.
+    /// Begin the waiting tasks that may begin now.
     fn release(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
         if self.order.resetting() {
             let busy = self.in_disk();
@@ -230,13 +228,13 @@ impl LogicalUnit {
         self.server.medium.pushed()
     }
 
-    /// Hand what was pushed to the host.
+    /// Submit the pushed requests.
     #[inline]
     pub(super) fn kick(&mut self) {
         self.server.medium.submit();
     }
 
-    /// Tasks that are in flight.
+    /// Number of tasks in flight.
     pub(super) fn tasks(&self) -> usize {
         self.order.running() as usize + self.order.waiting()
     }
@@ -258,7 +256,7 @@ impl LogicalUnit {
         self.order.resetting()
     }
 
-    /// Take the disk's completions, end tasks and begin those that waited for them.
+    /// Take the disk's completions, end their tasks, and begin tasks that waited for these.
     #[inline]
     pub(super) fn reap(&mut self, tasks: &mut Tasks, completions: &mut Vec<Completion>, ended: &mut Ended) {
         self.server.medium.reap(completions);
@@ -331,14 +329,14 @@ impl LogicalUnit {
         self.order.stall(id);
     }
 
-    /// If the task is one of several steps, these are over; the next such task begins.
+    /// If the task is a command of several steps, remove it, and let the next such command begin.
     fn leave_commands(&mut self, id: u32) {
         if let Some(next) = self.commands.remove(id) {
             self.order.stall(next);
         }
     }
 
-    /// End a task that was running.
+    /// End a running task.
     fn finish(&mut self, id: u32, end: TaskEnd, tasks: &mut Tasks, ended: &mut Ended) {
         self.leave_commands(id);
         self.order.resumed(id);
@@ -354,9 +352,9 @@ impl LogicalUnit {
         self.kick();
     }
 
-    /// End a task that has nothing in the disk's queue; else let it end so when that is over.
+    /// End a task if it has no request in the disk's queue. Otherwise it ends with this reason when its request completes.
     fn terminate(&mut self, id: u32, reason: EndReason, tasks: &mut Tasks, ended: &mut Ended) {
-        // Callers have the number from the table.
+        // Callers take the number from the table.
         let Some(entry) = tasks.get(id) else { return };
         let Some(end) = self.end_of(reason).filter(|_| entry.reason == EndReason::Answer) else { return };
         if entry.state == State::Waiting {
@@ -382,7 +380,7 @@ impl LogicalUnit {
         self.server.check(Sense::new(Key::HardwareError, asc::INTERNAL_TARGET_FAILURE), 0, 0)
     }
 
-    /// Whether a request of a task is in the disk's queue, or was when it ended.
+    /// Whether a request of a task is in the disk's queue, or has just completed.
     fn has_request(&self, id: u32, entry: &Entry) -> bool {
         entry.unit == self.index
             && match entry.state {
@@ -394,8 +392,7 @@ impl LogicalUnit {
             }
     }
 
-    /// The unit is faulted: tasks of which the disk has nothing fail now, the others when their disk request is over
-    /// ([`fault`](crate::fault)).
+    /// Fault the unit: tasks without a request in the disk fail now, the others when their request completes ([`fault`](crate::fault)).
     #[cold]
     fn fail_all(&mut self, what: &'static str, tasks: &mut Tasks, ended: &mut Ended) {
         self.fault.set(what, &self.server.identity().serial);
@@ -406,7 +403,7 @@ impl LogicalUnit {
         self.choose_path();
     }
 
-    /// End what a faulted queue will never complete.
+    /// End the tasks that a faulted queue will never complete.
     fn fail_stranded(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
         if !self.fault.is_set() || self.queue().in_flight() > 0 {
             return;
@@ -420,8 +417,8 @@ impl LogicalUnit {
         self.server.medium.flushes_lost();
     }
 
-    /// Fault the unit if tasks wait for requests that the queue does not have. True: they have ended. To be called with everything
-    /// submitted and reaped.
+    /// Fault the unit if tasks wait for requests that the queue does not have. True: these tasks have ended. Call this after submitting and reaping
+    /// everything.
     pub(super) fn fail_lost(&mut self, tasks: &mut Tasks, ended: &mut Ended) -> bool {
         if !self.busy() || self.queue().in_flight() > 0 {
             return false;
@@ -432,8 +429,8 @@ impl LogicalUnit {
         true
     }
 
-    /// Go back to the state after power on. Tasks of which the disk has nothing end as reset now, the others when their disk
-    /// request is over, and tasks that come meanwhile wait for those. `condition` is the unit attention to be reported.
+    /// Reset to the state after power on. Tasks without a request in the disk end as reset now, the others when their request completes. New tasks
+    /// wait for these. `condition` is the unit attention to be reported.
     pub(super) fn reset(&mut self, condition: u8, tasks: &mut Tasks, ended: &mut Ended) {
         for id in tasks.of_unit(self.index) {
             self.terminate(id, EndReason::Reset, tasks, ended);
@@ -455,7 +452,7 @@ impl LogicalUnit {
     }
 }
 
-/// A task has ended.
+/// Report the end of a task, and free its number.
 fn report(id: u32, end: TaskEnd, tasks: &mut Tasks, ended: &mut Ended) {
     tasks.set_state(id, State::Free);
     ended.push((id, end));

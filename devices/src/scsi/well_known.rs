@@ -1,4 +1,4 @@
-//! The REPORT LUNS well known logical unit (SPC-4, 8.2), for adapters that give it an address.
+//! The REPORT LUNS well known logical unit (SPC-4, 8.2), for adapters that can address it.
 
 use super::bus::{Bus, lun_list};
 use super::cdb::Command;
@@ -12,8 +12,8 @@ use super::task::{Address, Task, TaskEnd};
 const WELL_KNOWN: u8 = 0x1e;
 
 impl Bus {
-    /// The answer of the REPORT LUNS well known logical unit of all targets. It is known as `own`, the units as `lun`
-    /// says.
+    /// The answer of the REPORT LUNS well known logical unit of all targets. Its own entry is `own`; `lun` encodes
+    /// those of the units.
     pub fn report_luns_unit(
         &self,
         task: &Task<'_>,

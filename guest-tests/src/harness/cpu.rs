@@ -1,4 +1,4 @@
-//! Where the CPU time of a job went.
+//! The CPU time of a job by component.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::rig::CpuSplit;
 
 /// CPU time so far, and the time-stamp counter.
 ///
-/// The process's clock counts all its threads, those that have ended and the kernel's I/O workers for it included.
+/// The process's clock counts all its threads, including threads that have ended and the kernel's I/O workers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clocks {
     process: Duration,
@@ -27,7 +27,7 @@ impl Clocks {
         Self { process: read(ClockId::ProcessCPUTime), thread: read(ClockId::ThreadCPUTime), ticks: ticks() }
     }
 
-    /// What was spent since `earlier`.
+    /// CPU time since `earlier`.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         Self {
             process: self.process.saturating_sub(earlier.process),
@@ -37,10 +37,11 @@ impl Clocks {
     }
 }
 
-/// Split CPU time by what the meter saw on the wall; `submit_ticks`: in system calls inside device calls.
+/// Split CPU time by the meter's wall-clock ticks. `submit_ticks` are those in system calls inside device calls.
 ///
-/// What the measurement itself takes is no part of the total. Asleep is no CPU time, so a sleeping system call gets what the thread's clock has beyond guest and device. Where the
-/// thread was preempted, guest and device have seen more than the clock: the parts are scaled to it.
+/// The total excludes the measurement's own time. Sleep is no CPU time, so a sleeping system call gets the time of the thread's clock beyond guest
+/// and device. If the thread was preempted, guest and device have more wall-clock time than the thread has CPU time: then the parts are scaled to the
+/// clock.
 pub(super) fn split(spent: &Clocks, meter: &Meter, submit_ticks: u64) -> CpuSplit {
     let thread = to_ticks(spent.thread);
     let others = to_ticks(spent.process).saturating_sub(thread);
@@ -79,13 +80,13 @@ mod tests {
     fn parts_add_up_whether_asleep_or_preempted() {
         let ms = tsc_hz() / 1000;
         for (spent, meter, submit, expected) in [
-            // Always awake: 100 ms, 60 of them in the device, 20 of those in system calls.
+            // Never asleep: 100 ms, 60 of them in the device, 20 of those in system calls.
             (clocks(100, 100, 100), Meter { device: 60 * ms, sleep: 0, overhead: 0 }, 20, [40, 40, 20]),
-            // 50 ms in sleeping calls, 10 of them really running; 30 ms on other threads.
+            // 50 ms in sleeping calls, 10 of them on the CPU; 30 ms on other threads.
             (clocks(90, 60, 100), Meter { device: 30 * ms, sleep: 50 * ms, overhead: 0 }, 0, [20, 30, 40]),
             // Preempted half of the time.
             (clocks(50, 50, 100), Meter { device: 60 * ms, sleep: 0, overhead: 0 }, 20, [20, 20, 10]),
-            // 10 ms of measurement are nobody's, whether the thread was preempted or not.
+            // 10 ms of measurement count for no component.
             (clocks(100, 100, 100), Meter { device: 60 * ms, sleep: 0, overhead: 10 * ms }, 20, [30, 40, 20]),
             (clocks(50, 50, 100), Meter { device: 60 * ms, sleep: 0, overhead: 10 * ms }, 20, [15, 20, 10]),
         ] {

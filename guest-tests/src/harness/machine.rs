@@ -1,4 +1,4 @@
-//! The machine of the harness: guest memory, one device called directly, interrupts that are counted.
+//! The machine of the harness: guest memory, one device that is called directly, and interrupts that are counted.
 #![allow(unsafe_code, reason = "guest memory is handed to the driver as raw DMA memory")]
 
 use std::io;
@@ -23,24 +23,24 @@ use super::stopwatch::{Meter, Stopwatch};
 use super::synic::{self, HypervisorPages, SynicPages};
 use crate::rig::RigError;
 
-/// When the device sees a doorbell that the driver rang.
+/// When the device sees a doorbell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// When the guest waits next: as an I/O thread that gets its turn when the guest sleeps. Doorbells rung meanwhile
-    /// are one event, so the device sees batches as it does beside a running guest. It never slept in between, so with
-    /// a request-call threshold the guest may ring less often than it would there.
+    /// At the guest's next wait, like an I/O thread that runs when the guest sleeps. Doorbells until then are one
+    /// event, so the device sees batches as with a guest in parallel. The device did not sleep in between, so with a
+    /// request-call threshold the guest may ring less often than it would there.
     #[default]
     AtWait,
-    /// After so many doorbells, or when the guest waits.
+    /// After this many doorbells, or when the guest waits.
     After(u32),
-    /// At once: the device sees each request alone.
+    /// At once, so that the device sees each request alone.
     Immediate,
 }
 
-/// How a harness is made.
+/// Options of a harness.
 #[derive(Clone, Copy, Debug)]
 pub struct HarnessConfig {
-    /// Bytes of guest memory, whole pages, 3 GiB at the most. Untouched memory costs nothing.
+    /// Bytes of guest memory: whole pages, at most 3 GiB. Unused memory costs nothing.
     pub memory: usize,
     /// When the device sees a doorbell.
     pub delivery: Delivery,
@@ -52,21 +52,21 @@ impl Default for HarnessConfig {
     }
 }
 
-/// A device that loses a wake-up must not hang the guest: it may look at its time-out this often.
+/// Longest sleep. A device that loses a wake-up must not hang the guest, which checks its time-out after each sleep.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// How often to look where the host refused to wait for the device's descriptors.
+/// Longest sleep if the host cannot wait for the device's descriptors.
 const WITHOUT_EVENTS: Duration = Duration::from_millis(1);
-/// Without a completion for so long, the driver gives up.
+/// Without a completion for this long, the driver reports a time-out.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Where DMA memory starts: the first megabyte stays unused, as in a PC.
+/// Start of DMA memory: the first megabyte is not used, as in a PC.
 const FIRST_DMA: u64 = 1 << 20;
-/// Where base address registers are put: memory ends below.
+/// Start of base address registers: memory ends below.
 const FIRST_BAR: u64 = 0xc000_0000;
 const FIRST_PORT: u64 = 0xc000;
-/// The message that arrives at the processor, local APIC address and any vector.
+/// The message for the processor: local APIC address and any vector.
 const MESSAGE: MsiMessage = MsiMessage { address: 0xfee0_0000, data: 0x31 };
 
-/// The way of the device's interrupts to the processor.
+/// Receives the device's interrupts for the processor.
 struct Arrivals {
     processor: Arc<Processor>,
     /// By vector.
@@ -108,16 +108,16 @@ impl InterruptLine for Processor {
 /// A machine with one device: a PCI function, or a VMBus.
 pub struct Machine<D: ?Sized + IoDevice = dyn PciDevice> {
     device: Box<D>,
-    /// What the hypervisor of a machine with a VMBus keeps.
+    /// The hypervisor's state, for a machine with a VMBus.
     hypervisor: Option<HypervisorPages>,
     memory: Arc<GuestMemoryMmap>,
     next_dma: u64,
     processor: Arc<Processor>,
     delivery: Delivery,
-    /// Of a PCI function.
+    /// Doorbells of a PCI function.
     doorbells: Vec<Doorbell>,
     fast: Option<Arc<dyn FastRegisters>>,
-    /// Bit by doorbell.
+    /// A bit for each doorbell.
     pending: u64,
     /// Fast registers were written since the device was called last.
     posted: bool,
@@ -130,7 +130,7 @@ pub struct Machine<D: ?Sized + IoDevice = dyn PciDevice> {
 }
 
 impl Machine {
-    /// Make memory and device, and place its base address registers as firmware does.
+    /// Make memory and device, and assign its base address registers as firmware does.
     ///
     /// # Errors
     /// [`RigError::Os`] without guest memory, [`RigError::Device`] from `build`.
@@ -148,8 +148,8 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Reset the device as a reset of the machine does, and place its base address registers again. Memory that drivers
-    /// took stays theirs.
+    /// Reset the device as a machine reset does, and assign its base address registers again. Memory that drivers have
+    /// allocated stays allocated.
     pub fn reset(&mut self) {
         self.pending = 0;
         self.posted = false;
@@ -228,18 +228,18 @@ impl<D: ?Sized + IoDevice> Machine<D> {
         })
     }
 
-    /// How long a driver waits for a completion before it gives up; 10 s at first.
+    /// Set how long a driver waits for a completion before it reports a time-out. The default is 10 s.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = to_ticks(timeout);
     }
 
-    /// What the device has done.
+    /// The device's counters.
     #[must_use]
     pub fn device_stats(&self) -> Stats {
         self.device.stats()
     }
 
-    /// The device, for what is no bus access; its descriptors may have changed afterwards.
+    /// The device, for calls that are no bus accesses. Its descriptors may change by such a call.
     pub fn device(&mut self) -> &mut D {
         self.events_stale = true;
         &mut self.device
@@ -257,7 +257,7 @@ impl<D: ?Sized + IoDevice> Machine<D> {
         &self.memory
     }
 
-    /// Now, as the device is told it.
+    /// The time that the device gets.
     #[must_use]
     pub fn now(&self) -> Time {
         self.watch.peek()
@@ -290,7 +290,7 @@ impl<D: ?Sized + IoDevice> Machine<D> {
         self.rung = 0;
     }
 
-    /// What was written is for the device's thread: now, or when it gets its turn.
+    /// The device must process a write now, or at its next turn.
     fn ring(&mut self) {
         self.rung += 1;
         match self.delivery {
@@ -300,16 +300,16 @@ impl<D: ?Sized + IoDevice> Machine<D> {
         }
     }
 
-    /// Sleep until the device has something to do, or for so long.
+    /// Sleep until the device has work, at most for `longest`.
     fn sleep(&mut self, mut wait: Wait, longest: Duration) {
         if self.events_stale {
             self.collect_events();
         }
-        // Without the device's descriptors nothing wakes us: look often.
+        // Without the device's descriptors there is no wake-up, so sleep only for a short time.
         let longest = if self.events_stale { longest.min(WITHOUT_EVENTS) } else { longest };
         wait.timeout = Some(wait.timeout.map_or(longest, |timeout| timeout.min(longest)));
         let Self { watch, events, .. } = self;
-        // The device is called whatever there is: an error is an early return.
+        // The device is called in any case, so an error only ends the sleep early.
         watch.sleep(|| drop(events.wait(wait, &mut Ready::new())));
     }
 
@@ -320,7 +320,7 @@ impl<D: ?Sized + IoDevice> Machine<D> {
         self.next_dma = end;
         let base = slice.ptr_guard_mut().as_ptr();
         // SAFETY: the slice checked that the memory exists. It stays mapped for ever (`drop` below keeps the mapping),
-        // page-aligned at guest address 0 and hence aligned to 8 here; nobody makes Rust references to guest memory.
+        // page-aligned at guest address 0 and hence aligned to 8 here; there are no Rust references to guest memory.
         Some(unsafe { DmaRegion::new(base, start, len) })
     }
 
@@ -331,12 +331,12 @@ impl<D: ?Sized + IoDevice> Machine<D> {
     /// The I/O thread's turn: doorbells, completions, and sleep as the device allows it.
     fn turn(&mut self, seen: u32) {
         if self.taken() == seen && self.processor.line.load(Ordering::Relaxed) {
-            // Level-triggered: a line that is still asserted when the processor is ready again interrupts again.
+            // Level-triggered: a line that is still asserted interrupts again when the processor is ready.
             return self.processor.interrupt();
         }
         let longest = self.watch.now().after(LONGEST_WAIT);
         loop {
-            // Asked below in any case.
+            // The device is called below in any case.
             self.posted = false;
             self.deliver();
             if self.taken() != seen {
@@ -351,7 +351,7 @@ impl<D: ?Sized + IoDevice> Machine<D> {
             if self.taken() != seen || now >= longest {
                 return;
             }
-            // Nothing else waits for this thread: a busy device is called again at once.
+            // No other event waits for this thread, so a busy device is called again at once.
             if sleep != Sleep::No
                 && let Next::Wait(wait) = self.events.next(sleep, now)
             {
@@ -373,7 +373,8 @@ impl<D: ?Sized + IoDevice> Machine<D> {
     }
 }
 
-/// DMA regions have no lifetime, a driver may outlive its machine: the addresses stay mapped, without their pages.
+/// DMA regions have no lifetime, and a driver may outlive its machine. So the addresses stay mapped, without their
+/// pages.
 impl<D: ?Sized + IoDevice> Drop for Machine<D> {
     fn drop(&mut self) {
         let now = self.now();
@@ -393,7 +394,7 @@ impl<D: ?Sized + IoDevice> Drop for Machine<D> {
     }
 }
 
-/// What every driver finds: memory, and interrupts that come to the only processor.
+/// The platform of every driver: memory, and interrupts to the only processor.
 macro_rules! processor_and_memory {
     () => {
         fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {

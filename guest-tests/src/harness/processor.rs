@@ -1,8 +1,8 @@
-//! The only processor, as interrupts come to it.
+//! The interrupts of the only processor.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// What the processor sees of interrupts.
+/// Interrupt state of the processor.
 #[derive(Default)]
 pub(super) struct Processor {
     pub(super) taken: AtomicU32,

@@ -1,19 +1,18 @@
-//! Ticks that are spent in the device and asleep, without those of the time stamps that measure them.
+//! Measures the ticks in the device and asleep, without those of the time stamps.
 //!
-//! A time stamp takes some 25 ticks, as much as an access to a register. A call of the device has two of them, and its time is made of
-//! the first. A call that does nothing is measured once, when the machine is made: that much is subtracted for each call, and
-//! counts for nobody.
+//! A time stamp takes about 25 ticks, as much as a register access. A call of the device has two of them; the first also gives the device its time.
+//! An empty call is measured once, when the machine is made. Its ticks are subtracted for each call, and count for no component.
 
 use std::hint::black_box;
 
 use facts::tsc::{ticks, tsc_hz};
 use paradisk_devices::Time;
 
-/// One in so many accesses to fast registers is timed, and counts for all: two time stamps cost several times what the access
-/// itself costs. Prime, so that each access of a request is timed as often as the others.
+/// One of this many accesses to fast registers is timed, and represents all, because two time stamps cost several times as much as the access. A
+/// prime, so that each access of a request is timed equally often.
 const FAST_TIMED: u32 = 61;
 
-/// Calls of a calibration's round, and rounds, of which the shortest is taken: others were interrupted.
+/// Number of calls in a round of the calibration, and number of rounds. The shortest round counts, because others were interrupted.
 const CALLS: u64 = 256;
 const ROUNDS: u32 = 64;
 
@@ -24,15 +23,15 @@ pub struct Meter {
     pub device: u64,
     /// Inside system calls that sleep.
     pub sleep: u64,
-    /// Of the measurement itself.
+    /// In the measurement itself.
     pub overhead: u64,
 }
 
 impl Meter {
-    /// What came since `earlier`.
+    /// Ticks since `earlier`.
     #[must_use]
     pub const fn since(&self, earlier: &Self) -> Self {
-        // What is subtracted is an average: a little may be taken back.
+        // The subtracted ticks are an average, so the difference may be slightly negative.
         Self {
             device: self.device.saturating_sub(earlier.device),
             sleep: self.sleep.saturating_sub(earlier.sleep),
@@ -41,14 +40,14 @@ impl Meter {
     }
 }
 
-/// What the measurement itself takes, in ticks of [`CALLS`] calls.
+/// The cost of the measurement, in ticks for [`CALLS`] calls.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
-    /// Of a call that does nothing, from its first time stamp to its second.
+    /// Empty calls, between their two time stamps.
     inside: u64,
-    /// The whole of such a call.
+    /// Empty calls, with their time stamps.
     call: u64,
-    /// Of a time stamp: the counter may go on in steps of about as much.
+    /// Time stamps. The counter may advance in steps of about this size.
     stamp: u64,
 }
 
@@ -76,10 +75,10 @@ impl Cost {
     }
 }
 
-/// Measures what is called through it.
+/// Measures calls that are made through it.
 pub(super) struct Stopwatch {
     origin: u64,
-    /// Nanoseconds in a tick, 32 bits behind the binary point.
+    /// Nanoseconds in a tick, with 32 fraction bits.
     scale: u64,
     cost: Cost,
     calls: u64,
@@ -87,17 +86,17 @@ pub(super) struct Stopwatch {
     spent: u64,
     sleeps: u64,
     slept: u64,
-    /// Time stamps that are not those of a call or a sleep.
+    /// Number of time stamps outside of calls and sleeps.
     stamps: u64,
-    /// Accesses to fast registers until the next that is timed.
+    /// Accesses to fast registers until the next timed one.
     fast_untimed: u32,
-    /// Those that were timed, and the ticks between their time stamps.
+    /// Number of timed accesses, and the ticks between their time stamps.
     fast_samples: u64,
     fast_spent: u64,
 }
 
 impl Stopwatch {
-    /// Calibrated: takes about a millisecond.
+    /// A calibrated stopwatch. Takes about a millisecond.
     pub(super) fn new() -> Self {
         Self::with(Cost::measured())
     }
@@ -135,7 +134,7 @@ impl Stopwatch {
         Time(((u128::from(ticks.wrapping_sub(self.origin)) * u128::from(self.scale)) >> 32) as u64)
     }
 
-    /// Now, where nothing is measured.
+    /// The current time, outside of measurements.
     pub(super) fn peek(&self) -> Time {
         self.time(ticks())
     }
@@ -146,7 +145,7 @@ impl Stopwatch {
         self.peek()
     }
 
-    /// A call of the device.
+    /// Measure a call of the device.
     #[inline]
     pub(super) fn call<R>(&mut self, call: impl FnOnce(Time) -> R) -> R {
         let before = ticks();
@@ -157,7 +156,7 @@ impl Stopwatch {
         result
     }
 
-    /// An access to fast registers, of which one in [`FAST_TIMED`] is timed for all of them.
+    /// Measure an access to fast registers. One of [`FAST_TIMED`] is timed for all of them.
     #[inline(always)]
     pub(super) fn fast<R>(&mut self, access: impl FnOnce() -> R) -> R {
         self.fast_untimed -= 1;
@@ -172,7 +171,7 @@ impl Stopwatch {
         result
     }
 
-    /// A system call that sleeps.
+    /// Measure a system call that sleeps.
     pub(super) fn sleep(&mut self, sleep: impl FnOnce()) {
         let before = ticks();
         sleep();
@@ -187,7 +186,7 @@ mod tests {
 
     const ACCESSES: u64 = 10_000;
 
-    /// The least that [`ACCESSES`] calls are found to take, of many tries: others were interrupted. With it, all ticks of that try.
+    /// The minimum over many tries of [`ACCESSES`] calls, because others were interrupted; and all ticks of that try.
     fn least(mut access: impl FnMut(&mut Stopwatch)) -> (Meter, u64) {
         let mut watch = Stopwatch::new();
         let tries = (0..100).map(|_| {
@@ -205,7 +204,7 @@ mod tests {
             let _ = watch.call(black_box);
         });
         assert!(meter.device < all / 10, "{} of {all} ticks are the device's", meter.device);
-        // All of it is the measurement's.
+        // All ticks belong to the measurement.
         assert!(meter.overhead > all / 2 && meter.overhead < all * 5 / 4, "{} of {all}", meter.overhead);
         let (meter, all) = least(|watch| watch.fast(|| ()));
         assert!(meter.device < all / 2, "{} of {all} ticks are the device's", meter.device);

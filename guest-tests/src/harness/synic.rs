@@ -17,10 +17,10 @@ const SIEFP: u32 = 0x4000_0082;
 const SIMP: u32 = 0x4000_0083;
 const EOM: u32 = 0x4000_0084;
 const PAGE_MASK: u64 = !0xfff;
-/// Of the synthetic interrupt source 2, in both pages.
+/// Offset of synthetic interrupt source 2, in both pages.
 const SOURCE: u64 = 2 * 256;
 
-/// Where the pages are; bit 0: enabled.
+/// Addresses of the pages; bit 0: enabled.
 #[derive(Default)]
 pub(super) struct SynicPages {
     messages: AtomicU64,
@@ -37,13 +37,13 @@ impl SynicPages {
     }
 }
 
-/// A page that is enabled.
+/// The address of an enabled page.
 fn enabled(register: &AtomicU64) -> Option<GuestAddress> {
     let value = register.load(Ordering::Relaxed);
     (value & 1 != 0).then_some(GuestAddress((value & PAGE_MASK) + SOURCE))
 }
 
-/// The SynIC as the bus has it. The guest runs on the same thread: no order of accesses matters.
+/// The SynIC's interface for the bus. The guest runs on the same thread, so no memory ordering is needed.
 pub(super) struct HarnessSynic {
     memory: Arc<GuestMemoryMmap>,
     pages: Arc<SynicPages>,
@@ -80,7 +80,7 @@ impl Synic for HarnessSynic {
     }
 }
 
-/// The hypervisor as the guest has it.
+/// The hypervisor's interface for the guest.
 pub(super) struct HypervisorPages {
     memory: Arc<GuestMemoryMmap>,
     pages: Arc<SynicPages>,

@@ -1,4 +1,4 @@
-//! The bare-metal guest from outside: its image, its control page, and the job in its memory.
+//! The rig's side of the bare-metal guest: its image, its control page, and the job in its memory.
 #![allow(unsafe_code, reason = "the job is a structure in guest memory")]
 
 #[allow(dead_code, unreachable_pub, reason = "two crates share it")]
@@ -21,17 +21,17 @@ use vm_memory::{Bytes, GuestAddress};
 use crate::rig::RigError;
 use abi::{CONTROL, CONTROL_PHYSICAL, IMAGE, JOB, Job, LOCAL_APIC, control, task};
 
-/// The guest, made by `build.rs`.
+/// The image of the guest, made by `build.rs`.
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/baremetal.bin"));
 /// Time for the guest to reach its first instruction at CPL 3.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(20);
 const _: () = assert!(JOB >= paradisk_vmm::boot::TABLES.end && JOB + size_of::<Job>() as u64 <= 0xa_0000);
 
-/// What the guest's side tells the rig.
+/// A message from the guest's threads to the rig.
 pub(super) enum Told {
     /// The job is done.
     Done,
-    /// The guest's code panicked: where the message lies.
+    /// The guest's code panicked: address and length of the message.
     Panic(u64, u64),
     /// An exception in the guest.
     Fault(String),
@@ -39,7 +39,7 @@ pub(super) enum Told {
     Ended(String),
 }
 
-/// Where the control page is.
+/// Address range of the control page.
 pub(super) fn control_range() -> Range<u64> {
     CONTROL_PHYSICAL..CONTROL_PHYSICAL + control::SIZE
 }
@@ -79,7 +79,7 @@ impl BusHandler for Control {
         match offset {
             control::DONE => {
                 let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-                // The rig that hangs up ends the guest.
+                // If the rig closes its channel, the guest ends.
                 if self.tell(Told::Done) && jobs.recv().is_ok() { Flow::Continue } else { Flow::Stop }
             }
             control::PANIC_LEN => {
@@ -103,16 +103,16 @@ impl BusHandler for Control {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SelfTest {
-    /// Compare so many dwords of configuration space by mechanism 1 and ECAM: differences, first dword.
+    /// Compare this many dwords of configuration space by mechanism 1 and ECAM. Results: differences, first dword.
     Config = task::CONFIG,
-    /// Ring the doorbell at an offset and sleep until an interrupt came, so many times: ticks for all, fewest, most,
-    /// interrupts.
+    /// Ring the doorbell at an offset and sleep until an interrupt, this many times. Results: total, minimum and
+    /// maximum ticks, interrupts.
     Ping = task::PING,
-    /// Write a register so many times: ticks.
+    /// Write a register this many times. Result: ticks.
     Write = task::WRITE,
-    /// Read a register so many times: ticks, last value.
+    /// Read a register this many times. Results: ticks, last value.
     Read = task::READ,
-    /// Sleep until an interrupt came and write the time to a register, so many times.
+    /// Sleep until an interrupt and write the time to a register, this many times.
     Wake = task::WAKE,
     /// Never end.
     Spin = task::SPIN,
@@ -120,11 +120,11 @@ pub enum SelfTest {
     Touch = task::TOUCH,
     /// Panic.
     Panic = task::PANIC,
-    /// Run an instruction that does not exist.
+    /// Execute an undefined instruction.
     Undefined = task::UNDEFINED,
     /// Write the message for vector 0, address and data, to registers at two offsets.
     Route = task::ROUTE,
-    /// Move BAR 0: register as it reads then.
+    /// Move BAR 0. Result: the value of the register afterwards.
     Move = task::MOVE,
 }
 
@@ -137,7 +137,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// A guest for a machine to be made, its control page, and where the machine's events go.
+    /// A guest for a new machine, the control page, and the sender for the machine's events.
     pub(super) fn new(timeout: Duration) -> (Self, Arc<dyn BusHandler>, Sender<Told>) {
         let (jobs, next) = mpsc::channel();
         let (sender, told) = mpsc::channel();
@@ -145,7 +145,7 @@ impl Guest {
         (Self { jobs: Some(jobs), told, memory: None, timeout }, Arc::new(handler), sender)
     }
 
-    /// Load it, start the machine, and wait until the guest asks for a job.
+    /// Load the guest, start the machine, and wait until the guest requests a job.
     pub(super) fn load(&mut self, machine: &mut Machine, driver_timeout: Duration) -> Result<(), RigError> {
         let memory = Arc::clone(machine.memory());
         let outside =
@@ -187,10 +187,10 @@ impl Guest {
         self.report()
     }
 
-    /// Do a task of the guest that tries the machine, with a test device in slot 1.
+    /// Run a task of the guest that tests the machine, with a test device in slot 1.
     ///
     /// # Errors
-    /// [`RigError::Guest`] where the guest did not come back within `timeout`.
+    /// [`RigError::Guest`] if the guest has not finished within `timeout`.
     pub fn self_test(
         &mut self,
         test: SelfTest,
@@ -202,10 +202,10 @@ impl Guest {
         self.result()
     }
 
-    /// Begin such a task and let it run.
+    /// Start such a task without waiting for it.
     ///
     /// # Errors
-    /// [`RigError::Guest`] where the guest has ended.
+    /// [`RigError::Guest`] if the guest has ended.
     pub fn begin(&mut self, test: SelfTest, argument: [u64; 2]) -> Result<(), RigError> {
         let words: Vec<u8> = argument.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.put(offset_of!(Job, argument), &words)?;
@@ -215,7 +215,7 @@ impl Guest {
     /// Wait until the task is done.
     ///
     /// # Errors
-    /// [`RigError::Guest`] where that took longer than `timeout` or the guest ended.
+    /// [`RigError::Guest`] after `timeout`, or if the guest has ended.
     pub fn wait(&mut self, timeout: Duration) -> Result<(), RigError> {
         let ended = |why| Err(RigError::Guest(why));
         match self.told.recv_timeout(timeout) {
@@ -227,7 +227,7 @@ impl Guest {
         }
     }
 
-    /// What the last self test found.
+    /// The results of the last self test.
     ///
     /// # Errors
     /// [`RigError::Machine`] without guest memory.
@@ -258,7 +258,7 @@ impl Guest {
         let bytes =
             unsafe { std::slice::from_raw_parts_mut(report.as_mut_ptr().cast::<u8>(), size_of::<Report>()) };
         self.get(offset_of!(Job, report), bytes)?;
-        // SAFETY: any bytes make integers.
+        // SAFETY: any bytes are valid integers.
         Ok(unsafe { report.assume_init() })
     }
 
@@ -295,7 +295,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // A virtual CPU that waits for a job ends: before the machine is dropped, which waits for it.
+        // Ends a virtual CPU that waits for a job, before the machine is dropped, which waits for the CPU.
         self.jobs = None;
     }
 }

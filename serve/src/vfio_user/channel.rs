@@ -1,4 +1,4 @@
-//! Framing: bytes and descriptors of a socket into messages, and replies out. Nothing blocks.
+//! Framing: receives messages with descriptors from a socket, and sends replies. Nothing blocks.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -16,11 +16,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::spec::{self, Header};
 
-/// Bytes of a message at the most, header included.
+/// Maximum number of bytes of a message, including the header.
 pub(super) const LONGEST: usize = 16 << 10;
-/// Descriptors that may come with one message.
+/// Maximum number of descriptors of a message.
 pub(super) const MOST_FDS: usize = 64;
-/// More than the longest message, so that many short ones come with one system call.
+/// Larger than the longest message, so that one system call receives many short ones.
 const BUFFER: usize = 2 * LONGEST;
 const HEADER: usize = size_of::<Header>();
 
@@ -30,16 +30,16 @@ pub enum Ended {
     /// The client closed it.
     #[error("the client closed the connection")]
     Closed,
-    /// It closed it inside a message.
+    /// The client closed it inside a message.
     #[error("the client closed the connection inside a message")]
     Truncated,
-    /// The size in a header.
+    /// The size in a header is invalid.
     #[error("a message of {0} bytes: expected 16 to 16384")]
     Size(u32),
-    /// Descriptors of one message.
+    /// A message has too many descriptors.
     #[error("a message with more than 64 file descriptors, or more than this process may have")]
     Descriptors,
-    /// The first message was none of which a session can be made.
+    /// No session is possible with the first message.
     #[error("no session: {0}")]
     Refused(&'static str),
     /// The socket failed.
@@ -56,7 +56,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The structure that the payload starts with, and the rest.
+    /// The structure at the start of the payload, and the remaining bytes.
     pub(super) fn body<T: FromBytes + zerocopy::Immutable + zerocopy::KnownLayout + zerocopy::Unaligned>(
         &self,
     ) -> Result<(&T, &[u8]), Errno> {
@@ -68,13 +68,13 @@ impl Message {
 pub(super) struct Channel {
     stream: UnixStream,
     inbox: Box<[u8]>,
-    /// What of the inbox has been received and not been taken.
+    /// Start of the received bytes in the inbox that have not been taken.
     start: usize,
     end: usize,
-    /// Bytes received so far: where in the stream `end` is.
+    /// Number of bytes received: the position of `end` in the stream.
     received: u64,
-    /// Descriptors, each with the place in the stream where the read ended that brought it. A read goes on over what came
-    /// without descriptors and ends with the first that came with some: they belong to the message that it ends in.
+    /// Descriptors, each with the position in the stream where its read ended. A read continues over data without
+    /// descriptors, and ends with the first data that has some. They belong to the message in which the read ended.
     fds: VecDeque<(u64, OwnedFd)>,
     outbox: Vec<u8>,
     sent: usize,
@@ -102,12 +102,12 @@ impl Channel {
         self.stream.as_fd()
     }
 
-    /// Whether the client does not take the last reply: nothing is read until it does.
+    /// Whether the client does not read the last reply. Then nothing is received until it does.
     pub(super) fn blocked(&self) -> bool {
         self.sent < self.outbox.len()
     }
 
-    /// Receive what is there, once, unless a message waits already.
+    /// Receive available bytes by one system call, unless a message is already waiting.
     pub(super) fn receive(&mut self) -> Result<(), Ended> {
         if self.waiting()?.is_some() {
             return Ok(());
@@ -141,7 +141,7 @@ impl Channel {
         }
     }
 
-    /// Whether a whole message waits, or one that cannot be.
+    /// The header of a complete message that waits. Fails for an invalid header.
     fn waiting(&self) -> Result<Option<Header>, Ended> {
         let bytes = self.inbox.get(self.start..self.end).unwrap_or_default();
         let Ok((header, _)) = Header::read_from_prefix(bytes) else { return Ok(None) };
@@ -152,7 +152,7 @@ impl Channel {
         Ok((bytes.len() >= size as usize).then_some(header))
     }
 
-    /// Take the next message. False: there is no whole one.
+    /// Take the next message. False: there is no complete one.
     pub(super) fn next(&mut self, message: &mut Message) -> Result<bool, Ended> {
         let Some(header) = self.waiting()? else { return Ok(false) };
         let end = self.start + header.size.get() as usize;
@@ -188,7 +188,7 @@ impl Channel {
         self.flush()
     }
 
-    /// Send what the client takes.
+    /// Send as much as the socket accepts.
     pub(super) fn flush(&mut self) -> Result<(), Ended> {
         while let Some(rest @ [_, ..]) = self.outbox.get(self.sent..) {
             let fds: Vec<_> = self.outbox_fds.iter().map(|fd| fd.as_fd()).collect();

@@ -1,4 +1,4 @@
-//! The PCI function as its regions are accessed: any length at any place, in pieces that the device takes.
+//! The PCI function's regions: accesses of any length at any offset are split into pieces that the device accepts.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::spec::CONFIG_REGION;
 /// Bytes of a function's configuration space in PCI Express.
 const EXTENDED_CONFIG_SIZE: u64 = 4096;
 
-/// MSI-X of a function: where its capability and its table are.
+/// Offsets of a function's MSI-X capability and table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Msix {
     capability: u16,
@@ -26,13 +26,13 @@ pub(super) struct Msix {
 /// How a doorbell was rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ring {
-    /// The client wants no reply, and its guest runs on.
+    /// The client requests no reply, and its guest runs on.
     Posted,
     /// The client's virtual CPU waits for the reply.
     Blocking,
 }
 
-/// A device with what is constant about it.
+/// A device, and its constant properties.
 pub(super) struct Function {
     pub(super) device: Box<dyn PciDevice>,
     pub(super) bars: Vec<Bar>,
@@ -41,10 +41,10 @@ pub(super) struct Function {
     pub(super) msi_vectors: u16,
     pub(super) msix: Option<Msix>,
     pub(super) msix_enabled: bool,
-    /// The client writes to the MSI-X table. Many keep the table to themselves, as VFIO has it: then each vector that was
-    /// given an eventfd is one that the device may use.
+    /// The client writes to the MSI-X table. Many clients keep the table to themselves, as in VFIO: then the device may
+    /// use each vector that has an eventfd.
     client_has_table: bool,
-    /// By doorbell: rung by message and not yet forwarded to the device.
+    /// For each doorbell: rung by a message, and not yet forwarded to the device.
     rung: Vec<Option<Ring>>,
     any_rung: bool,
     /// A fast register was written.
@@ -111,7 +111,7 @@ impl Function {
         }
     }
 
-    /// Bytes of a region.
+    /// Size of a region in bytes.
     pub(super) fn region_size(&self, region: u32) -> u64 {
         if region == CONFIG_REGION {
             return CONFIG_SIZE as u64;
@@ -119,8 +119,8 @@ impl Function {
         self.bars.iter().find(|bar| u32::from(bar.index) == region).map_or(0, |bar| bar.size)
     }
 
-    /// Configuration space may be accessed as far as PCI Express has it, though the function has less: guests do that through
-    /// the machine, and there are clients that wait for ever after an error (the crate `vfio_user`).
+    /// Configuration space may be accessed up to the size of PCI Express, although the function has less: guests do so
+    /// through the machine, and some clients wait for ever after an error (the crate `vfio_user`).
     fn check(&self, region: u32, offset: u64, len: usize) -> Result<(), Errno> {
         let end = offset.checked_add(len as u64).ok_or(Errno::INVAL)?;
         let size = if region == CONFIG_REGION { EXTENDED_CONFIG_SIZE } else { self.region_size(region) };
@@ -133,7 +133,7 @@ impl Function {
     /// Read from a region.
     ///
     /// # Errors
-    /// `EINVAL` outside of it.
+    /// `EINVAL` outside the region.
     pub(super) fn read(&mut self, region: u32, offset: u64, data: &mut [u8], now: Time) -> Result<(), Errno> {
         self.check(region, offset, data.len())?;
         let mut at = offset;
@@ -152,10 +152,10 @@ impl Function {
         Ok(())
     }
 
-    /// Write to a region; `ring`: how this rings a doorbell.
+    /// Write to a region. `ring` is the kind of a doorbell's write.
     ///
     /// # Errors
-    /// `EINVAL` outside of it.
+    /// `EINVAL` outside the region.
     pub(super) fn write(
         &mut self,
         region: u32,
@@ -212,7 +212,7 @@ impl Function {
         self.stale = true;
     }
 
-    /// Tell the device what was written to doorbells and fast registers since the last call.
+    /// Forward doorbells and writes to fast registers since the last call to the device.
     pub(super) fn deliver_writes(&mut self, now: Time) {
         if std::mem::take(&mut self.any_rung) {
             for (index, rung) in self.rung.iter_mut().enumerate() {
@@ -235,7 +235,7 @@ impl Function {
         self.device.bar_write(msix.bar, control, &u32::from(!enable).to_le_bytes(), now);
     }
 
-    /// As after power-on.
+    /// Reset to the state after power-on.
     pub(super) fn reset(&mut self, now: Time) {
         self.rung.fill(None);
         (self.any_rung, self.posted, self.client_has_table) = (false, false, false);
@@ -244,7 +244,7 @@ impl Function {
     }
 }
 
-/// Bytes of the next piece of an access: an aligned power of two, up to what the space has registers of.
+/// Bytes of the next piece of an access: an aligned power of two, up to the largest register of the space.
 fn piece(region: u32, at: u64, len: usize) -> usize {
     let widest = if region == CONFIG_REGION || len != 8 { 4 } else { 8 };
     [8, 4, 2]

@@ -1,4 +1,4 @@
-//! Interrupts: what the device signalled, and the client's eventfds that forward it.
+//! Interrupts: the device's signals, and the client's eventfds.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use rustix::io::Errno;
 use super::spec::{IRQ_INTX, IRQ_MSI, IRQ_MSIX, IRQS, IrqSet, SetIrqs};
 use crate::notifier::{Notifier, require_eventfd};
 
-/// Vectors at the most: those of MSI-X.
+/// Maximum number of vectors: that of MSI-X.
 const VECTORS: usize = paradisk_devices::pci::spec::MSIX_MAX_VECTORS as usize;
 const BITS: usize = u64::BITS as usize;
 
-/// What the device signalled since it was asked last. One thread uses it: the device's calls come and go there.
+/// The device's signals since they were last taken. Only the thread that calls the device uses this.
 pub(super) struct Signals {
     vectors: [AtomicU64; VECTORS / BITS],
     any: AtomicBool,
@@ -45,11 +45,11 @@ impl Signals {
     }
 }
 
-/// The device's end.
+/// The device's end of the signals.
 pub(super) struct Sink(pub(super) Arc<Signals>);
 
 impl InterruptSink for Sink {
-    /// Address and data are the client's matter: it has an eventfd for each vector.
+    /// Address and data are not needed: the client has an eventfd for each vector.
     fn route(&mut self, _vector: u16, _message: Option<MsiMessage>) {}
 
     fn message(&mut self, vector: u16) {
@@ -90,7 +90,7 @@ impl Vector {
     }
 }
 
-/// The interrupt types of a function, as the client set them up.
+/// The interrupt types of a function, as configured by the client.
 pub(super) struct Interrupts {
     signals: Arc<Signals>,
     intx: Option<Vector>,
@@ -121,29 +121,29 @@ impl Interrupts {
         }
     }
 
-    /// Number of vectors; `None`: there is no such type.
+    /// Number of vectors; `None`: no such type.
     pub(super) fn count(&mut self, index: u32) -> Option<u32> {
         (index < IRQS).then(|| self.vectors(index).len() as u32)
     }
 
-    /// The eventfd that the client unmasks the line with.
+    /// The eventfd by which the client unmasks the line.
     pub(super) fn unmask_event(&self) -> Option<BorrowedFd<'_>> {
         self.unmask.as_ref().map(AsFd::as_fd)
     }
 
-    /// The line's interrupt was handled.
+    /// Unmask the line, after the guest has handled its interrupt.
     pub(super) fn unmask_line(&mut self) {
         if let Some(intx) = &mut self.intx {
             intx.unmask();
         }
     }
 
-    /// Whether a vector of MSI-X has somewhere to go.
+    /// Whether a vector of MSI-X has an eventfd.
     pub(super) fn has_trigger(&self, vector: usize) -> bool {
         self.msix.get(vector).is_some_and(|vector| vector.trigger.is_some())
     }
 
-    /// Let go of all that is the client's.
+    /// Drop all eventfds of the client.
     pub(super) fn clear(&mut self) {
         self.unmask = None;
         for vector in self.intx.iter_mut().chain(&mut self.msi).chain(&mut self.msix) {
@@ -151,10 +151,11 @@ impl Interrupts {
         }
     }
 
-    /// Obey a client.
+    /// Execute a client's command.
     ///
     /// # Errors
-    /// `EINVAL` for vectors that do not exist, flags that make no sense, data or descriptors of another number than vectors.
+    /// `EINVAL` for vectors that do not exist, invalid flags, or a number of data or descriptors that differs from the
+    /// number of vectors.
     pub(super) fn set(&mut self, set: &SetIrqs, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), Errno> {
         let flags = IrqSet::from_bits(set.flags.get()).ok_or(Errno::INVAL)?;
         let (index, start, count) = (set.index.get(), set.start.get() as usize, set.count.get() as usize);
@@ -180,7 +181,7 @@ impl Interrupts {
             }
             return match (action, index) {
                 (IrqSet::TRIGGER, _) => {
-                    // All or none.
+                    // All descriptors or none.
                     let triggers = fds.into_iter().map(Notifier::new).collect::<Result<Vec<_>, _>>();
                     let triggers =
                         triggers.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -217,7 +218,7 @@ impl Interrupts {
         Ok(())
     }
 
-    /// Tell the client what the device signalled.
+    /// Signal the client's eventfds for the device's signals.
     pub(super) fn deliver(&mut self, msix: bool) {
         let vectors = if msix { &mut self.msix } else { &mut self.msi };
         self.signals.take(|vector| {
@@ -231,7 +232,7 @@ impl Interrupts {
             && !intx.masked
         {
             intx.signal();
-            // Until the client unmasks it, and again then if the line is still asserted.
+            // Masked until the client unmasks it. If the line is still asserted then, it is signalled again.
             intx.masked = true;
         }
     }

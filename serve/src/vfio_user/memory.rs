@@ -1,8 +1,8 @@
-//! The client's memory, as it maps and unmaps it.
+//! The client's memory maps.
 //!
-//! A device keeps what it was given when its driver set up rings there: such a map stays mapped in this process, unseen by the
-//! client, until the device is reset, and rings go on to work where the client has mapped the same file again. Everything else
-//! is let go of before an unmap is answered.
+//! A device keeps the snapshot of memory from which its driver's rings were set up. Such a map stays mapped in this process until the device is
+//! reset, without the client's knowledge; the rings continue to work if the client maps the same file again. All other maps are unmapped before an
+//! unmap is answered.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,19 +24,18 @@ use crate::sigbus::Watched;
 
 use super::spec::{DMA_READ, DMA_WRITE, DmaMap, DmaUnmap, UNMAP_ALL, UNMAP_DIRTY_BITMAP};
 
-/// Maps at a time. Each is a mapping of this process with its descriptor.
+/// Maximum number of maps. Each takes a mapping and a descriptor of this process.
 pub(super) const MOST_MAPS: usize = 2048;
 /// Unit of maps in bytes.
 pub(super) const PAGE_SIZE: u64 = 4096;
 
-/// Memory of a client that the device can reach, at one moment.
+/// A snapshot of the client's memory that the device can access.
 #[derive(Debug, Default)]
 pub struct ClientMemory {
-    /// Before what it watches, as it has to go first.
+    /// Declared before the regions, because it must be dropped before the memory that it watches.
     _watched: Vec<Arc<Watched>>,
     all: GuestMemoryMmap,
-    /// What the device may write, too. Only this is physical memory for the device: an access through it checks no
-    /// permission.
+    /// The regions that the device may also write. Only these are the device's physical memory, because an access through it checks no permission.
     writable: GuestMemoryMmap,
 }
 
@@ -84,7 +83,7 @@ struct Mapped {
     region: Arc<GuestRegionMmap>,
 }
 
-/// What the client has mapped, by bus address.
+/// The client's maps, by bus address.
 #[derive(Default)]
 pub(super) struct Maps {
     maps: BTreeMap<u64, Map>,
@@ -94,8 +93,8 @@ impl Maps {
     /// Add a map, with the client's descriptor if there is one.
     ///
     /// # Errors
-    /// `EEXIST`: it overlaps another. `ENOSPC`: too many. `EINVAL`: no range of whole pages, not a file, or not all of it
-    /// in the file. What mmap says.
+    /// `EEXIST`: the map overlaps another. `ENOSPC`: too many maps. `EINVAL`: not whole pages, not a file, or not completely in the file. Errors of
+    /// mmap.
     pub(super) fn add(&mut self, map: &DmaMap, fd: Option<OwnedFd>) -> Result<(), Errno> {
         let (address, size, offset) = (map.address.get(), map.size.get(), map.offset.get());
         let last = size.checked_sub(1).and_then(|less| address.checked_add(less)).ok_or(Errno::INVAL)?;
@@ -119,15 +118,15 @@ impl Maps {
         Ok(())
     }
 
-    /// The bus addresses of the maps that lie in a range.
+    /// The bus addresses of the maps in a range.
     ///
     /// # Errors
-    /// `ENOENT`: none does. `EINVAL`: one lies there in part only. `ENOTSUP`: for the bitmap of dirty pages.
+    /// `ENOENT`: no map is in the range. `EINVAL`: a map is only partly in it. `ENOTSUP`: the bitmap of dirty pages is requested.
     pub(super) fn find(&self, unmap: &DmaUnmap) -> Result<Vec<Range<u64>>, Errno> {
         if unmap.flags.get() & UNMAP_DIRTY_BITMAP != 0 {
             return Err(Errno::NOTSUP);
         }
-        // The last byte of all addresses is the end of none.
+        // No map includes the last byte of the address space.
         let range = |(start, map): (&u64, &Map)| *start..start.saturating_add(map.size);
         if unmap.flags.get() & UNMAP_ALL != 0 {
             return Ok(self.maps.iter().map(range).collect());
@@ -152,12 +151,12 @@ impl Maps {
         }
     }
 
-    /// The memory that there is now.
+    /// The current memory.
     pub(super) fn memory(&self) -> ClientMemory {
         let regions = |writable: bool| {
             let maps = self.maps.values().filter(|map| map.writable || !writable);
             let regions = maps.filter_map(|map| Some(Arc::clone(&map.mapped.as_ref()?.region))).collect();
-            // Sorted and disjoint as they are here, they are refused only when there are none.
+            // The regions are sorted and disjoint, so this fails only if there are none.
             GuestMemoryMmap::from_arc_regions(regions).unwrap_or_default()
         };
         let watched = self.maps.values().filter_map(|map| Some(Arc::clone(&map.mapped.as_ref()?.watched)));
@@ -189,7 +188,7 @@ fn mapped(map: &DmaMap, fd: OwnedFd, writable: bool) -> Result<Mapped, Errno> {
         })?;
     let (start, len) = (mapping.as_ptr(), mapping.size());
     let region = GuestRegionMmap::new(mapping, GuestAddress(map.address.get())).ok_or(Errno::INVAL)?;
-    // The file was long enough; it may shrink.
+    // The file was long enough, but it may shrink later.
     let watched = Watched::new(start, len).map_err(|_| Errno::NOMEM)?;
     Ok(Mapped { watched: Arc::new(watched), region: Arc::new(region) })
 }

@@ -20,7 +20,7 @@ use super::memory::ClientMemory;
 use super::session::{Reply, Session};
 use super::spec;
 
-/// Before the next try after a connection could not be taken.
+/// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const STOP: Event = Event::Own(0);
@@ -29,31 +29,31 @@ const CLIENT: Event = Event::Own(2);
 const UNMASK: Event = Event::Own(3);
 const REFRESH: Event = Event::Own(4);
 
-/// What happened to a server that its owner may want to know.
+/// An event of a server, for its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// A client connected.
     Connected,
-    /// The client is gone.
+    /// The client has disconnected.
     Left(Ended),
-    /// A client could not be taken.
+    /// A client could not be accepted.
     NotAccepted(Errno),
 }
 
-/// Tells a server, from any thread, that a disk may have another capacity ([`Disk::rescan`](paradisk_disk_formats::Disk::rescan),
+/// Reports to a server, from any thread, that the capacity of a disk may have changed ([`Disk::rescan`](paradisk_disk_formats::Disk::rescan),
 /// [`Disk::grow`](paradisk_disk_formats::Disk::grow)).
 #[derive(Clone, Debug)]
 pub struct Refresh(Arc<OwnedFd>);
 
 impl Refresh {
-    /// Have the server check the capacities of its disks soon, and report a change to the guest.
+    /// Let the server check the capacities of its disks, and report changes to the guest. Does not wait.
     pub fn refresh(&self) {
-        // Fails only where the counter is full: the server has not handled earlier calls yet.
+        // Fails only if the counter is full, because the server has not handled earlier calls yet.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }
 
-/// Memory of the client as the device's maker gets it.
+/// The client's memory, for `build`.
 pub type Memory = GuestMemoryAtomic<ClientMemory>;
 
 /// A PCI function behind a socket.
@@ -65,17 +65,17 @@ pub struct Server {
     reply: Reply,
     refresh: Arc<OwnedFd>,
     events: EventLoop,
-    /// What `events` was made for, beside the device.
+    /// The descriptors in `events` beside those of the device.
     watched: Watched,
 }
 
-/// What else than the device is waited for.
+/// The descriptors to wait for beside those of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Watched {
     stop: RawFd,
     client: Option<RawFd>,
     blocked: bool,
-    /// The client's messages wait until memory is unmapped.
+    /// The client's messages are not read until memory is unmapped.
     unmapping: bool,
     unmask: Option<RawFd>,
 }
@@ -84,7 +84,7 @@ impl Server {
     /// A server for the device that `build` makes.
     ///
     /// # Errors
-    /// What `build` says, or the host has no descriptors left.
+    /// Errors of `build`, or the host has no descriptors left.
     pub fn new<F>(listener: UnixListener, build: F) -> Result<Self, Box<dyn Error + Send + Sync>>
     where
         F: FnOnce(Memory, Box<dyn InterruptSink>) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
@@ -115,17 +115,17 @@ impl Server {
         Refresh(Arc::clone(&self.refresh))
     }
 
-    /// What the device has done so far.
+    /// The device's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.session.function.device.stats()
     }
 
-    /// Serve one client after another until `stop` is readable. Then requests in flight are waited for, the client is let go
-    /// and the device is reset: the disks may be flushed and closed.
+    /// Serve one client after another until `stop` is readable. Then wait for the requests in flight, disconnect the client and reset the device.
+    /// Afterwards the disks may be flushed and closed.
     ///
     /// # Errors
-    /// The host refuses to wait for events.
+    /// The host cannot wait for events.
     pub fn run(&mut self, stop: BorrowedFd<'_>, mut note: impl FnMut(Note)) -> io::Result<()> {
         let served = self.serve(stop, &mut note);
         self.channel = None;
@@ -189,7 +189,7 @@ impl Server {
         note(Note::Left(ended));
     }
 
-    /// Answer an unmap that has waited for requests in flight, if it has waited long enough, and go on with what the client has said.
+    /// Answer an unmap if the requests in flight that it waited for have completed, and continue with the client's messages.
     fn finish_unmap(&mut self) -> Result<(), Ended> {
         if !self.session.finish_unmap(&mut self.reply) {
             return Ok(());
@@ -219,7 +219,7 @@ impl Server {
         }
     }
 
-    /// Take what the client says, and answer.
+    /// Receive the client's messages, and answer them.
     fn listen(&mut self) -> Result<(), Ended> {
         let Some(channel) = &mut self.channel else { return Ok(()) };
         channel.flush()?;
@@ -227,22 +227,22 @@ impl Server {
             return Ok(());
         }
         channel.receive()?;
-        // A buffer's worth of messages: their number is bounded.
+        // At most one buffer of messages, so the loop is bounded.
         while !channel.blocked() && channel.next(&mut self.message)? {
             let flags = self.message.header.flags.get();
             if flags & spec::TYPE_MASK != spec::TYPE_COMMAND {
-                // A reply, though the server sent no command.
+                // A reply, although the server has sent no command.
                 self.message.fds.clear();
                 continue;
             }
             let result = self.session.execute(&mut self.message, &mut self.reply)?;
-            // Descriptors that the command does not take are closed.
+            // Close descriptors that the command does not use.
             self.message.fds.clear();
             if self.session.is_unmapping() {
-                // The reply, and what follows, comes when requests in flight have ended.
+                // The reply and later messages follow when the requests in flight have completed.
                 break;
             }
-            // Interrupts first: when a client has read a register, what the register reports was signalled before.
+            // Deliver interrupts before the reply, so that a client that reads a register has already got the interrupt for the reported state.
             self.session.deliver_interrupts();
             if flags & spec::NO_REPLY == 0 {
                 let payload = result.map(|()| self.reply.payload.as_slice());
@@ -255,7 +255,7 @@ impl Server {
         Ok(())
     }
 
-    /// Have `events` wait for what there is to wait for.
+    /// Update `events`.
     fn watch(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         let watched = Watched {
             stop: stop.as_raw_fd(),
@@ -298,7 +298,7 @@ impl Server {
     }
 }
 
-/// A device that is dropped has nothing in flight.
+/// Reset first, so that the device has nothing in flight when it is dropped.
 impl Drop for Server {
     fn drop(&mut self) {
         let now = self.session.now();

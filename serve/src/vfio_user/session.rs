@@ -1,4 +1,4 @@
-//! What each command does.
+//! Executes the commands.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -19,25 +19,25 @@ use super::interrupts::Interrupts;
 use super::memory::{ClientMemory, MOST_MAPS, Maps, PAGE_SIZE};
 use super::spec::{self, command};
 
-/// Descriptors that a client may send with one message, as announced to it. QEMU refuses a server that takes more than it sends itself
+/// Number of descriptors of a message that is announced to the client. QEMU refuses a server that accepts more than QEMU's own limit
 /// (`VFIO_USER_MAX_MAX_FDS`).
 const ANNOUNCED_FDS: usize = 16;
 const _: () = assert!(ANNOUNCED_FDS <= MOST_FDS);
-/// Bytes that one message may carry from or to a region.
+/// Maximum number of bytes that one message transfers from or to a region.
 const LONGEST_TRANSFER: usize = 4096;
 const _: () = assert!(LONGEST_TRANSFER + 64 <= LONGEST);
 
-/// How long requests in flight may keep the device from taking others when memory is unmapped.
+/// How long the device takes no new requests while an unmap waits for requests in flight.
 const SHORT_WAIT: Duration = Duration::from_millis(20);
 
-/// What the client said that it can do.
+/// The client's capabilities.
 #[derive(Clone, Copy)]
 struct Client {
     max_fds: usize,
     write_multiple: bool,
 }
 
-/// The device and what the client has done to it.
+/// The device, and the client's configuration of it.
 pub(super) struct Session {
     pub(super) function: Function,
     pub(super) interrupts: Interrupts,
@@ -45,7 +45,7 @@ pub(super) struct Session {
     memory: GuestMemoryAtomic<ClientMemory>,
     maps: Maps,
     client: Option<Client>,
-    /// What waits for requests in flight before it is unmapped.
+    /// An unmap that waits for requests in flight.
     unmapping: Option<Unmapping>,
     origin: Instant,
 }
@@ -56,7 +56,7 @@ struct Unmapping {
     command: spec::DmaUnmap,
 }
 
-/// The payload of a reply, built in a buffer that is used again, and the descriptors that go with it.
+/// The payload of a reply, in a buffer that is reused, and the descriptors to send with it.
 #[derive(Default)]
 pub(super) struct Reply {
     pub(super) payload: Vec<u8>,
@@ -87,10 +87,10 @@ impl Session {
         Time(self.origin.elapsed().as_nanos() as u64)
     }
 
-    /// Run a command. `Ok(Err)`: it failed, and the reply reports the error.
+    /// Execute a command. `Ok(Err)`: it failed, and the reply has the error.
     ///
     /// # Errors
-    /// No session can be made with this client.
+    /// No session is possible with this client.
     pub(super) fn execute(
         &mut self,
         message: &mut Message,
@@ -177,8 +177,8 @@ impl Session {
         Ok(())
     }
 
-    /// Requests in flight that use the memory are waited for: for a moment with nothing new taken from the guest, so that nothing
-    /// fails that ends soon. Beyond that the device goes on, with requests that use other memory, and the reply comes later
+    /// Wait for the requests in flight that use the memory. For the first [`SHORT_WAIT`] the device takes no new requests, so that none fails if the
+    /// old ones end soon. After that the device continues with requests that use other memory, and the reply follows later
     /// ([`finish_unmap`](Self::finish_unmap)).
     fn unmap(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
         let (unmap, _) = message.body::<spec::DmaUnmap>()?;
@@ -202,16 +202,16 @@ impl Session {
         let fds = self.function.device.completion_events();
         let mut fds: Vec<_> = fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let most = Timespec::try_from(most).ok();
-        // What ends it early is looked at; the time is bounded by the caller.
+        // An early end does no harm: the caller checks the requests, and bounds the time.
         let _ = poll(&mut fds, most.as_ref());
     }
 
-    /// Whether a reply waits for requests in flight.
+    /// Whether an unmap waits for requests in flight.
     pub(super) const fn is_unmapping(&self) -> bool {
         self.unmapping.is_some()
     }
 
-    /// Look whether memory can be unmapped now. True: it is, and this is the reply.
+    /// Unmap the memory if no request in flight uses it. True: it is unmapped, and `reply` is complete.
     pub(super) fn finish_unmap(&mut self, reply: &mut Reply) -> bool {
         let Some(mut unmapping) = self.unmapping.take() else { return false };
         if self.function.device.uses_memory(&unmapping.ranges, self.now()) {
@@ -233,7 +233,7 @@ impl Session {
     }
 
     fn replace_memory(&self) {
-        // The lock is poisoned where a thread panicked that held it; it replaces one pointer.
+        // The lock protects the replacement of one pointer, so the state is valid even if a thread panicked with the lock.
         let guard = self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         guard.replace(self.maps.memory());
     }
@@ -247,7 +247,7 @@ impl Session {
         let flags = if size > 0 {
             spec::REGION_FLAG_READ | spec::REGION_FLAG_WRITE
         } else if self.function.device.needs_prompt_writes() {
-            // There is nothing to map, but QEMU posts no writes to a function of which any region may be mapped.
+            // There is nothing to map, but QEMU posts no writes to a function with a mappable region.
             spec::REGION_FLAG_MMAP
         } else {
             0
@@ -263,8 +263,8 @@ impl Session {
         Ok(())
     }
 
-    /// Doorbells of a region as ioeventfds: as many as the client takes descriptors. Where the client's buffer is too small, the
-    /// reply has the size that is needed.
+    /// Doorbells of a region as ioeventfds, up to the client's number of descriptors. If the client's buffer is too small, the reply has the required
+    /// size.
     fn region_io_fds(&self, client: Client, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
         let (asked, _) = message.body::<spec::RegionIoFds>()?;
         let index = asked.index.get();
@@ -334,7 +334,7 @@ impl Session {
         Ok(())
     }
 
-    /// Let the device use the vectors of MSI-X that have somewhere to go.
+    /// Enable the vectors of MSI-X that have an eventfd.
     fn enable_vectors(&mut self) {
         let now = self.now();
         let vectors = self.function.msix.map_or(0, |msix| msix.vectors);
@@ -369,7 +369,7 @@ impl Session {
         Ok(())
     }
 
-    /// Of a write that wants no reply, the client's guest does not wait for the effect.
+    /// Note a write without a reply: the client's guest does not wait for its effect.
     fn note_posted(&mut self, message: &Message) -> Ring {
         if message.header.flags.get() & spec::NO_REPLY == 0 {
             return Ring::Blocking;
@@ -401,12 +401,12 @@ impl Session {
         self.enable_vectors();
     }
 
-    /// Tell the client what the device signalled.
+    /// Signal the client for the device's interrupts.
     pub(super) fn deliver_interrupts(&mut self) {
         self.interrupts.deliver(self.function.msix_enabled);
     }
 
-    /// The client is gone: nothing of it stays, and the function is as after power-on.
+    /// The client has disconnected: drop everything of it, and reset the function to the state after power-on.
     pub(super) fn client_left(&mut self) {
         let now = self.now();
         self.function.device.quiesce(now);

@@ -1,5 +1,5 @@
-//! Messages as they are on the wire: vfio-user protocol specification, section "Protocol Specification"; constants of
-//! Linux's `<linux/vfio.h>` where the specification refers to it. Little-endian, as all hosts that this runs on.
+//! Wire format of messages: vfio-user protocol specification, section "Protocol Specification", with constants of
+//! Linux's `<linux/vfio.h>` where the specification refers to it. Little-endian, like all supported hosts.
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -44,7 +44,7 @@ pub const TYPE_MASK: u32 = 0xf;
 pub const TYPE_COMMAND: u32 = 0;
 /// A reply.
 pub const TYPE_REPLY: u32 = 1;
-/// Flag of a command: no reply, whatever happens.
+/// Flag of a command: no reply, even after an error.
 pub const NO_REPLY: u32 = 1 << 4;
 /// Flag of a reply: the command failed.
 pub const ERROR: u32 = 1 << 5;
@@ -63,7 +63,7 @@ pub const IRQ_MSI: u32 = 1;
 /// Index of MSI-X.
 pub const IRQ_MSIX: u32 = 2;
 
-/// Flag of a device: it takes [`command::RESET`].
+/// Flag of a device: it supports [`command::RESET`].
 pub const DEVICE_RESET: u32 = 1;
 /// Flag of a device: a PCI function.
 pub const DEVICE_PCI: u32 = 1 << 1;
@@ -72,14 +72,14 @@ pub const DEVICE_PCI: u32 = 1 << 1;
 pub const REGION_FLAG_READ: u32 = 1;
 /// Flag of a region: may be written.
 pub const REGION_FLAG_WRITE: u32 = 1 << 1;
-/// It may be mapped.
+/// Flag of a region: may be mapped.
 pub const REGION_FLAG_MMAP: u32 = 1 << 2;
 
 /// Flag of a map: the device may read it.
 pub const DMA_READ: u32 = 1;
 /// Flag of a map: the device may write it.
 pub const DMA_WRITE: u32 = 1 << 1;
-/// Flag of an unmap: the bitmap of dirty pages is wanted.
+/// Flag of an unmap: the bitmap of dirty pages is requested.
 pub const UNMAP_DIRTY_BITMAP: u32 = 1;
 /// Flag of an unmap: all maps.
 pub const UNMAP_ALL: u32 = 1 << 1;
@@ -88,18 +88,18 @@ pub const UNMAP_ALL: u32 = 1 << 1;
 pub const IRQ_EVENTFD: u32 = 1;
 /// Flag of an interrupt type: can be masked and unmasked.
 pub const IRQ_MASKABLE: u32 = 1 << 1;
-/// Flag of an interrupt type: masks itself when it was triggered.
+/// Flag of an interrupt type: masked automatically when triggered.
 pub const IRQ_AUTOMASKED: u32 = 1 << 2;
 
 bitflags! {
-    /// What [`command::SET_IRQS`] carries and does: one of each.
+    /// Data and action of [`command::SET_IRQS`]: one of each.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct IrqSet: u32 {
         /// No data.
         const DATA_NONE = 1;
-        /// A byte for each vector: whether the action is for it.
+        /// A byte for each vector: whether the action applies to it.
         const DATA_BOOL = 1 << 1;
-        /// A file descriptor for each vector, or none at all.
+        /// A file descriptor for each vector, or none.
         const DATA_EVENTFD = 1 << 2;
         /// Mask.
         const MASK = 1 << 3;
@@ -126,7 +126,7 @@ macro_rules! wire {
 }
 
 wire! {
-    /// In front of each message.
+    /// Precedes each message.
     Header[16] {
         /// Chosen by the sender of a command, repeated in its reply.
         message_id: U16,
@@ -136,7 +136,7 @@ wire! {
         size: U32,
         /// [`TYPE_MASK`], [`NO_REPLY`], [`ERROR`].
         flags: U32,
-        /// Of a reply with [`ERROR`]: an errno.
+        /// Errno of a reply with [`ERROR`].
         error: U32,
     }
     /// [`command::VERSION`] and its reply; JSON that ends in NUL follows.
@@ -161,7 +161,7 @@ wire! {
     }
     /// [`command::DMA_UNMAP`] and its reply.
     DmaUnmap[24] {
-        /// Bytes of the reply at the most.
+        /// Maximum number of bytes of the reply.
         argsz: U32,
         /// [`UNMAP_DIRTY_BITMAP`], [`UNMAP_ALL`].
         flags: U32,
@@ -189,7 +189,7 @@ wire! {
         flags: U32,
         /// Region.
         index: U32,
-        /// Where capabilities start; none here.
+        /// Offset of capabilities; none here.
         cap_offset: U32,
         /// Bytes.
         size: U64,
@@ -204,7 +204,7 @@ wire! {
         flags: U32,
         /// Region.
         index: U32,
-        /// Sub-regions that follow.
+        /// Number of sub-regions that follow.
         count: U32,
     }
     /// A sub-region whose writes signal a file descriptor.
@@ -213,7 +213,7 @@ wire! {
         offset: U64,
         /// Bytes of the write.
         size: U64,
-        /// Which of the descriptors that came with the message.
+        /// Index of the descriptor in the message.
         fd_index: U32,
         /// [`IO_FD_IOEVENTFD`].
         kind: U32,
@@ -221,7 +221,7 @@ wire! {
         flags: U32,
         /// Zero.
         padding: U32,
-        /// Only writes of this value, where a flag says so; none here.
+        /// Only writes of this value, if a flag requires it; not used here.
         datamatch: U64,
     }
     /// [`command::GET_IRQ_INFO`] and its reply.
@@ -237,7 +237,7 @@ wire! {
     }
     /// [`command::SET_IRQS`]; bytes follow with [`IrqSet::DATA_BOOL`].
     SetIrqs[20] {
-        /// Bytes of this structure and what follows.
+        /// Bytes of this structure and of the data that follow.
         argsz: U32,
         /// [`IrqSet`].
         flags: U32,
@@ -257,11 +257,12 @@ wire! {
         /// Bytes.
         count: U32,
     }
-    /// One of the writes of [`command::REGION_WRITE_MULTI`], which a `U64` with their number precedes; that is the reply, too.
+    /// A write of [`command::REGION_WRITE_MULTI`]. A `U64` with the number of writes precedes the first; it is also the
+    /// reply.
     MultiWrite[24] {
-        /// Where.
+        /// Region, offset and length.
         access: RegionAccess,
-        /// What, from the first byte on.
+        /// The data, from the first byte.
         data: [u8; 8],
     }
 }

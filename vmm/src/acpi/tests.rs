@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::memory;
 
-/// Tables by signature, found as an operating system finds them.
+/// Tables by signature, located as an operating system does.
 fn tables(cpus: u8) -> BTreeMap<[u8; 4], Vec<u8>> {
     tables_of(Hardware { cpus, vmbus: false })
 }
@@ -109,7 +109,7 @@ fn configuration_space_is_told() {
     assert_eq!((qword(mcfg, 44), word(mcfg, 52), mcfg[54], mcfg[55]), (0xe000_0000, 0, 0, 255));
 }
 
-/// Where `needle` is, once.
+/// Offset of `needle`, which occurs once.
 fn find(bytes: &[u8], needle: &[u8]) -> usize {
     let mut found = bytes.windows(needle.len()).enumerate().filter(|(_, window)| *window == needle);
     let at = found.next().expect("not there").0;

@@ -8,8 +8,8 @@ use super::page_tables::{self, RFLAGS, USER};
 use crate::error::Error;
 use crate::memory::GuestMemory;
 
-/// A page of the first 2 MiB that is not where its address says. One-instruction accesses without a register reach 2 GiB
-/// only; so device pages get names down there.
+/// A page of the first 2 MiB that maps another physical address. Accesses with an absolute address in the instruction
+/// only reach 2 GiB, so device pages are mapped there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LowPage {
     /// Virtual address, in the first 2 MiB, a page's first.
@@ -27,15 +27,15 @@ pub struct LongMode {
     pub stack: u64,
     /// Argument, in RDI.
     pub argument: u64,
-    /// Pages of the first 2 MiB that lie elsewhere. Page 0 is never mapped.
+    /// Pages of the first 2 MiB that map other addresses. Page 0 is never mapped.
     pub low_pages: Vec<LowPage>,
 }
 
 impl LongMode {
-    /// Write the page tables: everything below 4 GiB and all RAM at its own address, for user mode too.
+    /// Write the page tables: an identity map of everything below 4 GiB and of all RAM, also for user mode.
     ///
     /// # Errors
-    /// RAM beyond what [`TABLES`](super::TABLES) can map, or none there.
+    /// RAM beyond what [`TABLES`](super::TABLES) can map, or no RAM at the tables.
     pub fn write_tables(&self, memory: &GuestMemory) -> Result<(), Error> {
         let end = (memory.last_addr().0 + 1).max(1 << 32);
         page_tables::write(memory, end, USER, Some(&self.low_pages))

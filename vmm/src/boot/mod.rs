@@ -1,4 +1,4 @@
-//! Loaders: what memory and registers hold when the first instruction runs.
+//! Loaders: they set memory and registers for the first instruction.
 
 mod linux;
 mod long_mode;

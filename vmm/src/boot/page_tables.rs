@@ -1,5 +1,5 @@
-//! Page tables that map addresses to themselves (AMD64 Architecture Programmer's Manual volume 2, section 5.3), and the
-//! registers of 64-bit mode (section 14.8).
+//! Identity-mapping page tables (AMD64 Architecture Programmer's Manual volume 2, section 5.3), and the registers of
+//! 64-bit mode (section 14.8).
 
 use kvm_bindings::{kvm_segment, kvm_sregs};
 use vm_memory::{Bytes, GuestAddress};
@@ -8,7 +8,7 @@ use super::LowPage;
 use crate::error::Error;
 use crate::memory::GuestMemory;
 
-/// Where the page tables are: 448 KiB of low memory that the guest's image must leave alone.
+/// Address range of the page tables: 448 KiB of low memory that the guest's image must not use.
 pub const TABLES: std::ops::Range<u64> = 0x1_0000..0x8_0000;
 
 const PAGE: u64 = 0x1000;
@@ -35,8 +35,8 @@ const EFER_LMA: u64 = 1 << 10;
 /// RFLAGS: the bit that is always set; interrupts are off.
 pub(super) const RFLAGS: u64 = 1 << 1;
 
-/// Map everything below `end`, in whole GiB, to itself, with `rights` beside those of the kernel. The first 2 MiB are in
-/// small pages, page 0 not there and others as `low_pages` say, if those are given.
+/// Identity-map everything below `end`, in whole GiB, with `rights` in addition to those of the kernel. With
+/// `low_pages`, the first 2 MiB are in 4 KiB pages: page 0 is not mapped, and `low_pages` map other addresses.
 pub(super) fn write(
     memory: &GuestMemory,
     end: u64,
@@ -82,7 +82,7 @@ pub(super) fn code_segment(selector: u16, long: bool) -> kvm_segment {
     }
 }
 
-/// Flat segments, data segments after `code` in the descriptor table.
+/// Flat segments; the data segment follows `code` in the descriptor table.
 pub(super) fn set_segments(sregs: &mut kvm_sregs, code: kvm_segment) {
     let data = kvm_segment { selector: code.selector + 8, type_: 0b0011, l: 0, db: 1, ..code };
     sregs.cs = code;
@@ -98,7 +98,7 @@ pub(super) fn set_long_mode(sregs: &mut kvm_sregs, code_selector: u16) {
     sregs.efer = EFER_LME | EFER_LMA;
 }
 
-/// Write one page table, zeroes where no entry is given.
+/// Write one page table; entries that are not given are zero.
 fn write_table(
     memory: &GuestMemory,
     address: u64,

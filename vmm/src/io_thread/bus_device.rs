@@ -1,4 +1,4 @@
-//! What an I/O thread has to know of a device beyond its queue, and how virtual CPUs reach the device: the same for each bus.
+//! The bus-independent interface of I/O threads and virtual CPUs to a device.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::mailbox::Mailbox;
 
 /// A device of a bus.
 pub(crate) trait BusDevice: IoDevice + 'static {
-    /// The part that no bus is in.
+    /// The device without its bus.
     fn as_io_device(&mut self) -> &mut (dyn IoDevice + 'static);
 
-    /// Its doorbells, by index. Constant.
+    /// The doorbells, by index. Constant.
     fn doorbell_writes(&self) -> Vec<DoorbellWrite>;
 
-    /// The registers whose writes may be posted, and what answers them. Constant.
+    /// The registers whose writes may be posted, and their handler. Constant.
     fn posted(&self) -> Option<(PostedRegisters, Arc<dyn FastRegisters>)> {
         None
     }
@@ -50,7 +50,7 @@ impl BusDevice for dyn VmbusDevice {
     }
 }
 
-/// The ways to reach a device from a virtual CPU's thread.
+/// Access to a device from a virtual CPU's thread.
 pub(crate) struct Reach<D: BusDevice + ?Sized> {
     pub(crate) mailbox: Mailbox<D>,
     pub(crate) doorbells: Arc<Doorbells>,
@@ -58,7 +58,7 @@ pub(crate) struct Reach<D: BusDevice + ?Sized> {
 }
 
 impl<D: BusDevice + ?Sized> Reach<D> {
-    /// The guest has rung a doorbell by leaving the guest.
+    /// The guest has rung a doorbell by an exit.
     pub(crate) fn ring(&self, index: usize) {
         match self.shared.serve(Rung::Doorbell(index)) {
             Served::Done => {}

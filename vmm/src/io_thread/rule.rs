@@ -14,7 +14,7 @@ const LAST_TRY: u32 = 16_384;
 /// One doorbell in this many is a probe. A prime number: the last request of a batch is no useful probe, and with a prime, the probes fall on
 /// different positions of the guest's batches.
 const PROBE_EVERY: u32 = 61;
-/// A try is a success after so many probes.
+/// A try is a success after this many probes.
 const SUCCESS: u32 = 8;
 /// After a sleep for other work than a single request, this many sleeps are not sampled: sampling the device's counters costs more than a sleep.
 const UNSEEN: u32 = 8;
@@ -130,7 +130,7 @@ impl Rule {
         }
     }
 
-    /// The device does not complete its requests at once any more.
+    /// The device no longer completes its requests at once.
     pub(super) fn stop(&mut self) {
         if std::mem::take(&mut self.serving) && self.probes < SUCCESS {
             self.needed = (self.needed * 4).min(LAST_TRY);
@@ -153,7 +153,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_micros(5);
 
-    /// A rule, and what its device has done.
+    /// A rule, and the counters of its device.
     struct Guest {
         rule: Rule,
         work: Work,
@@ -170,7 +170,7 @@ mod tests {
             self.work
         }
 
-        /// The I/O thread serves so many requests.
+        /// The I/O thread serves this many requests.
         fn io_thread(&mut self, requests: u64) {
             let work = self.done(requests, requests);
             if self.rule.samples_this_sleep() {
@@ -178,7 +178,7 @@ mod tests {
             }
         }
 
-        /// One request at a time; how many of so many were served on the virtual CPU's thread.
+        /// One request at a time. Returns how many were served on the virtual CPU's thread.
         fn alone(&mut self, requests: u32) -> u32 {
             let mut served = 0;
             for _ in 0..requests {
@@ -193,7 +193,7 @@ mod tests {
             served
         }
 
-        /// Two requests at a time, of which the second comes before the first is served where that is by the I/O thread.
+        /// Two requests at a time. If the I/O thread serves the first, the second comes before that.
         fn in_pairs(&mut self, pairs: u32) -> u32 {
             let mut served = 0;
             for _ in 0..pairs {
@@ -227,16 +227,16 @@ mod tests {
     fn a_guest_with_more_requests_is_left_to_the_io_thread() {
         let mut guest = Guest::new();
         assert_eq!(guest.in_pairs(10_000), 0);
-        // Its turn to many requests is noticed by the next probe.
+        // The next probe detects that the guest now has many requests.
         guest.alone(2 * FIRST_TRY);
         assert!(guest.rule.serving());
         let served = guest.in_pairs(10_000);
         assert!(served <= 2 * PROBE_EVERY, "{served} of 20,000");
         assert!(!guest.rule.serving());
-        // One that does so often is served less and less.
+        // A guest that changes often is served less and less.
         let before: u32 = (0..100).map(|_| guest.in_pairs(100) + guest.alone(2 * FIRST_TRY)).sum();
         assert!(before <= 16 * FIRST_TRY, "{before}");
-        // One that stays with one request is served again.
+        // A guest that stays with one request is served again.
         assert!(guest.alone(10 * LAST_TRY) > 8 * LAST_TRY);
         assert_eq!(guest.rule.needed, FIRST_TRY);
     }

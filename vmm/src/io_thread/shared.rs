@@ -56,7 +56,7 @@ pub(crate) enum Served {
 pub(crate) enum Rung {
     /// The doorbell of this index.
     Doorbell(usize),
-    /// Fast registers, which say that the I/O thread sleeps.
+    /// Fast registers, which have reported that the I/O thread sleeps.
     FastRegisters,
 }
 
@@ -75,13 +75,13 @@ impl<D: IoDevice + ?Sized> Shared<D> {
         self.held.lock().map_err(|_| Poisoned)
     }
 
-    /// On the I/O thread, before it ends: no other thread calls the device from here on.
+    /// On the I/O thread, before it ends: from now on, no other thread calls the device.
     pub(super) fn stop_serving(&self, held: &mut Held<D>) {
         held.rule.stop();
         self.serving.store(false, Ordering::Relaxed);
     }
 
-    /// On the I/O thread, when it ends: nobody calls the device any more.
+    /// On the I/O thread, when it ends: no thread calls the device afterwards.
     pub(super) fn take_device(&self) -> Option<Box<D>> {
         self.serving.store(false, Ordering::Relaxed);
         self.held.lock().unwrap_or_else(PoisonError::into_inner).device.take()

@@ -13,7 +13,7 @@ use crate::mailbox::DeviceGone;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// What the thread called.
+/// A call by the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Called {
     Doorbell(usize),
@@ -25,28 +25,28 @@ enum Called {
 struct Fake {
     called: Sender<Called>,
     event: Arc<EventFd>,
-    /// A second descriptor, once it is there.
+    /// A second descriptor, added later.
     later: Option<Arc<EventFd>>,
-    /// What `before_sleep` says until it has come.
+    /// The result of `before_sleep` until this time.
     deadline: Option<Time>,
     idle: Arc<AtomicBool>,
     disk: Arc<FakeDisk>,
     stats: Stats,
 }
 
-/// What a doorbell brings.
+/// The requests of a doorbell.
 #[derive(Default)]
 struct FakeDisk {
-    /// It completes at once.
+    /// The device completes its requests at once.
     at_once: AtomicBool,
-    /// And says so.
+    /// The result of `completes_at_once`.
     says_so: AtomicBool,
-    /// The device then wants to be called at a time.
+    /// `before_sleep` then returns a time.
     wants_time: AtomicBool,
-    /// So often the device has more to do when it is asked whether the thread may sleep.
+    /// This many times, `before_sleep` returns that there is more work.
     more: AtomicU32,
     panics: AtomicBool,
-    /// The threads that have called, doorbell by doorbell.
+    /// The calling thread of each doorbell.
     threads: Mutex<Vec<ThreadId>>,
 }
 
@@ -215,7 +215,7 @@ fn a_panic_is_told_and_callers_do_not_hang() {
     assert_eq!(write(&rig, 0), Err(DeviceGone));
 }
 
-/// A rig whose guest has had one request at a time for so long that this thread, a virtual CPU's, serves its doorbells.
+/// A rig whose guest has had one request at a time, until this thread (a virtual CPU's) serves its doorbells.
 fn served_here() -> Rig {
     let rig = rig();
     rig.disk.at_once.store(true, Ordering::Relaxed);
@@ -226,7 +226,7 @@ fn served_here() -> Rig {
                 assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
                 return rig;
             }
-            // It took long, for this machine is busy: that ends it.
+            // It took long because this machine is busy, which ends serving.
             Served::More => rig.thread.mailbox.nudge(),
             Served::No => rig.reach.doorbells.ring(0),
         }
@@ -236,7 +236,7 @@ fn served_here() -> Rig {
     panic!("never served here");
 }
 
-/// Wait until the thread is through with what it was woken for: it answers before it sleeps.
+/// Wait until the thread has finished its work: it answers before it sleeps.
 fn asleep(rig: &Rig) {
     rig.thread.mailbox.call(|_, _| ()).unwrap();
 }
@@ -251,7 +251,7 @@ fn a_single_request_at_a_time_is_served_where_it_comes_from() {
         assert!(*last == here && others.len() >= 64, "{}", others.len());
         assert!(others.iter().take(64).all(|other| *other != here));
     }
-    // The thread is still heard, and hears.
+    // The thread still serves events and calls.
     rig.event.write(1).unwrap();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
     rig.reach.doorbells.ring(1);
@@ -276,7 +276,7 @@ fn a_time_that_a_device_asks_for_on_a_virtual_cpu_comes() {
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
 }
 
-/// Also where the device says it for the last time on the virtual CPU's thread.
+/// Also if the device reports it for the last time on the virtual CPU's thread.
 #[test]
 fn a_device_with_more_to_do_is_called_again() {
     let rig = served_here();
@@ -296,7 +296,7 @@ fn what_does_not_complete_at_once_is_served_by_the_io_thread() {
     rig.disk.at_once.store(false, Ordering::Relaxed);
     assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::More, "for KVM to signal doorbells again");
     assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::No);
-    // A disk that says before that it will not is not tried.
+    // A device that does not report it is not tried.
     let rig = served_here();
     rig.disk.says_so.store(false, Ordering::Relaxed);
     assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::No);

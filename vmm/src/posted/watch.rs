@@ -20,7 +20,7 @@ impl Watch {
         Self { writes, zone, worth: Worth::new() }
     }
 
-    /// Before the thread sleeps: judge whether posting is worth it, and take what was posted. True: the device has work.
+    /// Before the thread sleeps: decide whether posting pays, and process posted writes. True: the device has work.
     pub(crate) fn look(&mut self, device: &(impl IoDevice + ?Sized), now: Time) -> bool {
         if self.worth.due(now) {
             let (prompt, late) = self.writes.taken();
@@ -32,7 +32,7 @@ impl Watch {
         self.take()
     }
 
-    /// Take what was posted. True: the device has work.
+    /// Process posted writes. True: the device has work.
     pub(crate) fn take(&self) -> bool {
         self.writes.take_on_io_thread(self.zone)
     }

@@ -1,24 +1,24 @@
-//! When posting is worth it: while virtual CPUs leave the guest soon after a write in any case.
+//! Decides when posting pays: while virtual CPUs exit soon after a write in any case.
 //!
-//! Then writes cost nothing and are late by next to nothing. A guest that writes and then sleeps would have its writes
-//! found only when the I/O thread polls, so for it they had better leave the guest at once; so had those of a guest that
-//! has one request in flight, which waits for each. What a guest does is seen by who takes the writes: so posting is
-//! tried when there are many, and ended when too many of them are late.
+//! Then writes cost nothing and have almost no delay. If a guest writes and then sleeps, only the poll of the I/O
+//! thread finds the write: such writes should exit. So should those of a guest with one request in flight, which waits
+//! for each. Which thread processes the writes shows what a guest does. So posting is tried when there are many
+//! requests, and ended when too many writes are late.
 
 use std::time::Duration;
 
 use paradisk_devices::Time;
 
-/// How long writes are counted before they are judged.
+/// Interval of the decisions.
 const WINDOW: Duration = Duration::from_millis(2);
-/// Requests in a second below which posting is not tried: as interrupt moderation's threshold.
+/// Posting is not tried below this many requests per second; interrupt moderation has the same threshold.
 const REQUESTS_PER_SECOND: u64 = 2000;
-/// Of so many writes, one may be late.
+/// One of this many writes may be late.
 const LATE: u64 = 8;
-/// After a failed try the next one waits so long, then twice as long, up to the most.
+/// Pause after a failed try. It doubles with each further failure, up to a maximum.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// Interval at which the I/O thread polls while writes are posted: the longest delay of one.
+/// Interval at which the I/O thread polls while writes are posted: the longest delay of a write.
 pub(crate) const LOOK: Duration = Duration::from_micros(50);
 
 /// Counters so far.
@@ -28,7 +28,7 @@ pub(crate) struct Seen {
     pub(crate) requests: u64,
     /// Posted writes that were taken on an exit.
     pub(crate) prompt: u64,
-    /// Posted writes that an I/O thread found, or that came when the device had nothing else to do.
+    /// Posted writes that an I/O thread processed, or that came while the device had no other work.
     pub(crate) late: u64,
 }
 
@@ -50,12 +50,12 @@ impl Worth {
         self.posting
     }
 
-    /// Whether [`judge`](Self::judge) has anything to say.
+    /// Whether a decision by [`judge`](Self::judge) is due.
     pub(crate) fn due(&self, now: Time) -> bool {
         self.window.is_none_or(|(start, _)| now.since(start) >= WINDOW)
     }
 
-    /// Judge what was seen. True: start or stop posting, as [`posting`](Self::posting) says now.
+    /// Decide by the counters. True: start or stop posting, according to [`posting`](Self::posting).
     pub(crate) fn judge(&mut self, now: Time, seen: Seen) -> bool {
         let Some((start, before)) = self.window.replace((now, seen)) else { return false };
         let was = self.posting;
@@ -85,7 +85,7 @@ impl Worth {
 mod tests {
     use super::*;
 
-    /// Judge every 2 ms what a guest does that makes `requests` in that time, of which `found` are found late.
+    /// Decide every 2 ms, for a guest that makes `requests` in that time, of which `found` are late.
     fn run(windows: u64, requests: u64, found: u64) -> (u64, Worth) {
         let mut worth = Worth::new();
         let mut seen = Seen::default();

@@ -1,16 +1,16 @@
-//! The formats that have chains.
+//! The formats with chains.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use paradisk_disk_formats::{Access, Format, OpenError, vhd, vhdx};
 
-/// Bytes of a block of a differencing VHD: the smaller of the two common sizes, because there may be a thousand disks.
+/// Bytes of a block of a differencing VHD: the smaller of the two common sizes, because there may be a thousand images.
 const VHD_BLOCK: u32 = 512 << 10;
-/// The same of a VHDX: the smallest.
+/// Bytes of a block of a differencing VHDX: the smallest size.
 const VHDX_BLOCK: u32 = 1 << 20;
 
-/// A format that has chains.
+/// A format with chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Chained {
     Vhd,

@@ -1,8 +1,7 @@
-//! A chain without a flat map, for comparison: each access asks the images in turn, from the newest to the oldest, until one holds the data.
+//! A chain without a block map, for comparison: each access searches the images from the newest to the oldest, until one has the data.
 //!
-//! Each image is open by itself and has its own tables in memory, so a look-up reads no file: only the number of look-ups differs from the
-//! product's reader. An image that holds zeros at a place (VHDX's state "zero") counts as one that holds nothing there: a chain to be compared has
-//! none over data.
+//! Each image is opened separately and has its own tables in memory, so that look-ups read no file. The only difference to the block map is the
+//! number of look-ups. Zeros in an image (VHDX's state "zero") count as no data there: the compared chains have no zeros over data.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -30,7 +29,7 @@ struct Image {
 }
 
 thread_local! {
-    /// What an image answers. Reused, because the cost of its memory is not that of the walk.
+    /// The result of a look-up. Reused, because allocating it is not part of the walk's cost.
     static ANSWER: RefCell<Extents> = const { RefCell::new(Extents::new()) };
 }
 
@@ -54,7 +53,7 @@ impl NaiveChain {
         Ok(Self { info: newest.format.info().clone(), images: opened, files })
     }
 
-    /// The first piece of a range. `None`: an image does not know its tables there yet.
+    /// The first extent of a range. `None`: an image has not read its tables there yet.
     fn first_piece(&self, offset: u64, len: u64, answer: &mut Extents) -> Result<Option<Extent>, IoError> {
         let mut len = len;
         for Image { format, first_file } in &self.images {
@@ -123,10 +122,10 @@ mod tests {
     const CAPACITY: usize = 4 << 20;
     const SECTOR: usize = 512;
     const IMAGES: usize = 6;
-    /// No divisor of a sector or a block.
+    /// No divisor of the block sizes, so that pieces cross blocks.
     const STRIDE: usize = 7 * SECTOR;
 
-    /// Each image overwrites a part of what is below it, in sectors that begin anywhere, and no two with the same data.
+    /// Each image overwrites a part of the images below, at any sector, with data of its own.
     #[test]
     fn a_naive_walk_reads_what_the_flat_map_reads() {
         for format in [Chained::Vhd, Chained::Vhdx] {
@@ -156,7 +155,7 @@ mod tests {
             let flat =
                 OpenOptions { read_only: true, ..OpenOptions::new(&paths[IMAGES - 1]) }.open().unwrap();
             let naive = FileDisk::new(Arc::new(NaiveChain::open(format, &paths).unwrap()));
-            // The second time, all tables are known.
+            // In the second round, all tables are in memory.
             for _ in 0..2 {
                 for (at, len) in [(0, 1 << 20), (SECTOR, 3 * SECTOR), (CAPACITY - (1 << 20), 1 << 20)] {
                     let read = |disk| fill::read(disk, at as u64, len).unwrap();

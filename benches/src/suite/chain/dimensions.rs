@@ -17,7 +17,7 @@ pub(in super::super) const BLOCK_SIZE: u32 = 4096;
 pub(in super::super) const QUEUE_DEPTH: u32 = 32;
 /// The formats with chains.
 pub(in super::super) const FORMATS: [(&str, Style); 2] = [("vhd", Style::Solid), ("vhdx", Style::Dashed)];
-/// With no adapter, and with one.
+/// Without an adapter, and with one.
 pub(in super::super) const SUBJECTS: [&str; 2] = [NATIVE, Adapter::Pvscsi.as_str()];
 
 pub(in super::super) fn is_naive(disk: &DiskFacts) -> bool {

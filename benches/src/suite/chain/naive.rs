@@ -1,4 +1,4 @@
-//! The naive walk of a chain beside the flat map.
+//! The naive walk of a chain, compared with the block map.
 
 use facts::disk::DiskFacts;
 
@@ -11,7 +11,7 @@ use crate::suite::view::{View, cell, ratio_cell};
 use crate::svg::{Chart, Key, Panel, Scale};
 use crate::table::grouped;
 
-/// A table and a chart, if the view has such rows, and what they say.
+/// A table and a chart, if the view has such rows, with findings.
 pub(super) fn report(
     view: View<'_>,
     grids: &mut Vec<Grid>,
@@ -41,13 +41,13 @@ fn walks<'a>(view: View<'a>) -> impl Iterator<Item = &'a DiskFacts> {
     view.disks().into_iter().filter(|disk| is_naive(disk))
 }
 
-/// The same chain, read by the product.
+/// The same chain, read through the block map.
 fn flat<'a>(view: View<'a>, walk: &DiskFacts) -> Option<&'a DiskFacts> {
     let options = || walk.options.iter().filter(|option| *option != NAIVE);
     view.disks().into_iter().find(|disk| disk.format == walk.format && disk.options.iter().eq(options()))
 }
 
-/// The walk over the flat map.
+/// The ratio of the walk to the block map.
 fn ratio<'a>(view: View<'a>, walk: &DiskFacts, metric: Metric) -> Option<&'a Ratio> {
     let flat = flat(view, walk).and_then(|disk| find(view, disk, NATIVE));
     view.ratio(flat, find(view, walk, NATIVE), metric)

@@ -1,4 +1,4 @@
-//! Where each adapter's cost lies. Nothing was published of it.
+//! The cost of each adapter by component. There are no published figures.
 
 use super::super::adapters::{DEPTHS, adapters, chart, total};
 use super::super::claim::{Observation, exits_limit};
@@ -7,7 +7,7 @@ use crate::result::Document;
 use crate::svg::Chart;
 use crate::table::grouped;
 
-/// The most accesses in flight.
+/// Index of the largest depth.
 const DEPTH: usize = DEPTHS.len() - 1;
 
 pub(in super::super) fn observations(document: &Document) -> Vec<Observation> {

@@ -1,4 +1,4 @@
-//! What a long chain of differencing disks costs.
+//! Claims on the cost of long chains of differencing disks.
 
 use super::super::chain::dimensions::{DEPTHS, FORMATS, LONGEST, SUBJECTS};
 use super::super::chain::ratio;
@@ -8,14 +8,14 @@ use crate::compare::Metric;
 use crate::result::{Document, Ratio};
 use crate::svg::{Chart, Key, Panel};
 
-/// Cycles of the longest chain over those of a single image, at most.
+/// Upper limit for the ratio of the longest chain's cycles to those of a single image.
 const MOST: f64 = 1.05;
 
 pub(in super::super) fn claims(document: &Document) -> Vec<Claim> {
     View::of(document).into_iter().filter_map(of_engine).collect()
 }
 
-/// An engine has rows of one subject: without an adapter, or with one.
+/// Rows of an engine are all without an adapter, or all with one.
 fn of_engine(view: View<'_>) -> Option<Claim> {
     let lines = |metric| FORMATS.map(|(format, _)| line(view, format, metric));
     let (cycles, iops) = (lines(Metric::Cycles), lines(Metric::Iops));

@@ -1,4 +1,4 @@
-//! What was published of coalescing by outstanding I/Os alone, and whether it holds.
+//! The published claim on coalescing by outstanding I/Os alone.
 
 use facts::names::Coalescing;
 
@@ -33,13 +33,13 @@ fn of_engine(view: View<'_>) -> Option<Claim> {
             "Here mean latency is at most {:.3} of off's with oio and {:.3} with oio-iops.",
             oio.median, both.median
         ),
-        // Storage of milliseconds is slow on any host.
+        // Storage with latencies of milliseconds is slow on any host.
         limit: None,
         chart: chart(view, slow),
     })
 }
 
-/// Mean latency over that of `off`, by depth, on this load's disk.
+/// Ratio of the mean latency to that of `off`, by depth, on this load's disk.
 fn chart(view: View<'_>, load: &RunResult) -> Chart {
     let line = |policy| {
         let ratio = |depth| {

@@ -1,4 +1,4 @@
-//! What was published of creating fixed disks, and whether it holds.
+//! The published claims on creating fixed disks.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::result::{Document, Timing};
 use crate::stat::Stat;
 use crate::svg::{Chart, Key, Panel, Scale, Style};
 
-/// A claim for each file system: what was published is a property of one.
+/// A claim for each file system, because the published figures are for one.
 pub(in super::super) fn claims(document: &Document) -> Vec<Claim> {
     FILE_SYSTEMS.into_iter().filter_map(|place| on(document, place)).collect()
 }
@@ -28,7 +28,7 @@ fn on(document: &Document, place: &str) -> Option<Claim> {
     };
     let created: Vec<&Timing> = here().filter(fixed).collect();
     let zeros: Vec<&Timing> = here().filter(|timing| timing.operation == "zero-fill").collect();
-    // Larger ones are shown, and decide nothing: nothing was published of them.
+    // Larger sizes are shown, but do not decide: there are no published figures for them.
     let mut decisive: Vec<&Timing> =
         created.iter().copied().filter(|each| each.size <= published.size).collect();
     decisive.sort_by_key(|timing| timing.size);
@@ -56,14 +56,14 @@ fn on(document: &Document, place: &str) -> Option<Claim> {
     })
 }
 
-/// Whether it takes no longer than this.
+/// Whether the operation takes no longer than published.
 fn as_fast(timing: &Timing, published: f64) -> Option<bool> {
     let ratios: Vec<f64> = timing.values.iter().map(|seconds| seconds / published).collect();
     let criterion = Criterion { margin: JUST_OVER, better: Better::Lower };
     at_most(confidence::paired(&ratios, criterion)?, 1.0 + JUST_OVER)
 }
 
-/// Time by size: of fixed disks, of writing zeros, and what was published.
+/// Time by size: fixed disks, writing zeros, and the published figures.
 fn chart(place: &str, created: &[&Timing], zeros: &[&Timing]) -> Chart {
     let sizes: BTreeSet<u64> = created
         .iter()

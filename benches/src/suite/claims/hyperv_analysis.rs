@@ -1,4 +1,4 @@
-//! What was published of Hyper-V's disks and adapters, and whether it holds.
+//! The published claims on Hyper-V's disks and adapters.
 
 use facts::disk::DiskFacts;
 
@@ -82,7 +82,7 @@ fn within(ratio: &Ratio) -> Option<bool> {
     }
 }
 
-/// A point for each load: the median over the disks, from the smallest to the largest.
+/// A point for each load: the median over the disks, with the range.
 fn chart(title: &str, y_title: &'static str, loads: &[Vec<&Ratio>], band: Option<Band>) -> Chart {
     let point = |ratios: &Vec<&Ratio>| Stat::of(ratios.iter().map(|ratio| ratio.median));
     Chart {

@@ -1,4 +1,4 @@
-//! What was published of PVSCSI against LSI Logic, and whether it holds.
+//! The published claims on PVSCSI compared with LSI Logic.
 
 use super::super::claim::{Claim, Standing, at_most, exits_limit, is, range};
 use super::super::published::{CPIO, SOURCE};
@@ -8,7 +8,7 @@ use crate::confidence::Verdict;
 use crate::result::{Document, Ratio};
 use crate::svg::Chart;
 
-/// PVSCSI's cycles are at least this much lower: the least saving that was published of Fibre Channel.
+/// Upper limit for the ratio of PVSCSI's cycles: the smallest published saving on Fibre Channel.
 const LEAST: f64 = CPIO[0].high;
 
 pub(in super::super) fn claims(document: &Document) -> Vec<Claim> {
@@ -23,7 +23,7 @@ pub(in super::super) fn claims(document: &Document) -> Vec<Claim> {
     claims
 }
 
-/// With the charts of throughput and of cycles.
+/// The claims of an engine, with the charts of throughput and cycles.
 fn of_engine(view: View<'_>, pairs: &[Vec<Pair<'_>>], ratio: &Chart, cpio: &Chart) -> Vec<Claim> {
     let limit = exits_limit(view);
     let pairs = || pairs.iter().flatten();
@@ -65,7 +65,7 @@ fn of_engine(view: View<'_>, pairs: &[Vec<Pair<'_>>], ratio: &Chart, cpio: &Char
     claims
 }
 
-/// Whether a ratio of cycles is a saving of the published size.
+/// Whether a ratio of cycles is a saving of at least the published size.
 fn saves(ratio: &Ratio) -> Option<bool> {
     at_most(ratio.confidence?, LEAST)
 }

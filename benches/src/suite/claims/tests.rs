@@ -1,4 +1,4 @@
-//! Claims on documents whose figures are set.
+//! Claims on documents with chosen figures.
 
 use facts::host::CyclesSource;
 
@@ -42,7 +42,7 @@ fn study(speed: fn(&str, usize) -> f64) -> Document {
 
 #[test]
 fn the_order_of_vhds_follows_their_peaks() {
-    // Rounds differ more than disks: pairs alone are compared.
+    // Rounds differ more than disks, so only pairs show the difference.
     let published = study(|disk, round| {
         let part = match disk {
             "file" => 1.0,
@@ -90,7 +90,7 @@ fn creation_is_compared_with_the_published_second() {
     let fast = created(&[
         ("create", small, "ext4", [0.01, 0.01, 0.01]),
         ("create", large, "ext4", [0.25, 0.26, 0.25]),
-        // Nothing was published of this size.
+        // There is no published figure for this size.
         ("create", huge, "xfs", [5.0, 5.0, 5.0]),
         ("zero-fill", small, "ext4", [2.0, 2.1, 2.2]),
     ]);
@@ -112,7 +112,7 @@ fn creation_is_compared_with_the_published_second() {
     assert!(creation(&created(&[("create", huge, "xfs", [5.0; 3])])).is_empty());
 }
 
-/// Chains of both formats: all but the first image take `cost` of its cycles.
+/// Chains of both formats: all but the single image take `cost` times its cycles.
 fn chains(cost: f64) -> Document {
     let mut document = sample();
     let plain = document.results.remove(0);
@@ -129,7 +129,7 @@ fn chains(cost: f64) -> Document {
                 high: cost + 0.01,
                 ..each
             });
-            // The last is spread, and does not count.
+            // The last chain has its data spread, and does not count.
             let median = if number == 5 { 2.0 } else { cost };
             for metric in ["cycles_per_io.total", "iops"] {
                 document.ratios.push(Ratio {

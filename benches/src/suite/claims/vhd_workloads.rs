@@ -1,6 +1,6 @@
-//! What was published of VHD performance, and whether it holds.
+//! The published claims on VHD performance.
 //!
-//! A group of loads is decided as a whole, by the geometric mean of its ratios in each round: with dozens of loads, some are faster or
+//! A group of loads is decided as a whole, by the geometric mean of its ratios in each round. Of dozens of single loads, some would be faster or
 //! slower by chance.
 
 use super::super::claim::{Claim, Standing, at_least, at_most};
@@ -13,7 +13,7 @@ use crate::result::Document;
 use crate::stat::Stat;
 use crate::svg::{Band, Chart, Key, Panel, Style};
 
-/// A target over the fixed VHD: a ratio for each group of loads.
+/// The ratios of a target to the fixed VHD, one for each group of loads.
 struct Line {
     label: &'static str,
     points: Vec<Option<(Stat, Confidence)>>,
@@ -29,7 +29,7 @@ impl Line {
     }
 }
 
-/// `0.98 to 1.02`: the medians, with the smallest and the largest end of their intervals.
+/// The range of the medians, `0.98 to 1.02`, with the smallest and the largest end of their intervals.
 fn range<'a>(lines: impl IntoIterator<Item = &'a Line>) -> String {
     let points: Vec<_> = lines.into_iter().flat_map(|line| line.points.iter().flatten()).collect();
     let least = |value: fn(&(Stat, Confidence)) -> f64| {
@@ -107,7 +107,7 @@ pub(in super::super) fn claims(document: &Document) -> Vec<Claim> {
     claims
 }
 
-/// A point for each group of loads: the geometric mean over its loads, from the smallest to the largest of the rounds.
+/// A point for each group of loads: the geometric mean over its loads, with the range over the rounds.
 fn chart(lines: &[Line], band: Option<Band>) -> Chart {
     let stats = |line: &Line| line.points.iter().map(|point| point.map(|(stat, _)| stat)).collect();
     let key =

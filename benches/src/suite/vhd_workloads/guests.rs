@@ -1,4 +1,4 @@
-//! The loads in a guest, beside the same ones on the host.
+//! The loads in a guest, compared with the same loads on the host.
 
 use super::study::{DISKS, Group, best, grid, is_of, short_name};
 use crate::compare::Metric;
@@ -50,7 +50,7 @@ impl<'a> Guest<'a> {
         })
     }
 
-    /// The peak over the same load on the host.
+    /// The ratio of the peak to the same load on the host.
     fn ratio(&self, target: usize, mix: &str, metric: Metric) -> Option<&'a Ratio> {
         let peak = self.peak(target, mix)?;
         let (native, peak) = (self.native(peak)?.label(), peak.label());
@@ -88,7 +88,7 @@ impl<'a> Guest<'a> {
         });
     }
 
-    /// For each disk, the middle load of each group, with the lowest and the highest one.
+    /// For each disk, the median load of each group, with the range.
     fn chart(&self, groups: &[Group; 3]) -> Chart {
         let line = |group: &Group| {
             let of = |target: usize| {
@@ -163,7 +163,7 @@ mod tests {
             row.latency_us.mean = 1e6 / iops;
             document.results.push(row);
         };
-        // The host's best depth is another than the guest's.
+        // The host's best depth differs from the guest's.
         row("native", "native", 1, 1000.0);
         row("native", "native", 32, 8000.0);
         row("native", "native", 256, 9000.0);

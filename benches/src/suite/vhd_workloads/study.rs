@@ -35,7 +35,7 @@ pub(in super::super) struct Group {
     pub(in super::super) title: &'static str,
     pub(super) file: &'static str,
     pub(in super::super) mixes: Vec<Mix>,
-    /// Whether throughput is told in MB/s.
+    /// Whether throughput is shown in MB/s.
     pub(super) bytes: bool,
 }
 

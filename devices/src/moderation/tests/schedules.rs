@@ -1,8 +1,8 @@
-//! No completion is stranded: random schedules in simulated time, of a guest that keeps commands in flight, a device that
-//! ends them as real ones do or stalls, a thread that reaps in batches and sleeps as it is told, and an owner who changes
-//! the options, aborts commands and resets the device meanwhile.
+//! No completion waits for ever for its signal: random schedules in simulated time. A guest keeps commands in flight; a
+//! device completes them or stalls; a thread reaps in batches and sleeps until the moderator's deadline; and an owner
+//! changes the options, aborts commands and resets the device at any time.
 //!
-//! The oracle knows nothing of ratios and epochs: it counts completions that no signal has covered yet.
+//! The oracle does not know ratios and epochs: it counts completions that no signal has covered yet.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::*;
 const SCHEDULES: u64 = 100_000;
 const US: u64 = 1_000;
 
-/// xorshift64*: fast, and a seed names a schedule.
+/// xorshift64*: fast, and the seed identifies a schedule.
 struct Rng(u64);
 
 impl Rng {
@@ -38,7 +38,7 @@ enum Device {
     Spread(u64),
     /// Mostly fast; one in eight takes a hundred times as long.
     Stalls(u64),
-    /// All that are in flight end together, at the next multiple.
+    /// All commands in flight end together, at the next multiple.
     Bursts(u64),
 }
 
@@ -62,7 +62,7 @@ fn any_options(rng: &mut Rng) -> Coalescing {
     Coalescing {
         policy: rng.pick(&[Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops, Policy::OioIops]),
         cif_threshold: rng.pick(&[1, 2, 4, 4, 8]),
-        // None: the rate is always reached. Most: it never is.
+        // 0: the rate is always reached. The maximum: it never is.
         iops_threshold: rng.pick(&[0, 2_000, 2_000, 100_000, u64::MAX]),
         epoch: Duration::from_nanos(rng.pick(&[20, 500, 10_000, 200_000]) * US),
         longest_hold: rng.pick(&[Duration::ZERO, Duration::from_micros(50), Duration::MAX]),
@@ -70,18 +70,18 @@ fn any_options(rng: &mut Rng) -> Coalescing {
     }
 }
 
-/// What goes on in one schedule.
+/// The state of a schedule.
 struct World {
     rng: Rng,
     now: u64,
     moderator: Moderator,
     device: Device,
-    /// When each command in flight ends; the second number tells those of one moment apart.
+    /// The time at which each command in flight ends; the second number distinguishes commands with the same time.
     in_flight: BTreeSet<(u64, u64)>,
     commands: u64,
-    /// Commands that the guest still wants to submit.
+    /// Number of commands that the guest has not submitted yet.
     left: u64,
-    /// Completions that the guest was not told of, and since when.
+    /// Completions without a signal, and the time of the first.
     unseen: u64,
     unseen_since: u64,
     largest_cif: u64,
@@ -126,7 +126,7 @@ impl World {
         self.largest_cif = self.largest_cif.max(self.cif());
     }
 
-    /// The guest is told, takes all that is there, and submits as many as ended, or fewer.
+    /// The guest gets a signal, reads all completions, and submits as many commands, or fewer.
     fn signal(&mut self) {
         assert!(self.unseen > 0, "a signal for nothing");
         self.signals += 1;
@@ -150,11 +150,11 @@ impl World {
         }
     }
 
-    /// The thread is awake: it takes what has ended up to now.
+    /// The thread is awake: it reaps the commands that have ended by now.
     fn reap(&mut self) {
         let mut low = u64::MAX;
         let mut any = false;
-        // Those submitted meanwhile end later, or in the next batch.
+        // Commands that are submitted during this call end later, or in the next batch.
         let ended: Vec<_> = self.in_flight.range(..=(self.now, u64::MAX)).copied().collect();
         let before = self.signals;
         for command in ended {
@@ -179,13 +179,13 @@ impl World {
                 }
             }
         }
-        // The longest period of the table, for the most commands that were in flight, or of its first rows: the ratio may
-        // change in the middle of a period.
+        // The longest period of the table for the maximum number of commands that were in flight, or that of its first
+        // rows, because the ratio may change within a period.
         let most = (self.largest_cif / u64::from(options.cif_threshold) / 2).max(5);
         assert!(self.unseen < most, "{} held back, expected fewer than {most}", self.unseen);
     }
 
-    /// What the owner does now and then.
+    /// A random action of the owner.
     fn meddle(&mut self) {
         match self.rng.below(64) {
             0 => {
@@ -208,7 +208,7 @@ impl World {
                 assert_eq!(self.unseen, 0, "flushed");
             }
             2 if self.rng.below(4) == 0 => {
-                // Reset: nobody is told any more.
+                // Reset: no completion needs a signal any more.
                 self.in_flight.clear();
                 let _ = self.moderator.flush();
                 self.unseen = 0;
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    /// Before the thread sleeps. False: nothing will ever happen again.
+    /// Before the thread sleeps. False: there are no further events.
     fn sleep(&mut self) -> bool {
         let deadline = self.moderator.deadline().map(|deadline| deadline.0);
         assert_eq!(self.unseen > 0, deadline.is_some(), "{} unseen, deadline {deadline:?}", self.unseen);
@@ -232,7 +232,7 @@ impl World {
         }
         let next = self.in_flight.first().map(|(due, _)| *due);
         let Some(wake) = next.into_iter().chain(deadline).min() else { return false };
-        // Threads wake late.
+        // Threads may wake late.
         let late = if self.rng.below(4) == 0 { self.rng.below(50 * US) } else { 0 };
         self.now = self.now.max(wake) + late;
         true
@@ -260,7 +260,7 @@ fn no_completion_is_stranded_in_any_schedule() {
         completions += ended;
         signals += told;
     }
-    // The schedules do coalesce, and not all of them.
+    // Some completions are coalesced, but not all.
     assert!(completions > 100 * SCHEDULES && signals > completions / 10 && signals < completions * 9 / 10);
     eprintln!("{SCHEDULES} schedules, {completions} completions, {signals} signals");
 }

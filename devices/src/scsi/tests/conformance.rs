@@ -5,14 +5,14 @@ use paradisk_disk_formats::Op;
 use super::medium::unmap_list;
 use super::*;
 
-/// INVALID FIELD IN CDB, nowhere in particular.
+/// INVALID FIELD IN CDB without a field pointer.
 const INVALID_FIELD: (u8, u16, [u8; 3]) = (5, 0x2400, [0; 3]);
 
-/// A buffer that the command does not use up is an initiator that means another command.
+/// A buffer longer than the command's data is an error, because the initiator means another command.
 #[test]
 fn data_out_of_another_length_than_the_command_says() {
     let mut rig = Rig::small();
-    // 256 blocks do not fit into the one byte of COMPARE AND WRITE, and become none.
+    // 256 blocks do not fit into COMPARE AND WRITE's one byte, and become 0.
     assert_eq!(rig.bad_out(&sixteen(0x89, 0, 0, 0), &[1; 262_144]), INVALID_FIELD);
     assert_eq!(rig.bad_out(&sixteen(0x89, 0, 0, 1), &[1; 2048]), INVALID_FIELD);
     for flags in [0, 8] {
@@ -65,7 +65,7 @@ fn write_and_verify() {
             sixteen(0x8e, flags, 4, 2).to_vec()
         }];
     for command in commands {
-        // The medium is what is verified: the cache is flushed before.
+        // VERIFY checks the medium, so the cache is flushed first.
         for flags in [0x00, 0x02, 0x12] {
             rig.control(|control| control.data.fill(0));
             assert_eq!(rig.run(&command(flags), Direction::Out, &data, 0).0, good(1024, 1024));

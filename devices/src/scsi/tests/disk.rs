@@ -1,4 +1,4 @@
-//! A disk in memory whose queue completes when the test lets it, fails when told to, and notes what it was asked.
+//! A disk in memory. Tests decide when its queue completes requests and which ones fail. It records requests.
 #![expect(clippy::disallowed_types, reason = "a test looks at the disk while the queue uses it")]
 
 use std::collections::VecDeque;
@@ -11,10 +11,10 @@ use paradisk_disk_formats::{
     PushError, QueueConfig, QueueStats, Request, SectorSize, Status,
 };
 
-/// What a test sees and sets.
+/// The state that a test reads and sets.
 pub(super) struct Control {
     pub(super) data: Vec<u8>,
-    /// Requests that may complete; counts down.
+    /// Number of further requests that may complete.
     pub(super) allowed: usize,
     /// The last of the allowed completes first.
     pub(super) reverse: bool,
@@ -22,9 +22,9 @@ pub(super) struct Control {
     pub(super) errors: VecDeque<Option<IoError>>,
     /// Byte whose lowest bit flips before the next read.
     pub(super) decays: Option<usize>,
-    /// Ranges whose status was asked for: offset and limit in bytes.
+    /// Ranges of status look-ups: offset and limit in bytes.
     pub(super) looked_up: Vec<(u64, u64)>,
-    /// What was completed.
+    /// Completed requests.
     pub(super) log: Vec<(Op, u64, u64)>,
     pub(super) submits: u64,
 }
@@ -73,7 +73,7 @@ fn lock(control: &Mutex<Control>) -> MutexGuard<'_, Control> {
 
 impl MemoryDisk {
     pub(super) fn new(info: DiskInfo) -> Self {
-        // Capacities that no test uses in full are not allocated in full.
+        // Large disks are not allocated in full; no test uses all of one.
         let data = vec![0; info.capacity.min(64 << 20) as usize];
         let control = Control {
             data,
@@ -123,7 +123,7 @@ impl Disk for MemoryDisk {
     fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
         let mut control = lock(&self.control);
         control.looked_up.push((offset, limit));
-        // What is not in memory was never written.
+        // Ranges that are not in memory were never written.
         if offset >= control.data.len() as u64 && offset + limit <= self.info.capacity {
             return Ok(Allocation { len: limit, status: Status::Zeros });
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// PERSISTENT RESERVE OUT: its status, and the sense code where there is one.
+/// PERSISTENT RESERVE OUT: its status, and the sense code or 0.
 fn out(rig: &mut Rig, action: u8, kind: u8, key: u64, action_key: u64, flags: u8) -> (Status, u16) {
     let mut list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
     list[20] = flags;
@@ -32,7 +32,7 @@ fn persistent_reservations() {
     assert_eq!(report(&mut rig, 0), [0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0x11]);
     assert_eq!(out(&mut rig, 0, 0, 0, 0x12, 0), CONFLICT);
     assert_eq!(out(&mut rig, 6, 0, 0, 0x12, 0), OK);
-    // Reserve: the type and scope must be, the key must fit, another type conflicts.
+    // Reserve: type and scope must be supported, the key must match, another type conflicts.
     assert_eq!(out(&mut rig, 1, 2, 0x12, 0, 0), (Status::CheckCondition, 0x2400));
     assert_eq!(out(&mut rig, 1, 0x15, 0x12, 0, 0), (Status::CheckCondition, 0x2400));
     assert_eq!(out(&mut rig, 1, 5, 0x11, 0, 0), CONFLICT);
@@ -42,7 +42,7 @@ fn persistent_reservations() {
     let reservation = report(&mut rig, 1);
     assert_eq!(reservation[..16], [0, 0, 0, 2, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0x12]);
     assert_eq!(reservation[16..], [0, 0, 0, 0, 0, 5, 0, 0]);
-    // The holder itself is not kept out; nor does a reset end the reservation.
+    // The holder's commands do not conflict. A reset does not end the reservation.
     rig.good(&ten(0x2a, 0, 0, 1), Direction::Out, &[1; 512], 0);
     rig.bus.reset_unit(HERE);
     rig.attention();
@@ -64,14 +64,14 @@ fn persistent_reservations() {
     assert_eq!(report(&mut rig, 1)[21], 3);
     assert_eq!(out(&mut rig, 3, 0, 0x12, 0, 0), OK);
     assert_eq!(report(&mut rig, 0), [0, 0, 0, 5, 0, 0, 0, 0]);
-    // Giving the registration up gives the reservation up.
+    // Unregistering releases the reservation.
     assert_eq!(out(&mut rig, 6, 0, 0, 1, 0), OK);
     assert_eq!(out(&mut rig, 1, 1, 1, 0, 0), OK);
     assert_eq!(out(&mut rig, 0, 0, 1, 0, 0), OK);
     assert_eq!(report(&mut rig, 1), [0, 0, 0, 7, 0, 0, 0, 0]);
 }
 
-/// REGISTER AND MOVE to a SAS initiator port; its status, and the sense code where there is one.
+/// REGISTER AND MOVE to a SAS initiator port: its status, and the sense code or 0.
 fn move_to(rig: &mut Rig, key: u64, action_key: u64, flags: u8, initiator: u64) -> (Status, u16) {
     move_with(rig, key, action_key, initiator, |list| list[17] = flags)
 }
@@ -141,12 +141,12 @@ fn a_reservation_is_moved_to_another_nexus_and_preempted() {
     rig.bus.reset_unit(HERE);
     rig.attention();
     assert!(conflicts(&mut rig, &write, Direction::Out));
-    // What is not ours to do: reserve, move again. Releasing does nothing.
+    // Reserving and moving again conflict. Releasing has no effect.
     assert_eq!(out(&mut rig, 1, 1, 0x11, 0, 0), CONFLICT);
     assert_eq!(move_to(&mut rig, 0x11, 0x33, 0, OTHER), CONFLICT);
     assert_eq!(out(&mut rig, 2, 1, 0x11, 0, 0), OK);
     assert_eq!(report(&mut rig, 1)[15], 0x22);
-    // Nor does it go when our registration goes.
+    // Unregistering ourselves does not release it.
     assert_eq!(out(&mut rig, 6, 0, 0, 0, 0), OK);
     assert!(conflicts(&mut rig, &write, Direction::Out));
     let end = rig.run(&[0x16, 0, 0, 0, 0, 0], Direction::None, &[], 0).0;
@@ -159,7 +159,7 @@ fn a_reservation_is_moved_to_another_nexus_and_preempted() {
 
 #[test]
 fn what_a_moved_reservation_of_each_type_allows() {
-    // Type, UNREG; what goes then: read, write.
+    // Type, UNREG; whether reads and writes are then permitted.
     for (kind, unreg, reads, writes) in [
         (1, 2, true, false),
         (3, 0, false, false),
@@ -269,7 +269,7 @@ fn a_grown_disk_is_told_of() {
     assert_eq!(rig.data_in(&ten(0x25, 0, 0, 0))[3], 79);
     rig.bus.refresh();
     rig.good(&[0; 6], Direction::None, &[], 0);
-    // Without being told, READ CAPACITY and TEST UNIT READY find it out.
+    // Without `refresh`, READ CAPACITY and TEST UNIT READY detect the change.
     let mut rig = Rig::small();
     rig.disk.grow(80 * 512);
     assert_eq!(rig.data_in(&ten(0x25, 0, 0, 0))[3], 79);
@@ -278,7 +278,7 @@ fn a_grown_disk_is_told_of() {
     assert!(rig.bus.refresh().is_empty());
 }
 
-/// A unit that has yet to report a reset does not report other units beside it.
+/// A unit that still has to report a reset does not also report changed LUNs.
 #[test]
 fn a_reset_includes_that_units_were_attached() {
     let mut rig = Rig::fresh(disk::info(64));

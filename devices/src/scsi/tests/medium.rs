@@ -89,7 +89,7 @@ fn buffers_shorter_and_longer_than_the_command() {
     let (end, got) = rig.run(&read, Direction::Either, &[], 3000);
     assert_eq!(end, good(2048, 2048));
     assert_eq!((&got[..2048], &got[2048..]), (&data[..], &[0xee; 952][..]));
-    // Writes take whole blocks alone.
+    // Writes transfer only whole blocks.
     let write = ten(0x2a, 0, 8, 2);
     assert_eq!(rig.run(&write, Direction::Out, &data[..700], 0).0, good(512, 1024));
     assert_eq!(rig.run(&ten(0x2a, 0, 12, 1), Direction::Out, &data[..700], 0).0, good(512, 512));
@@ -120,7 +120,7 @@ fn force_unit_access() {
     rig.good(&ten(0x28, 8, 0, 1), Direction::In, &[], 512);
     rig.good(&ten(0x35, 0, 0, 0), Direction::None, &[], 0);
     assert_eq!(ops(&rig), [Op::Write { fua: false }, Op::Read]);
-    // The write arrived, its flush did not.
+    // The write succeeds, its flush fails.
     let mut rig = Rig::small();
     rig.control(|control| control.errors = [None, Some(os_error())].into());
     assert_eq!(rig.bad_out(&ten(0x2a, 8, 0, 1), &[1; 512]).1, 0x0c00);
@@ -197,7 +197,7 @@ fn write_same() {
         }
         control.log.clear();
     });
-    // Zeros, with and without a buffer and leave to unmap, are one request.
+    // Zeros are one request, with or without a buffer and permission to unmap.
     rig.good(&ten(0x41, 0, 10, 4), Direction::Out, &[0; 512], 0);
     rig.good(&sixteen(0x93, 8, 20, 4), Direction::Out, &[0; 512], 0);
     rig.good(&sixteen(0x93, 9, 30, 4), Direction::None, &[], 0);
@@ -238,7 +238,7 @@ fn unmap() {
     assert_eq!(rig.control(|control| control.log.clone()), discards);
     rig.good(&unmap(0), Direction::None, &[], 0);
     rig.good(&unmap(8), Direction::Out, &unmap_list(&[]), 0);
-    // A cut descriptor is ignored; a range off the medium spoils the whole list.
+    // A cut descriptor is ignored. A range off the medium fails the whole list.
     rig.good(&unmap(20), Direction::Out, &list[..20], 0);
     let list = unmap_list(&[(1, 2), (63, 2)]);
     assert_eq!(rig.bad_out(&unmap(list.len()), &list), (5, 0x2100, [0; 3]));
@@ -309,7 +309,7 @@ fn lba_status() {
     assert_eq!(rig.data_in(&status(10)).len(), 10);
 }
 
-/// What an answer costs does not depend on how large the disk is, nor on what is on it.
+/// The cost of an answer does not depend on the size or content of the disk.
 #[test]
 fn lba_status_of_large_and_scattered_disks_is_bounded() {
     const MOST: usize = 64;
@@ -318,7 +318,7 @@ fn lba_status_of_large_and_scattered_disks_is_bounded() {
     rig.attention();
     let lba = 1u64 << 30;
     let answer = rig.data_in(&sixteen(0x9e, 0x12, lba, 8192));
-    // One descriptor of what was looked at, which begins with what was asked for.
+    // One descriptor for the ranges looked up, starting at the requested block.
     assert_eq!((answer.len(), &answer[8..16]), (24, &lba.to_be_bytes()[..]));
     let blocks = u32::from_be_bytes(answer[16..20].try_into().unwrap());
     assert!(blocks >= 1 << 20, "{blocks}");
@@ -337,7 +337,7 @@ fn synchronize_cache_and_deferred_errors() {
     rig.good(&ten(0x35, 0, 0, 0), Direction::None, &[], 0);
     rig.good(&sixteen(0x91, 0, 1, 2), Direction::None, &[], 0);
     assert_eq!(rig.control(|control| std::mem::take(&mut control.log).len()), 2);
-    // IMMED: GOOD before the flush is over; its failure is told with the next command.
+    // IMMED: GOOD before the flush has completed; the next command reports its failure.
     rig.control(|control| control.errors = [Some(os_error())].into());
     assert_eq!(rig.submit(1, &ten(0x35, 2, 0, 0), Attribute::Simple, Direction::None, &[]), Some(good(0, 0)));
     assert_eq!(rig.bus.in_flight(), 0);
@@ -349,7 +349,7 @@ fn synchronize_cache_and_deferred_errors() {
     rig.good(&[0; 6], Direction::None, &[], 0);
 }
 
-/// READ takes the fast path, but not past what is to be reported.
+/// READ takes the fast path, except while a condition is to be reported.
 #[test]
 fn a_deferred_error_comes_before_the_next_read() {
     let mut rig = Rig::small();
@@ -363,7 +363,7 @@ fn a_deferred_error_comes_before_the_next_read() {
     rig.good(&ten(0x28, 0, 0, 1), Direction::In, &[], 512);
 }
 
-/// That a flush has failed whose command ended with GOOD is told once the reset is, whether the flush or the reset was first.
+/// If a flush fails whose command ended with GOOD, this is reported after a reset is, whichever came first.
 #[test]
 fn deferred_errors_outlive_a_reset() {
     for flush_first in [true, false] {

@@ -30,7 +30,7 @@ struct Rig {
     memory: Scratch,
 }
 
-/// An end and the data that came in.
+/// The end of a task, and the data that it returned.
 type Answer = (TaskEnd, Vec<u8>);
 
 impl Rig {
@@ -57,7 +57,7 @@ impl Rig {
         rig
     }
 
-    /// Take the unit attention condition that must be there; its code and qualifier.
+    /// Take the unit attention condition, which must exist. Returns its code and qualifier.
     fn attention(&mut self) -> u16 {
         let sense = sense(&self.run(&[0; 6], Direction::None, &[], 0).0);
         assert_eq!((sense[0], sense[2]), (0x70, 6));
@@ -68,7 +68,7 @@ impl Rig {
         self.disk.control(change)
     }
 
-    /// Buffers over the rig's memory: two pieces, so that nothing hangs on there being one.
+    /// Buffers over the rig's memory, in two pieces.
     fn bufs(&self, len: usize) -> Vec<IoBuf> {
         let first = len / 3;
         vec![self.memory.buf(0, first), self.memory.buf(first, len - first)]
@@ -86,7 +86,7 @@ impl Rig {
         self.bus.submit(&Task { id, address: HERE, cdb, attribute, direction, bufs, len })
     }
 
-    /// Run one task to its end: `out` is its data, or `capacity` the bytes for data that come in.
+    /// Run one task to its end. `out` is its data, or `capacity` is the buffer size for returned data.
     fn run_at(
         &mut self,
         address: Address,
@@ -141,7 +141,7 @@ impl Rig {
         ended
     }
 
-    /// A command that must end with GOOD; the data that came in.
+    /// Run a command that must end with GOOD. Returns its data.
     fn good(&mut self, cdb: &[u8], direction: Direction, out: &[u8], capacity: usize) -> Vec<u8> {
         let (end, mut data) = self.run(cdb, direction, out, capacity);
         let TaskEnd::Answered { status: Status::Good, transferred, sense: None, .. } = end else {
@@ -151,7 +151,7 @@ impl Rig {
         data
     }
 
-    /// A command without data or with data in that must end with CHECK CONDITION; key, code and field bytes.
+    /// Run a command, without Data-Out, that must end with CHECK CONDITION. Returns key, code and field bytes.
     fn bad(&mut self, cdb: &[u8]) -> (u8, u16, [u8; 3]) {
         summary(&self.run(cdb, Direction::Either, &[], 8192).0)
     }

@@ -12,10 +12,10 @@ fn standard_inquiry() {
     assert_eq!(data[..8], [0, 0, 6, 2, 69, 0, 0, 2]);
     assert_eq!(&data[8..36], b"PARADISKVIRTUAL DISK    1.0 ");
     assert_eq!(data[58..66], [0, 0xa0, 4, 0x60, 4, 0xc0, 0, 0]);
-    // Cut at the allocation length, which is no overrun; and it takes no unit attention away.
+    // Data cut at the allocation length are no overrun, and INQUIRY clears no unit attention.
     let (end, cut) = rig.run(&[0x12, 0, 0, 0, 5, 0], Direction::In, &[], 16);
     assert_eq!((end, &cut[..6]), (good(5, 5), &[0, 0, 6, 2, 69, 0xee][..]));
-    // A short buffer is.
+    // Data cut by a short buffer are an overrun.
     assert_eq!(rig.run(&[0x12, 0, 0, 0, 36, 0], Direction::In, &[], 20).0, good(20, 36));
     assert_eq!(rig.run(&[0x12, 0, 0, 0, 36, 0], Direction::None, &[], 0).0, good(0, 36));
     assert_eq!(rig.run(&[0x12, 0, 0, 0, 36, 0], Direction::Out, &[0; 36], 0).0, TaskEnd::WrongDirection);
@@ -86,7 +86,7 @@ fn disks_without_discard_and_of_4096_bytes() {
     assert_eq!(rig.data_in(&ten(0x25, 0, 0, 0)), [0, 0, 0, 7, 0, 0, 16, 0]);
     let long = rig.data_in(&sixteen(0x9e, 0x10, 0, 32));
     assert_eq!(long[..16], [0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 16, 0, 0, 0, 0, 0]);
-    // UNMAP is no command here, and WRITE SAME has no UNMAP bit.
+    // UNMAP is not supported, nor is the UNMAP bit of WRITE SAME.
     assert_eq!(rig.bad(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0]).1, 0x2000);
     assert_eq!(rig.bad_out(&ten(0x41, 8, 0, 1), &[0; 4096]), field(1, Some(3)));
 }
@@ -108,7 +108,7 @@ fn pages_where_cdbs_have_12_bytes() {
     expected[5] &= !0x40;
     assert_eq!(page(&mut rig, 0xb2), expected);
     assert_eq!(rig.bad(&sixteen(0x9e, 0x10, 0, 32)).1, 0x2000);
-    // Of 4 KiB blocks, 128 MiB are fewer than a field of 16 bits can tell.
+    // With 4 KiB blocks, 128 MiB fit into a 16-bit field.
     let mut rig = Rig::with(|info| info.logical_sector = SectorSize::B4096);
     rig.bus.limit_cdbs(12);
     assert_eq!(page(&mut rig, 0xb0)[36..44], 0x8000_u64.to_be_bytes());
@@ -124,7 +124,7 @@ fn capacities() {
     assert_eq!(rig.data_in(&sixteen(0x9e, 0x10, 0, 12)).len(), 12);
     assert_eq!(rig.bad(&sixteen(0x9e, 0x11, 0, 32)), field(1, Some(4)));
     assert_eq!(rig.bad(&ten(0x25, 0, 1, 0)), field(5, Some(0)));
-    // More than 32 bits of blocks: READ CAPACITY (10) says so.
+    // For more than 2^32 blocks, READ CAPACITY (10) returns the maximum.
     let mut rig = Rig::fresh(disk::info(1 << 33));
     rig.attention();
     assert_eq!(rig.data_in(&ten(0x25, 0, 0, 0)), [0xff, 0xff, 0xff, 0xff, 0, 0, 2, 0]);
@@ -173,7 +173,7 @@ fn several_units_of_a_target() {
     assert_eq!(rig.bus.events().len(), 3);
     assert!(rig.bus.detach(other));
     assert!(!rig.bus.detach(other));
-    // REPORT LUNS tells what changed, and takes the condition away.
+    // REPORT LUNS returns the change, and clears the condition.
     assert_eq!(rig.data_in(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0])[3], 16);
     rig.good(&[0; 6], Direction::None, &[], 0);
 }
@@ -215,20 +215,20 @@ fn mode_select_changes_what_can_change() {
     let mut rig = Rig::small();
     let mut caching = [8, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let list = |page: &[u8]| [&[0, 0, 0, 0][..], page].concat();
-    // Without WCE the cache is flushed, and every write after that is.
+    // Clearing WCE flushes the cache, and later every write is flushed.
     rig.good(&[0x15, 0x10, 0, 0, 24, 0], Direction::Out, &list(&caching), 0);
     assert_eq!(rig.control(|control| std::mem::take(&mut control.log)), [(Op::Flush, 0, 0)]);
     rig.good(&ten(0x2a, 0, 1, 1), Direction::Out, &[1; 512], 0);
     assert_eq!(rig.control(|control| control.log.len()), 2);
     assert_eq!(rig.data_in(&[0x1a, 8, 8, 0, 255, 0])[6], 0);
     assert_eq!(rig.data_in(&[0x1a, 8, 0x88, 0, 255, 0])[6], 4);
-    // What cannot change: RCD; nothing of the list is taken then.
+    // RCD cannot be changed. Then nothing of the list is applied.
     caching[2] = 5;
     let control = [0x0a, 0x0a, 4, 0x10, 8, 0, 0, 0, 0, 0, 0, 0];
     let both = [&[0, 0, 0, 0][..], &control, &caching].concat();
     assert_eq!(rig.bad_out(&[0x15, 0x10, 0, 0, 36, 0], &both), (5, 0x2600, [0x88, 0, 18]));
     assert_eq!(rig.data_in(&[0x1a, 8, 0x0a, 0, 255, 0])[6..9], [0, 0x10, 0]);
-    // D_SENSE and SWP through the 10-byte form, with a block descriptor that says what is.
+    // D_SENSE and SWP through the 10-byte form, with the current block descriptor.
     let ten_list = [&[0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 64, 0, 0, 2, 0][..], &control].concat();
     rig.good(&[0x55, 0x10, 0, 0, 0, 0, 0, 0, 28, 0], Direction::Out, &ten_list, 0);
     let end = rig.run(&ten(0x2a, 0, 0, 1), Direction::Out, &[1; 512], 0).0;
@@ -258,7 +258,7 @@ fn bad_mode_parameter_lists() {
     assert_eq!(bad(&[0, 0, 0, 8, 0, 0, 0, 65, 0, 0, 2, 0]), (5, 0x2600, [0x80, 0, 4]));
     assert_eq!(bad(&[0, 0, 0, 8, 0, 0, 0, 64, 0, 0, 16, 0]), (5, 0x2600, [0x80, 0, 9]));
     assert_eq!(bad(&[0, 0, 0, 4, 0, 0, 0, 0]), (5, 0x2600, [0x80, 0, 3]));
-    // Less data than the list's length says; and an empty list is nothing.
+    // Less data than the list's length is an error; an empty list is not.
     assert_eq!(rig.bad_out(&[0x15, 0x10, 0, 0, 24, 0], &[0; 4]), length_error);
     rig.good(&[0x15, 0x10, 0, 0, 0, 0], Direction::None, &[], 0);
     assert_eq!(rig.run(&[0x15, 0x10, 0, 0, 4, 0], Direction::In, &[], 4).0, TaskEnd::WrongDirection);
@@ -273,7 +273,7 @@ fn maintenance() {
     let one = [0xa3, 0x0c, 1, 0x2a, 0, 0, 0, 0, 1, 0, 0, 0];
     assert_eq!(rig.data_in(&one), [0, 3, 0, 10, 0x2a, 0x18, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0]);
     let all = rig.data_in(&[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0]);
-    // Every command that is told of is one: it may fail, but not as unknown.
+    // Every reported command is known: it may fail, but not as an invalid operation code.
     for entry in all[4..].chunks_exact(8) {
         let mut cdb = vec![0; usize::from(entry[7])];
         (cdb[0], cdb[1]) = (entry[0], entry[3]);

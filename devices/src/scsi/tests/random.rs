@@ -1,5 +1,5 @@
-//! Random commands: nothing panics and every task ends once; what is read is what was written. And the measurement of
-//! the way of an I/O.
+//! Random commands: nothing panics, every task ends once, and reads return the written data. Also the measurement of
+//! the I/O path.
 
 use std::collections::HashSet;
 
@@ -147,7 +147,7 @@ proptest! {
     }
 }
 
-/// A queue that completes everything and moves nothing.
+/// A queue that completes everything without transferring data.
 struct NullQueue {
     tags: Vec<u64>,
     event: std::fs::File,

@@ -4,7 +4,7 @@ use paradisk_disk_formats::Op;
 
 use super::*;
 
-/// A rig whose disk completes nothing until it is allowed.
+/// A rig whose disk completes nothing until [`allow`].
 fn held() -> Rig {
     let rig = Rig::small();
     rig.control(|control| control.allowed = 0);
@@ -119,12 +119,12 @@ fn nothing_comes_between_compare_and_write() {
     rig.submit(1, &sixteen(0x89, 0, 5, 1), Attribute::Simple, Direction::Out, &old_and_new);
     write(&mut rig, 2, 5, Attribute::Simple);
     read(&mut rig, 3, 5, Attribute::HeadOfQueue);
-    // Ahead of all that wait, and past the swap that has not begun.
+    // Before all waiting tasks, including the swap that has not begun.
     assert_eq!(allow(&mut rig, 9), [0, 3]);
     assert_eq!(byte(&rig, 3), 1);
     read(&mut rig, 3, 5, Attribute::HeadOfQueue);
     assert!(allow(&mut rig, 1).is_empty());
-    // Were the read in the disk's queue beside the write, it would now come first.
+    // If the read were in the disk's queue beside the write, it would now complete first.
     rig.control(|control| control.reverse = true);
     assert_eq!(allow(&mut rig, 9), [1]);
     assert_eq!(rig.control(|control| control.data[5 * 512]), 0x77);
@@ -145,7 +145,7 @@ fn jobs_run_one_after_the_other_and_simple_tasks_beside_them() {
     write(&mut rig, 2, 0, Attribute::Simple);
     assert_eq!(allow(&mut rig, 9), [2]);
     assert_eq!((allow(&mut rig, 9), allow(&mut rig, 9)), (vec![], vec![0]));
-    // The one that waits for its turn can be aborted, and the one that runs.
+    // Both the waiting and the running task can be aborted.
     rig.submit(3, &ten(0x2f, 0, 0, 300), Attribute::Simple, Direction::None, &[]);
     assert!(rig.bus.abort(3));
     assert_eq!(rig.reap(), [(3, TaskEnd::Aborted)]);
@@ -170,7 +170,7 @@ fn aborted_tasks_end_when_their_disk_request_is_over() {
     assert!(rig.bus.abort(0));
     assert!(!rig.bus.abort(9));
     assert!(rig.reap().is_empty());
-    // The waiting one ends at once; what it held back waits no longer for it.
+    // The waiting task ends at once. Tasks that waited for it no longer do.
     assert!(rig.bus.abort(1));
     assert_eq!(rig.reap(), [(1, TaskEnd::Aborted)]);
     rig.control(|control| control.allowed = 9);
@@ -201,10 +201,10 @@ fn tasks_end_as_reset_when_the_disk_has_done_with_them() {
     rig.bus.kick();
     rig.bus.reset_unit(HERE);
     assert!(rig.bus.resetting(|address| address == HERE) && !rig.bus.resetting(|address| address != HERE));
-    // Those that wait for others end at once; reads that the disk has end when it has done with them.
+    // Waiting tasks end at once. Reads in the disk end when it completes them.
     let mut ended = rig.reap();
     assert!(!ended.is_empty() && ended.len() < 21);
-    // What comes now waits for them.
+    // New tasks wait for these reads.
     rig.control(|control| control.log.clear());
     write(&mut rig, 21, 60, Attribute::HeadOfQueue);
     rig.control(|control| control.allowed = 5);
@@ -248,7 +248,7 @@ fn a_reset_of_a_target_leaves_others_alone() {
     write(&mut rig, 0, 0, Attribute::Simple);
     assert!(rig.bus.detach(HERE));
     assert!(!rig.bus.detach(HERE));
-    // Its address is free, and its task ends when the disk has done with it.
+    // The address is free, and the task ends when the disk completes it.
     assert!(rig.reap().is_empty() && rig.bus.detaching(HERE));
     assert_eq!(write(&mut rig, 1, 0, Attribute::Simple), Some(TaskEnd::NoTarget));
     assert_eq!(rig.bus.events().len(), 2);
@@ -261,7 +261,7 @@ fn a_reset_of_a_target_leaves_others_alone() {
     assert!(!rig.bus.detaching(HERE));
     assert_eq!(rig.bus.events().len(), 2);
     assert_eq!(rig.attention(), 0x2901);
-    // The index is free for the next unit, too, and a unit without disk I/O goes at once.
+    // The index is free for the next unit, too. A unit without disk I/O is dropped at once.
     assert!(rig.bus.detach(HERE) && !rig.bus.detaching(HERE));
     let unit = LogicalUnit::new(rig.disk.clone(), rig.disk.memory_queue(4), identity());
     rig.bus.attach(HERE, unit).unwrap();

@@ -1,4 +1,4 @@
-//! Commands of several disk requests: what follows the last one, and what a failed one is reported as.
+//! Commands of several disk requests: the last request, and errors.
 
 use paradisk_disk_formats::{IoError, Op};
 

@@ -16,12 +16,12 @@ pub enum LinuxError {
         /// The cause.
         source: io::Error,
     },
-    /// A kernel that is none, or is broken.
+    /// The file is no kernel, or is damaged.
     #[error("{}: no Linux kernel for x86-64: {why}", path.display())]
     NoKernel {
         /// Which.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The kernel does not fit into guest memory.
@@ -31,7 +31,7 @@ pub enum LinuxError {
         what: String,
         /// Bytes from address 0.
         needed: u64,
-        /// Bytes there are.
+        /// Available bytes.
         have: u64,
     },
     /// The initrd does not fit.
@@ -42,26 +42,26 @@ pub enum LinuxError {
     InitrdTooLarge {
         /// Which.
         path: PathBuf,
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
-        /// Bytes there are for it.
+        /// Available bytes.
         space: u64,
     },
-    /// A command line that the kernel would cut.
+    /// The command line is too long for the kernel.
     #[error("command line of {len} bytes, expected at most {most}")]
     CmdlineTooLong {
-        /// Its bytes.
+        /// Its length in bytes.
         len: usize,
-        /// What the kernel takes.
+        /// The kernel's limit.
         most: u64,
     },
-    /// A command line with a zero byte, where the kernel would end it.
+    /// A command line with a zero byte, which would end it.
     #[error("command line with a zero byte")]
     CmdlineZero,
-    /// PVH wanted of a kernel without it.
+    /// The kernel has no PVH entry point.
     #[error("{}: no PVH entry point", .0.display())]
     NoPvh(PathBuf),
-    /// Not about the files.
+    /// An error of the machine.
     #[error(transparent)]
     Machine(#[from] Error),
 }

@@ -1,4 +1,4 @@
-//! A file that goes into guest memory.
+//! A file to load into guest memory.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ pub(super) struct Input {
 impl Input {
     pub(super) fn open(path: &Path) -> Result<Self, LinuxError> {
         let error = |source| LinuxError::Read { path: path.to_owned(), source };
-        // Asked before it is opened: a pipe would wait for its other end.
+        // Checked before opening, because opening a pipe would block.
         let metadata = fs::metadata(path).map_err(error)?;
         if !metadata.is_file() {
             return Err(error(io::Error::new(io::ErrorKind::InvalidInput, "no regular file")));

@@ -1,5 +1,6 @@
-//! Kernel files: bzImage (Linux `Documentation/x86/boot.rst`), and ELF vmlinux with the PVH entry point where its note tells
-//! one (Xen `docs/misc/pvh.pandoc`). Nothing in them is believed before it is checked here; then `linux-loader` loads them.
+//! Kernel files: bzImage (Linux `Documentation/x86/boot.rst`), and ELF vmlinux, with the PVH entry point of its note if
+//! there is one (Xen `docs/misc/pvh.pandoc`). The files are untrusted: this module checks all fields that it uses, then
+//! `linux-loader` loads the kernel.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,12 +19,12 @@ use super::input::Input;
 use super::low_ram::LowRam;
 use crate::memory::GuestMemory;
 
-/// Program headers; a kernel has half a dozen.
+/// Maximum number of program headers; kernels have about six.
 const MOST_SEGMENTS: u16 = 64;
-/// Bytes of notes; a kernel has some hundred.
+/// Maximum size of notes in bytes; kernels have some hundred.
 const MOST_NOTES: u64 = 1 << 20;
 
-/// Where the setup header is in a bzImage.
+/// Offset of the setup header in a bzImage.
 const SETUP_HEADER: u64 = 0x1f1;
 const SECTOR: u64 = 512;
 const HDRS: u32 = u32::from_le_bytes(*b"HdrS");
@@ -31,7 +32,7 @@ const HDRS: u32 = u32::from_le_bytes(*b"HdrS");
 const FIRST_64_BIT_PROTOCOL: u16 = 0x020c;
 const XLF_KERNEL_64: u16 = 1 << 0;
 const XLF_CAN_BE_LOADED_ABOVE_4G: u16 = 1 << 1;
-/// From where the kernel is loaded to its 64-bit entry point.
+/// Offset of the 64-bit entry point from the load address.
 const ENTRY_64: u64 = 0x200;
 
 /// A kernel in guest memory.
@@ -41,20 +42,20 @@ pub(super) struct Kernel {
     pub(super) entry: u64,
     /// 32-bit entry point of PVH.
     pub(super) pvh: Option<u64>,
-    /// First byte that is not the kernel's, what it uses beyond its file included.
+    /// First byte after the kernel, including the memory that it uses beyond its file.
     pub(super) end: u64,
     /// First byte that no initrd may use.
     pub(super) initrd_end: u64,
     /// Longest command line without the zero byte, in bytes.
     pub(super) cmdline_size: u64,
-    /// A bzImage's.
+    /// Of a bzImage.
     pub(super) header: Option<setup_header>,
 }
 
 /// Read `file` into guest memory.
 pub(super) fn load(file: &mut Input, memory: &GuestMemory, ram: LowRam) -> Result<Kernel, LinuxError> {
     let mut magic = [0; 4];
-    // A file that is too short for this is too short for a kernel as well.
+    // A file that is too short for this is no kernel either.
     let _ = file.file.read_exact_at(&mut magic, 0);
     if magic == *ELFMAG { load_elf(file, memory, ram) } else { load_bzimage(file, memory, ram) }
 }
@@ -110,7 +111,7 @@ fn load_elf(file: &mut Input, memory: &GuestMemory, ram: LowRam) -> Result<Kerne
     })
 }
 
-/// Look at a segment; where it goes, if it is loaded.
+/// Check a segment. Returns its address range, if it is loaded.
 fn check_segment(
     file: &Input,
     index: u64,
@@ -175,7 +176,7 @@ fn load_bzimage(file: &mut Input, memory: &GuestMemory, ram: LowRam) -> Result<K
     })
 }
 
-/// A structure of the file.
+/// Read a structure of the file.
 fn read<T: ByteValued + Default>(file: &File, at: u64) -> Option<T> {
     let mut value = T::default();
     file.read_exact_at(value.as_mut_slice(), at).ok()?;

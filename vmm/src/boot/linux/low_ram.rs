@@ -1,4 +1,4 @@
-//! Where a kernel may be loaded.
+//! The RAM into which a kernel may be loaded.
 
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
 
@@ -7,13 +7,13 @@ use super::input::Input;
 use crate::layout::{LOW_RAM_END, LOW_RAM_RESERVED};
 use crate::memory::GuestMemory;
 
-/// Kernels lie above the first 1 MiB, which is firmware's and the loader's.
+/// Kernels are above the first 1 MiB, which firmware and loader use.
 const LOWEST: u64 = 1 << 20;
 
 /// RAM from address 0 up to the hole.
 #[derive(Clone, Copy)]
 pub(super) struct LowRam {
-    /// First address behind it.
+    /// First address after the RAM.
     pub(super) end: u64,
 }
 
@@ -31,7 +31,7 @@ impl LowRam {
         Ok(())
     }
 
-    /// Whether a piece of a kernel can lie there.
+    /// Check that a part of a kernel fits into the RAM.
     pub(super) fn check(self, file: &Input, start: u64, len: u64) -> Result<(), LinuxError> {
         match start.checked_add(len) {
             Some(end) if start >= LOWEST && end <= LOW_RAM_END => {

@@ -39,14 +39,14 @@ use crate::machine::Machine;
 use crate::memory::{GuestMemory, put};
 use crate::{acpi, mp_table};
 
-/// What Linux needs on its command line where kernel mode is interpreted and not all instructions are: no self-patching that
-/// traps, no use of what CPUID shows but the interpreter lacks (SMAP, SMEP, POPCNT, CX16, INVPCID, RDSEED, RDRAND, FSGSBASE,
-/// UMIP, RDTSCP, RDPID, PCID by number), no copies byte by byte, each an instruction (ERMS, FSRM), and no calibration of clocks.
+/// Options that Linux needs where kernel mode is interpreted and some instructions are missing: no self-patching that traps; no features that CPUID
+/// reports and the interpreter lacks (SMAP, SMEP, POPCNT, CX16, INVPCID, RDSEED, RDRAND, FSGSBASE, UMIP, RDTSCP, RDPID, PCID by number); no copies
+/// byte by byte, each an instruction (ERMS, FSRM); and no calibration of clocks.
 pub const NESTED_OPTIONS: &str = "lpj=4000000 tsc=reliable random.trust_cpu=1 noxsave rodata=off \
      clearcpuid=308,295,151,141,298,306,158,288,514,59,534,145,297,580";
 
-/// A command line that suits a [host](crate::Host::native_kernel_mode) and ends in `own`: what is put before it can be contradicted, and it may end in arguments
-/// of init. A panic ends in a reset; the console is the serial port, unless `own` names another.
+/// A command line for a [host](crate::Host::native_kernel_mode) that ends with `own`. So `own` can override the other options, and may end with
+/// arguments of init. A panic ends in a reset. The console is the serial port, unless `own` names another.
 #[must_use]
 pub fn command_line(native_kernel_mode: bool, own: &str) -> String {
     let mut options = vec!["panic=-1"];
@@ -62,7 +62,7 @@ pub fn command_line(native_kernel_mode: bool, own: &str) -> String {
     options.join(" ")
 }
 
-/// Capacity for the command line, in bytes.
+/// Maximum length of the command line, in bytes.
 const MOST_CMDLINE: u64 = 0xffff;
 const PAGE: u64 = 4096;
 
@@ -72,7 +72,7 @@ pub enum Protocol {
     /// In 64-bit mode: all bzImage and ELF kernels of Linux for x86-64.
     #[default]
     Linux64,
-    /// In 32-bit mode, by the entry point that an ELF kernel's PVH note tells.
+    /// In 32-bit mode, at the entry point in an ELF kernel's PVH note.
     Pvh,
 }
 
@@ -97,10 +97,10 @@ pub struct Loaded {
 }
 
 impl Linux {
-    /// Put the system and firmware's tables into guest memory.
+    /// Load the system and firmware's tables into guest memory.
     ///
     /// # Errors
-    /// A file that cannot be read or is no kernel; something that does not fit into guest memory; a command line that the kernel would cut.
+    /// A file cannot be read or is no kernel; a part does not fit into guest memory; the command line is too long for the kernel.
     pub fn load(&self, machine: &Machine) -> Result<Loaded, LinuxError> {
         self.load_into(machine.memory(), acpi::Hardware { cpus: machine.cpus(), vmbus: machine.has_vmbus() })
     }
@@ -147,7 +147,7 @@ impl Linux {
 }
 
 impl Loaded {
-    /// Set the registers of a virtual CPU. Others than the first wait for the first to start them.
+    /// Set the registers of a virtual CPU. The first one starts the others.
     ///
     /// # Errors
     /// KVM refuses.
@@ -175,8 +175,8 @@ impl Loaded {
     }
 }
 
-/// What firmware sets in each CPU: all memory is write-back, strings move fast (Intel's), and the time-stamp counter counts
-/// with the highest frequency (AMD's).
+/// Set the MSRs that firmware sets in each CPU: all memory is write-back, fast string operations (Intel), and the time-stamp counter runs at the
+/// highest frequency (AMD).
 fn set_msrs(vcpu: &VcpuFd) -> Result<(), Error> {
     const MTRR_DEF_TYPE: u32 = 0x2ff;
     const ENABLED_WRITE_BACK: u64 = 1 << 11 | 6;
@@ -192,13 +192,13 @@ fn set_msrs(vcpu: &VcpuFd) -> Result<(), Error> {
             what: "model-specific registers",
             source: io::ErrorKind::OutOfMemory.into(),
         })?;
-        // A CPU without the register does not need it; then none is set, which is no error.
+        // A CPU without the register does not need it. KVM then sets none, which is no error.
         vcpu.set_msrs(&msrs).map_err(Error::kvm("KVM_SET_MSRS"))?;
     }
     Ok(())
 }
 
-/// Read the initrd into guest memory: its address and bytes.
+/// Read the initrd into guest memory. Returns its address and size.
 fn load_initrd(path: &Path, kernel: &Kernel, memory: &GuestMemory) -> Result<(u64, u64), LinuxError> {
     let Input { mut file, len: size, .. } = Input::open(path)?;
     let lowest = kernel.end.next_multiple_of(PAGE);

@@ -10,10 +10,10 @@ use crate::layout::HIGH_RAM;
 use crate::memory::allocate;
 
 const MIB: u64 = 1 << 20;
-/// Where the kernels here want to lie.
+/// Load address of the kernels here.
 const AT: u64 = 16 * MIB;
 
-/// A kernel of two bytes at [`AT`] with 4 MiB behind them, and a PVH note.
+/// A kernel of two bytes at [`AT`] that uses 4 MiB after them, with a PVH note.
 struct TestElf {
     header: Elf64_Ehdr,
     load: Elf64_Phdr,
@@ -63,7 +63,7 @@ impl TestElf {
     }
 }
 
-/// A kernel whose protected-mode part is `0..=255` twice, and which wants 4 MiB at [`AT`].
+/// A kernel whose protected-mode part is `0..=255` twice, and which uses 4 MiB at [`AT`].
 fn bzimage(change: impl FnOnce(&mut setup_header)) -> Vec<u8> {
     let mut header = setup_header {
         setup_sects: 1,
@@ -119,7 +119,7 @@ impl Files {
         self.linux.load_into(memory, acpi::Hardware { cpus: 1, vmbus: false })
     }
 
-    /// What is wrong, without the directory.
+    /// The error, without the directory.
     fn error(&self, memory: &GuestMemory) -> String {
         let directory = format!("{}/", self.directory.path().display());
         self.load(memory).unwrap_err().to_string().replace(&directory, "")
@@ -325,7 +325,7 @@ fn command_lines_that_the_kernel_would_cut() {
 }
 
 proptest::proptest! {
-    /// Whatever the headers say, a kernel is refused or lies in RAM where it may.
+    /// For any headers, a kernel is refused or loaded into permitted RAM.
     #[test]
     fn damaged_kernels(
         elf: bool,

@@ -9,10 +9,10 @@ use super::start::{CMDLINE, Parts, START_INFO};
 use crate::error::Error;
 use crate::memory::{GuestMemory, put};
 
-/// A boot loader without a number of its own.
+/// A boot loader without an assigned number.
 const OTHER_LOADER: u8 = 0xff;
 
-/// What an ELF kernel's zero page says, as if it had a setup header.
+/// The setup header in an ELF kernel's zero page.
 fn elf_header() -> setup_header {
     setup_header {
         boot_flag: 0xaa55,
@@ -28,7 +28,7 @@ pub(super) fn write(memory: &GuestMemory, kernel: &Kernel, parts: &Parts) -> Res
     let mut page = boot_params { acpi_rsdp_addr: parts.rsdp, ..Default::default() };
     page.hdr = setup_header {
         type_of_loader: OTHER_LOADER,
-        // Both lie below 4 GiB.
+        // Both are below 4 GiB.
         cmd_line_ptr: CMDLINE as u32,
         ramdisk_image: initrd as u32,
         ramdisk_size: initrd_size as u32,

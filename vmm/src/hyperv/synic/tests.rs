@@ -48,7 +48,7 @@ impl Rig {
         Self { synic, processors, out }
     }
 
-    /// With processor 1 as Linux sets it up.
+    /// Processor 1 set up as by Linux.
     fn enabled() -> Self {
         let rig = Self::new();
         for (register, value) in [
@@ -163,7 +163,7 @@ fn no_end_of_a_message_is_missed() {
     };
     let guest = thread::spawn(guest);
     for number in 0..COUNT {
-        // The guest is at another place each time.
+        // Vary the guest's position.
         for _ in 0..number % 97 {
             std::hint::spin_loop();
         }
@@ -186,7 +186,7 @@ fn an_event_interrupts_when_its_flag_was_clear() {
     rig.processors.memory.write_obj(0_u64, GuestAddress(EVENTS.0 + 8)).unwrap();
     rig.synic.signal_event(1, 65);
     assert_eq!(rig.sent(), [Out::Message(1)]);
-    // Neither the flag after the last one nor processors that are not there or not enabled.
+    // Not for the flag after the last one, nor for processors that do not exist or are not enabled.
     rig.synic.signal_event(1, 2048);
     rig.synic.signal_event(0, 1);
     rig.synic.signal_event(2, 1);
@@ -228,7 +228,7 @@ fn a_masked_source_interrupts_nobody() {
         assert_eq!(rig.sent(), [Out::Route(1, None), Out::Message(1)], "{off:#x}");
         rig.processors.memory.write_obj(0_u64, EVENTS).unwrap();
     }
-    // It was masked before it was ever used.
+    // Masked before its first use.
     let mut rig = Rig::enabled();
     rig.write(SOURCE, 0x1_0000).unwrap();
     assert_eq!(rig.synic.post_message(1, b"offer"), Posted::Done);
@@ -241,7 +241,7 @@ fn registers_that_cannot_be_are_refused() {
     for (register, value) in [
         (Register::Messages, MEMORY | 1),
         (Register::EventFlags, !0xfff | 1),
-        // An exception's vector; the end of interrupts by itself.
+        // An exception's vector; automatic end of interrupt.
         (SOURCE, 0x0f),
         (SOURCE, 0x2_00f3),
         (Register::Source(16), 0x30),
@@ -253,7 +253,7 @@ fn registers_that_cannot_be_are_refused() {
     assert_eq!(rig.processor().read(SOURCE), Some(0xf3));
     assert_eq!(rig.processor().read(Register::Version), Some(1));
     assert_eq!(rig.processor().read(Register::Source(15)), Some(0x1_0000));
-    // Masked, any vector will do; a page may be anywhere while it is off.
+    // A masked source accepts any vector; a disabled page accepts any address.
     rig.write(SOURCE, 0x1_0000).unwrap();
     rig.write(Register::Messages, MEMORY).unwrap();
 }
