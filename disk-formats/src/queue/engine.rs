@@ -17,6 +17,26 @@ pub(crate) use threads::{Threads, transfer};
 #[cfg(feature = "io-uring")]
 pub(crate) use uring::Uring;
 
+/// Restrict each io_uring that this crate makes from now on, in the whole process: it transfers data of its disk, and does nothing else for
+/// whoever can write to the ring. A filter of system calls does not see what rings do, so a process with such filters calls this first.
+///
+/// # Errors
+/// The kernel has no restrictions (Linux before 5.10): nothing has changed.
+pub fn restrict_rings() -> std::io::Result<()> {
+    #[cfg(feature = "io-uring")]
+    uring::restrict_rings()?;
+    Ok(())
+}
+
+/// Whether [`restrict_rings`] has been called, with success.
+#[must_use]
+pub fn rings_are_restricted() -> bool {
+    #[cfg(feature = "io-uring")]
+    return uring::rings_are_restricted();
+    #[cfg(not(feature = "io-uring"))]
+    false
+}
+
 /// Maximum number of buffers of one transfer (IOV_MAX).
 pub(crate) const MAX_BUFS: usize = 1024;
 /// Maximum length of one transfer in bytes; below the kernel's MAX_RW_COUNT.
