@@ -45,6 +45,6 @@ pub use map::extent::{Extent, Extents, Place};
 #[cfg(feature = "conformance")]
 pub use queue::conformance;
 pub use queue::delayed::Delayed;
-pub use queue::engine::{restrict_rings, rings_are_restricted};
+pub use queue::engine::restrictions::{restrict_rings, rings_are_restricted};
 pub use queue::file_queue::file_queue;
 pub use queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};

@@ -50,6 +50,16 @@ impl Sandbox {
         Ok(Self { mode, program })
     }
 
+    /// Confine the threads that are started by [`spawn`](paradisk_disk_formats::spawn) from now on by their filters, and nothing else: for tests, in
+    /// which servers and their clients are one process. [`close`](Self::close) confines the thread that calls it.
+    ///
+    /// # Errors
+    /// The kernel has no filters of system calls.
+    pub fn of_threads(program: Program) -> Result<Self, Error> {
+        filters::prepare(Mode::On)?;
+        Ok(Self { mode: Mode::On, program })
+    }
+
     /// Install the filter of the main thread: the start is over.
     ///
     /// # Errors

@@ -59,8 +59,10 @@ static FILTERS: OnceLock<BTreeMap<Kind, Vec<BpfProgram>>> = OnceLock::new();
 
 /// Make all filters, and have each thread that starts from now on install its own.
 pub(crate) fn prepare(mode: Mode) -> Result<(), Error> {
-    let compiled = KINDS.iter().map(|kind| Ok((*kind, compile(*kind, mode)?)));
-    let _ = FILTERS.set(compiled.collect::<Result<_, seccompiler::Error>>()?);
+    if FILTERS.get().is_none() {
+        let compiled = KINDS.iter().map(|kind| Ok((*kind, compile(*kind, mode)?)));
+        let _ = FILTERS.set(compiled.collect::<Result<_, seccompiler::Error>>()?);
+    }
     denied::handle(mode).map_err(Error::Handler)?;
     on_thread_start(|kind| {
         if let Err(error) = install(Kind::Thread(kind)) {

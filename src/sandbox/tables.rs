@@ -241,6 +241,7 @@ rules! {
         SYS_newfstatat "the same";
         SYS_statx "the same";
         SYS_lseek "the size of a client's memory";
+        SYS_getsockopt "what a client sends for messages to it is a socket (the crate `vhost`)";
         SYS_readlinkat "whether a descriptor is an eventfd";
         SYS_memfd_create "requests in flight, in memory of the client (vhost-user)";
         SYS_ftruncate "the same";

@@ -1,6 +1,7 @@
 //! I/O engines transfer bytes between buffers and files. Each queue has its own engine.
 #![allow(unsafe_code, reason = "declares `Engine::start`, whose caller keeps buffers in place")]
 
+pub(crate) mod restrictions;
 mod signal;
 mod threads;
 #[cfg(feature = "io-uring")]
@@ -16,26 +17,6 @@ pub(crate) use signal::Signal;
 pub(crate) use threads::{Threads, transfer};
 #[cfg(feature = "io-uring")]
 pub(crate) use uring::Uring;
-
-/// Restrict each io_uring that this crate makes from now on, in the whole process: it transfers data of its disk, and does nothing else for
-/// whoever can write to the ring. A filter of system calls does not see what rings do, so a process with such filters calls this first.
-///
-/// # Errors
-/// The kernel has no restrictions (Linux before 5.10): nothing has changed.
-pub fn restrict_rings() -> std::io::Result<()> {
-    #[cfg(feature = "io-uring")]
-    uring::restrict_rings()?;
-    Ok(())
-}
-
-/// Whether [`restrict_rings`] has been called, with success.
-#[must_use]
-pub fn rings_are_restricted() -> bool {
-    #[cfg(feature = "io-uring")]
-    return uring::rings_are_restricted();
-    #[cfg(not(feature = "io-uring"))]
-    false
-}
 
 /// Maximum number of buffers of one transfer (IOV_MAX).
 pub(crate) const MAX_BUFS: usize = 1024;

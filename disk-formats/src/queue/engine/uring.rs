@@ -10,7 +10,8 @@
 
 #[cfg(test)]
 mod planned;
-mod restrictions;
+#[cfg(test)]
+mod restricted;
 
 use std::io::PipeReader;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,7 +21,9 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::{Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer};
+use super::{
+    Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer, restrictions,
+};
 use crate::host::backing::BackingFile;
 use crate::host::iobuf::IoBuf;
 use crate::host::tsc;
@@ -57,18 +60,6 @@ pub(crate) struct Uring {
     planned: planned::Planned,
 }
 
-/// Restrict each ring that is made from now on, in the whole process, to the operations of this engine on the files of its disk.
-///
-/// # Errors
-/// The kernel has no restrictions: nothing has changed.
-pub(crate) fn restrict_rings() -> Result<(), Errno> {
-    restrictions::enable()
-}
-
-pub(crate) fn rings_are_restricted() -> bool {
-    restrictions::wanted()
-}
-
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
@@ -77,7 +68,7 @@ impl Uring {
     /// A ring for `files`. Transfers name the files by index.
     pub(crate) fn new(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, Errno> {
         let entries = depth.next_power_of_two().clamp(8, MAX_ENTRIES);
-        let restricted = restrictions::wanted();
+        let restricted = restrictions::rings_are_restricted();
         match Self::with_setup(files, entries, true, restricted) {
             Err(Errno::INVAL) => Self::with_setup(files, entries, false, restricted),
             result => result,
