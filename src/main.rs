@@ -3,6 +3,7 @@
 #[cfg(feature = "bench")]
 mod bench;
 mod coalescing;
+mod confinement;
 mod control;
 mod ctl;
 mod disk;

@@ -16,9 +16,38 @@ pub(crate) fn json_on_stdout(target: &Option<PathBuf>) -> bool {
 /// Write one JSON document to `target`, if there is one.
 pub(crate) fn json(target: &Option<PathBuf>, document: &impl Serialize) -> Result<(), Failure> {
     let Some(path) = target else { return Ok(()) };
-    let text = serde_json::to_string_pretty(document)
-        .map_err(|error| Failure::Failed(format!("cannot write results as JSON: {error}")))?;
-    if json_on_stdout(target) { print(&(text + "\n")) } else { file(path, &(text + "\n")) }
+    let text = text(document)?;
+    if json_on_stdout(target) { print(&text) } else { file(path, &text) }
+}
+
+/// A JSON document that is written later: its file is open from the start, because a sandbox makes no new one.
+pub(crate) struct Document {
+    path: PathBuf,
+    /// `None`: standard output.
+    file: Option<fs::File>,
+}
+
+impl Document {
+    /// Make the file, empty.
+    pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
+        let file = (path != Path::new("-")).then(|| fs::File::create(path)).transpose();
+        let file = file.map_err(|error| Failure::on(path, "cannot write", error))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Write it.
+    pub(crate) fn write(self, document: &impl Serialize) -> Result<(), Failure> {
+        let text = text(document)?;
+        let Some(mut file) = self.file else { return print(&text) };
+        file.write_all(text.as_bytes()).map_err(|error| Failure::on(&self.path, "cannot write", error))
+    }
+}
+
+/// A document and the end of its line.
+fn text(document: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(document);
+    text.map(|text| text + "\n")
+        .map_err(|error| Failure::Failed(format!("cannot write results as JSON: {error}")))
 }
 
 /// Print the text; where JSON takes standard output, print only the notes, to standard error.

@@ -13,13 +13,15 @@ use std::time::{Duration, Instant};
 use facts::names::{Adapter, Coalescing};
 use paradisk_vmm::boot::{self, Linux, Loaded, NESTED_OPTIONS, Protocol};
 use paradisk_vmm::{Config, Console, Host, Machine};
+use sandbox::{Grants, Program};
 use serde_json::{Value, json};
 
-use self::events::{End, Event};
+use self::events::{End, Event, Ignored};
 use self::stats::Meter;
-use self::storage::Storage;
+use self::storage::{Disks, Storage};
 use crate::coalescing::Moderation;
-use crate::control::server::{PendingCommand, Server};
+use crate::confinement::Confinement;
+use crate::control::server::{Listener, PendingCommand, Server};
 use crate::control::{Command, Reply};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -40,8 +42,8 @@ const INPUT_TIMEOUT: Duration = Duration::from_secs(1);
 #[command(after_help = "Examples:
   paradisk run --kernel vmlinuz --initrd initrd.img --cmdline 'root=/dev/sda1 ro' --memory 2G --cpus 2 --disk debian.vhdx
   paradisk run --kernel vmlinux --disk path=a.vhd,adapter=lsi --disk path=b.raw,adapter=virtio-blk --stats stats.json
-  paradisk run --kernel vmlinux --control vm.socket --adapter pvscsi &
-  paradisk ctl vm.socket attach path=data.vhdx,adapter=pvscsi")]
+  paradisk run --kernel vmlinux --control vm.socket --adapter pvscsi --sandbox-path images/ &
+  paradisk ctl vm.socket attach path=images/data.vhdx,adapter=pvscsi")]
 pub(crate) struct Args {
     /// Kernel: bzImage, or ELF vmlinux
     #[arg(long, value_name = "FILE")]
@@ -79,6 +81,23 @@ pub(crate) struct Args {
     /// Write what the machine did and what it cost, as JSON, when it ends
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    #[command(flatten)]
+    confinement: Confinement,
+    /// An image, a block device, or a folder with all below, that `paradisk ctl attach` may open later, with parents; may be repeated
+    #[arg(long, value_name = "PATH")]
+    sandbox_path: Vec<PathBuf>,
+}
+
+impl Args {
+    /// Files that are opened after the others: the system is loaded when all adapters are there, and each thread has a clock.
+    fn grants(&self) -> Grants {
+        let clocks = PathBuf::from("/proc/self/task");
+        Grants {
+            images: self.sandbox_path.clone(),
+            read: self.initrd.iter().cloned().chain([self.kernel.clone(), clocks]).collect(),
+            sockets: self.control.iter().cloned().collect(),
+        }
+    }
 }
 
 fn protocol(name: &str) -> Result<Protocol, String> {
@@ -100,16 +119,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ..Config::default()
     };
     let machine = Machine::new(&host, config, events::of_machine(sender.clone())).map_err(failed)?;
-    let mut running = Running::new(machine, args)?;
+    let disks = Disks::open(&args.adapter, &args.disk)?;
+    // For statistics: it is read from files, which the sandbox does not open.
+    let _ = facts::host::host();
+    let stats = args.stats.as_deref().map(output::Document::create).transpose()?;
+    let control = args.control.as_deref().map(Listener::bind).transpose()?;
+    let ignored = Ignored::read();
+    let confined = args.confinement.enter(Program::Run, &args.grants())?;
+    let mut running = Running::new(machine, args, disks, stats)?;
     let loaded = load(args, &host, &running.machine)?;
-    let _server = args.control.as_ref().map(|path| serve(path, sender.clone())).transpose()?;
-    // Before threads start and the terminal changes, which would have to be undone.
-    events::take_signals(&sender)?;
+    let _server = control.map(|listener| serve(listener, sender.clone())).transpose()?;
+    // Before the terminal changes, which would have to be undone.
+    events::take_signals(ignored, &sender)?;
     let _raw = terminal::Raw::enter().map_err(|error| Failure::Failed(format!("terminal: {error}")))?;
     running.read_terminal(sender)?;
     running.start(&loaded)?;
+    confined.close()?;
     let end = running.handle(&events);
-    running.finish(args, end)
+    running.finish(end)
 }
 
 /// The adapters that are named, for disks or without.
@@ -132,9 +159,9 @@ fn load(args: &Args, host: &Host, machine: &Machine) -> Result<Loaded, Failure> 
     system.load(machine).map_err(|error| Failure::Failed(error.to_string()))
 }
 
-fn serve(path: &std::path::Path, sender: mpsc::Sender<Event>) -> Result<Server, Failure> {
+fn serve(listener: Listener, sender: mpsc::Sender<Event>) -> Result<Server, Failure> {
     let execute = move |pending| sender.send(Event::Command(pending)).is_ok();
-    Server::start(path, execute).map_err(|error| Failure::on(path, "control socket", error))
+    listener.serve(execute).map_err(|error| Failure::Failed(format!("control socket: {error}")))
 }
 
 /// A machine with its disks and its console.
@@ -144,18 +171,25 @@ struct Running {
     console: Console,
     meter: Meter,
     coalescing: paradisk_devices::Coalescing,
+    /// Where the statistics go.
+    stats: Option<output::Document>,
     /// The command by which a client of the control socket stopped the machine: answered when the disks are closed.
     stopped_by: Option<PendingCommand>,
 }
 
 impl Running {
-    fn new(mut machine: Machine, args: &Args) -> Result<Self, Failure> {
+    fn new(
+        mut machine: Machine,
+        args: &Args,
+        disks: Disks,
+        stats: Option<output::Document>,
+    ) -> Result<Self, Failure> {
         let failed = |error: paradisk_vmm::Error| Failure::Failed(error.to_string());
         let console = machine.add_pc(io::stdout()).map_err(failed)?;
         let coalescing = args.moderation.get();
-        let storage = Storage::new(&mut machine, &args.adapter, &args.disk, coalescing)?;
+        let storage = Storage::new(&mut machine, disks, coalescing, args.confinement.is_on())?;
         let meter = Meter::start(&machine, &storage);
-        Ok(Self { storage, machine, console, meter, coalescing, stopped_by: None })
+        Ok(Self { storage, machine, console, meter, coalescing, stats, stopped_by: None })
     }
 
     fn read_terminal(&self, sender: mpsc::Sender<Event>) -> Result<(), Failure> {
@@ -240,7 +274,7 @@ impl Running {
     }
 
     /// Stop the machine, close the disks, report how it ended.
-    fn finish(mut self, args: &Args, end: End) -> Result<(), Failure> {
+    fn finish(mut self, end: End) -> Result<(), Failure> {
         self.machine.stop();
         if !self.console.flush(LAST_OUTPUT) {
             eprintln!("note: standard output does not take the console's last output");
@@ -248,14 +282,14 @@ impl Running {
         if let lost @ 1.. = self.console.lost() {
             eprintln!("note: {lost} bytes of the console's output were lost");
         }
-        let stats = args.stats.as_ref().map(|_| self.meter.read(&self.machine, &self.storage));
+        let stats = self.stats.map(|document| (document, self.meter.read(&self.machine, &self.storage)));
         drop(self.machine);
         let unflushed = self.storage.close();
         let closed = if unflushed.is_empty() { Ok(()) } else { Err(unflushed.join("\n")) };
         if let Some(pending) = self.stopped_by {
             pending.answer_and_wait(Reply::from(closed.clone().map(|()| json!("stopped"))), LAST_OUTPUT);
         }
-        let written = stats.map_or(Ok(()), |stats| output::json(&args.stats, &stats));
+        let written = stats.map_or(Ok(()), |(document, stats)| document.write(&stats));
         // Every failure is reported, not only the last.
         let mut ended = end.into_result();
         for failure in [written, closed.map_err(Failure::Failed)].into_iter().filter_map(Result::err) {

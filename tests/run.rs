@@ -122,7 +122,9 @@ impl Idle {
         let kernel = kernel(folder.path(), code);
         let socket = folder.path().join("socket");
         let args = ["run", "--memory", "64M", "--kernel", kernel.to_str().unwrap()];
-        let control = ["--control", socket.to_str().unwrap()];
+        let images = folder.path().join("images");
+        fs::create_dir(&images).unwrap();
+        let control = ["--control", socket.to_str().unwrap(), "--sandbox-path", images.to_str().unwrap()];
         let mut command = paradisk_by(program, &[&args[..], &control, more].concat());
         let mut child = command.stdin(stdin).spawn().unwrap();
         let mut output = child.stdout.take().unwrap();
@@ -303,7 +305,7 @@ fn disks_come_and_go_over_the_control_socket() {
         return;
     }
     let idle = Idle::start(&["--disk", "ram=1M,adapter=lsi-sas", "--adapter", "pvscsi"], Stdio::null());
-    let image = idle.path("a.vhd");
+    let image = idle.path("images/a.vhd");
     assert!(
         paradisk(&["image", "create", &image, "--format", "vhd", "--size", "8M"]).status().unwrap().success()
     );
@@ -327,8 +329,12 @@ fn disks_come_and_go_over_the_control_socket() {
     idle.refused(&["detach", "pvscsi0:0"], "no disk");
     // It is closed: others can open it.
     assert!(paradisk(&["image", "resize", &image, "9M"]).status().unwrap().success());
-    let raw = idle.path("a.raw");
+    let raw = idle.path("images/a.raw");
     fs::File::create(&raw).unwrap().set_len(1 << 20).unwrap();
+    // Beside the folder that was granted.
+    fs::copy(&raw, idle.path("other.raw")).unwrap();
+    let other = format!("path={},adapter=pvscsi", idle.path("other.raw"));
+    idle.refused(&["attach", &other], "the sandbox opens files of `paradisk run --sandbox-path` alone");
     assert_eq!(idle.json(&["attach", &format!("path={raw},adapter=pvscsi")]), "pvscsi0:0");
     assert_eq!(idle.json(&["resize", "pvscsi0:0", "2M"]), "pvscsi0:0");
     fs::File::options().write(true).open(&raw).unwrap().set_len(3 << 20).unwrap();
@@ -507,8 +513,12 @@ fn all_that_went_wrong_is_said() {
     }
     let folder = tempfile::tempdir().unwrap();
     let kernel = kernel(folder.path(), &[SAY_R, RESET, IDLE]);
-    let output = run(&kernel, &["--stats", "/absent/stats.json"]);
+    let output = run(&kernel, &["--stats", "/dev/full"]);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
-    assert!(error.contains("the guest reset the machine") && error.contains("/absent/stats.json"), "{error}");
+    assert!(error.contains("the guest reset the machine") && error.contains("/dev/full"), "{error}");
+    // Before the guest runs.
+    let output = run(&kernel, &["--stats", "/absent/stats.json"]);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]));
+    assert!(text(&output.stderr).contains("/absent/stats.json: cannot write"), "{output:?}");
 }

@@ -12,6 +12,7 @@ pub(crate) mod memory;
 pub(crate) mod passed;
 pub(crate) mod store;
 pub(crate) mod sys;
+pub(crate) mod threads;
 pub(crate) mod tsc;
 
 #[cfg(test)]

@@ -38,11 +38,13 @@ pub use host::backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
 pub use host::iobuf::{IoBuf, total_len};
 pub use host::memory::HostMemory;
 pub use host::passed::pass;
+pub use host::threads::{ThreadKind, on_thread_start, spawn, spawn_scoped};
 pub use image::findings::{CheckReport, Compacted, Finding, Severity};
 pub use map::epochs::Epochs;
 pub use map::extent::{Extent, Extents, Place};
 #[cfg(feature = "conformance")]
 pub use queue::conformance;
 pub use queue::delayed::Delayed;
+pub use queue::engine::restrictions::{restrict_rings, rings_are_restricted};
 pub use queue::file_queue::file_queue;
 pub use queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};

@@ -23,7 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 
+use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode};
+use paradisk_disk_formats::{ThreadKind, rings_are_restricted, spawn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, readlinkat};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -85,8 +87,17 @@ impl Notifier {
 
 /// A ring that signals `event` with each completion.
 fn ring(event: BorrowedFd<'_>) -> io::Result<IoUring> {
-    let ring = IoUring::new(1)?;
+    let mut builder = IoUring::builder();
+    let restricted = rings_are_restricted();
+    if restricted {
+        builder.setup_r_disabled();
+    }
+    let ring: IoUring = builder.build(1)?;
     ring.submitter().register_eventfd(event.as_raw_fd())?;
+    if restricted {
+        ring.submitter().register_restrictions(&mut [Restriction::sqe_op(opcode::Nop::CODE)])?;
+        ring.submitter().register_enable_rings()?;
+    }
     Ok(ring)
 }
 
@@ -133,7 +144,7 @@ impl Writer {
             let _counted = counted;
             theirs.write_to(&event);
         };
-        let thread = thread::Builder::new().name("notifier".to_owned()).spawn(write)?;
+        let thread = spawn(ThreadKind::Notifier, "notifier", write)?;
         Ok(Self { shared, thread: thread.thread().clone(), event: theirs_too })
     }
 

@@ -40,7 +40,7 @@ use std::thread;
 
 use paradisk_devices::Coalescing;
 use paradisk_devices::virtio::blk::{MAX_QUEUE_SIZE, MAX_QUEUES, Ring, RingConfig, serial};
-use paradisk_disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
+use paradisk_disk_formats::{Disk, EngineKind, OpenError, QueueConfig, ThreadKind, spawn_scoped};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use self::backchannel::Backchannel;
@@ -185,7 +185,7 @@ impl Server {
         let (disk, workers) = (Arc::clone(&self.disk), Arc::clone(&self.workers));
         let session = Session::new(disk, self.options.queues, workers, Arc::clone(&self.backchannel));
         thread::scope(|scope| {
-            let messages = thread::Builder::new().name("vhost-user".to_owned()).spawn_scoped(scope, || {
+            let messages = spawn_scoped(scope, ThreadKind::VhostUserSession, "vhost-user", || {
                 let outcome = session.run(stream);
                 let _ = rustix::io::write(&ended, &1u64.to_ne_bytes());
                 outcome

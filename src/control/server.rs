@@ -6,13 +6,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::thread;
 use std::time::Duration;
 
+use facts::host::host;
+use paradisk_disk_formats::{ThreadKind, spawn};
 use paradisk_serve::Socket;
 use serde_json::Value;
 
 use super::{Command, LONGEST, Reply};
+use crate::failure::Failure;
 
 /// Connections at a time; others wait.
 const CONNECTIONS: usize = 8;
@@ -44,21 +46,31 @@ impl PendingCommand {
 /// Executes a command. False: commands are no longer executed.
 type Execute = Arc<dyn Fn(PendingCommand) -> bool + Send + Sync>;
 
+/// A socket that listens. Clients that connect wait until they are served.
+pub(crate) struct Listener(Socket);
+
 /// The socket, removed when dropped.
 pub(crate) struct Server {
     _socket: Socket,
 }
 
-impl Server {
+impl Listener {
     /// Listen at `path`, where nothing may exist but the socket of a process that has ended.
+    pub(crate) fn bind(path: &Path) -> Result<Self, Failure> {
+        // For the command `stats`: it is read from files, which a sandbox does not open.
+        let _ = host();
+        Socket::listen(path).map(Self).map_err(|error| Failure::on(path, "control socket", error))
+    }
+
+    /// Serve clients.
     ///
     /// # Errors
-    /// The path exists or cannot be created.
-    pub(crate) fn start(
-        path: &Path,
+    /// The host has no threads or descriptors left.
+    pub(crate) fn serve(
+        self,
         execute: impl Fn(PendingCommand) -> bool + Send + Sync + 'static,
-    ) -> io::Result<Self> {
-        let socket = Socket::listen(path)?;
+    ) -> io::Result<Server> {
+        let Self(socket) = self;
         let listener = socket.listener().try_clone()?;
         let execute: Execute = Arc::new(execute);
         // As many connections as there are tokens.
@@ -66,7 +78,7 @@ impl Server {
         for _ in 0..CONNECTIONS {
             let _ = token_back.send(());
         }
-        thread::Builder::new().name("control".to_owned()).spawn(move || {
+        spawn(ThreadKind::ControlListener, "control", move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { continue };
                 let _ = tokens.recv();
@@ -77,10 +89,10 @@ impl Server {
                     let _ = back.send(());
                 };
                 // Without a thread, the connection is closed without an answer.
-                let _ = thread::Builder::new().name("control".to_owned()).spawn(serve);
+                let _ = spawn(ThreadKind::ControlClient, "control", serve);
             }
         })?;
-        Ok(Self { _socket: socket })
+        Ok(Server { _socket: socket })
     }
 }
 
@@ -127,10 +139,18 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
+    use std::thread;
 
     use serde_json::json;
 
     use super::*;
+
+    fn start(
+        path: &Path,
+        execute: impl Fn(PendingCommand) -> bool + Send + Sync + 'static,
+    ) -> Result<Server, Failure> {
+        Ok(Listener::bind(path)?.serve(execute).unwrap())
+    }
 
     /// What the server answers to this.
     fn talk(path: &Path, text: &[u8]) -> String {
@@ -146,11 +166,11 @@ mod tests {
     fn each_line_has_an_answer_and_none_ends_the_machine() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let server = Server::start(&path, |pending| {
+        let server = start(&path, |pending| {
             let text = format!("{:?}", pending.command);
             pending.answer.send(Reply::Ok(json!(text))).is_ok()
-        })
-        .unwrap();
+        });
+        let server = server.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let answers = talk(&path, b"{\"command\":\"list\"}\nnonsense\n{\"command\":\"stop\"}\n");
         let lines: Vec<&str> = answers.lines().collect();
@@ -159,7 +179,7 @@ mod tests {
         assert!(talk(&path, b"{\"command\":\"list\"}").contains("no end"));
         // Longer than any command: an error, and the connection ends.
         assert!(talk(&path, &vec![b' '; LONGEST as usize]).starts_with(r#"{"error""#));
-        assert!(Server::start(&path, |_| false).is_err());
+        assert!(start(&path, |_| false).is_err());
         drop(server);
         assert!(!path.exists());
     }
@@ -179,7 +199,7 @@ mod tests {
                 seen
             });
             for _ in 0..300 {
-                drop(Server::start(&path, |_| false).unwrap());
+                drop(start(&path, |_| false).unwrap());
             }
             fs::write(folder.path().join("end"), "").unwrap();
             watch.join().unwrap()
@@ -193,11 +213,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());
-        let server = Server::start(&path, |_| false).unwrap();
+        let server = start(&path, |_| false).unwrap();
         assert!(talk(&path, b"{\"command\":\"list\"}\n").contains("it ends"));
         drop(server);
         fs::write(&path, "precious").unwrap();
-        assert!(Server::start(&path, |_| false).is_err());
+        assert!(start(&path, |_| false).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }
 }

@@ -1,6 +1,7 @@
 //! Facts of the host, for documents.
 
 use std::fs;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -58,9 +59,14 @@ impl CyclesSource {
     }
 }
 
-/// The host that this process runs on.
+/// The host that this process runs on. The first call opens files; a process in a sandbox makes it before.
 #[must_use]
 pub fn host() -> Host {
+    static HOST: OnceLock<Host> = OnceLock::new();
+    HOST.get_or_init(read).clone()
+}
+
+fn read() -> Host {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Host {

@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::thread;
 
+use paradisk_disk_formats::{ThreadKind, spawn};
 use paradisk_vmm::{EventSink, StopReason};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
@@ -88,11 +88,10 @@ pub(super) fn of_machine(sender: Sender<Event>) -> EventSink {
 
 /// Handle signals that would kill the process by ending the machine, so that its disks are closed and the terminal is restored.
 /// Signals that were ignored when the process started, as `nohup` has it, stay ignored.
-pub(super) fn take_signals(sender: &Sender<Event>) -> Result<(), Failure> {
+pub(super) fn take_signals(Ignored(ignored): Ignored, sender: &Sender<Event>) -> Result<(), Failure> {
     let failed = |error| Failure::Failed(format!("signal handler: {error}"));
     let (mut wake, woken) = UnixStream::pair().map_err(failed)?;
     let last = Arc::new(AtomicUsize::new(0));
-    let ignored = ignored();
     for signal in [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0) {
         // Handlers run in this order: the number is there when the thread wakes.
         flag::register_usize(signal, Arc::clone(&last), signal as usize).map_err(failed)?;
@@ -104,12 +103,17 @@ pub(super) fn take_signals(sender: &Sender<Event>) -> Result<(), Failure> {
             let _ = sender.send(Event::End(End::Signal(last.load(Ordering::Relaxed))));
         }
     };
-    thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(failed)
+    spawn(ThreadKind::Signals, "signals", wait).map(drop).map_err(failed)
 }
 
-/// Signals that are ignored, signal 1 in the lowest bit (proc(5)); none where the kernel does not tell.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+/// Signals that are ignored, signal 1 in the lowest bit (proc(5)).
+pub(super) struct Ignored(u64);
+
+impl Ignored {
+    /// At the moment; none where the kernel does not tell. The sandbox does not open the file.
+    pub(super) fn read() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        Self(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default())
+    }
 }

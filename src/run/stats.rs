@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use facts::SCHEMA;
 use facts::host::{Host, host};
 use facts::tsc::to_ticks;
-use paradisk_vmm::{CpuClocks, CpuSplit, Exits, Machine, ThreadTime};
+use paradisk_vmm::{CpuClocks, CpuSplit, Exits, Machine};
 use serde::Serialize;
 
 use super::storage::{Listed, Storage};
@@ -126,7 +126,7 @@ fn clocks(machine: &Machine, storage: &Storage) -> CpuClocks {
 fn adapters(machine: &Machine, storage: &Storage) -> Vec<AdapterStats> {
     let of = |controller: &super::storage::Controller| {
         let stats = controller.stats().unwrap_or_default();
-        let time = machine.io_thread_tid(controller.device).and_then(|tid| ThreadTime::of(tid).ok());
+        let time = machine.io_thread_time(controller.device);
         let cycles = to_ticks(time.map_or(Duration::ZERO, |time| time.on_cpu));
         AdapterStats {
             name: controller.name.clone(),

@@ -1,6 +1,7 @@
 //! The adapters and disks of a machine: from the command line, and changed while the guest runs.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use facts::names::Adapter;
 use paradisk_devices::scsi::Address;
 use paradisk_devices::{AdapterConfig, AdapterKind, BusKind, Coalescing, Stats};
 use paradisk_vmm::{DeviceId, Machine, Mailbox};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::disk::{self, flush};
@@ -89,7 +91,12 @@ pub(super) struct Listed {
 pub(super) struct Storage {
     controllers: Vec<Controller>,
     coalescing: Coalescing,
+    /// Disks are opened from some folders only.
+    confined: bool,
 }
+
+/// The disks of the command line, open, and the adapters to be created.
+pub(super) struct Disks(Vec<Planned<OpenDisk>>);
 
 /// The adapter of a disk; PVSCSI where none is named.
 fn kind_of(adapter: Option<Adapter>) -> AdapterKind {
@@ -118,6 +125,15 @@ fn plan<T>(kinds: &[AdapterKind], disks: Vec<(AdapterKind, T)>) -> Vec<Planned<T
     planned
 }
 
+/// The error of an open, with what may be behind it.
+fn denied(confined: bool, error: String) -> String {
+    let denied = io::Error::from_raw_os_error(Errno::ACCESS.raw_os_error()).to_string();
+    if confined && error.contains(&denied) {
+        return format!("{error}; the sandbox opens files of `paradisk run --sandbox-path` alone");
+    }
+    error
+}
+
 /// Give all disks serial numbers, in the order of the command line: each comes with its number there.
 fn number(planned: &mut [Planned<(usize, OpenDisk)>]) -> Result<(), Failure> {
     let kinds: Vec<_> = planned.iter().map(|(kind, _)| *kind).collect();
@@ -134,14 +150,9 @@ fn number(planned: &mut [Planned<(usize, OpenDisk)>]) -> Result<(), Failure> {
     disk::number(&mut disks.into_iter().map(|(_, disk)| disk).collect::<Vec<_>>())
 }
 
-impl Storage {
-    /// Open the disks, and add adapters with and without disks to the machine.
-    pub(super) fn new(
-        machine: &mut Machine,
-        adapters: &[Adapter],
-        specs: &[DiskSpec],
-        coalescing: Coalescing,
-    ) -> Result<Self, Failure> {
+impl Disks {
+    /// Open the disks, and place them on adapters; adapters without disks are to be created, too.
+    pub(super) fn open(adapters: &[Adapter], specs: &[DiskSpec]) -> Result<Self, Failure> {
         let kinds: Vec<_> = adapters.iter().map(|adapter| adapter.kind()).collect();
         if kinds.contains(&AdapterKind::VirtioBlk) {
             let text =
@@ -153,11 +164,28 @@ impl Storage {
             .enumerate()
             .map(|(order, spec)| Ok((kind_of(spec.adapter), (order, disk::open(spec)?))))
             .collect::<Result<Vec<_>, Failure>>()?;
-        let mut storage = Self { controllers: Vec::new(), coalescing };
         let mut planned = plan(&kinds, disks);
         number(&mut planned)?;
+        let opened = |(target, (_, opened))| (target, opened);
+        Ok(Self(
+            planned
+                .into_iter()
+                .map(|(kind, disks)| (kind, disks.into_iter().map(opened).collect()))
+                .collect(),
+        ))
+    }
+}
+
+impl Storage {
+    /// Add the adapters and their disks to the machine.
+    pub(super) fn new(
+        machine: &mut Machine,
+        Disks(planned): Disks,
+        coalescing: Coalescing,
+        confined: bool,
+    ) -> Result<Self, Failure> {
+        let mut storage = Self { controllers: Vec::new(), coalescing, confined };
         for (kind, disks) in planned {
-            let disks = disks.into_iter().map(|(target, (_, opened))| (target, opened)).collect();
             storage.add(machine, kind, disks)?;
         }
         Ok(storage)
@@ -223,6 +251,7 @@ impl Storage {
                         use an adapter with targets"
                 .to_owned());
         }
+        let confined = self.confined;
         let others = self.controllers.iter().flat_map(|controller| controller.disks.values());
         let mut others: Vec<_> = others.cloned().collect();
         let of_kind = |controller: &&mut Controller| controller.kind == kind;
@@ -232,7 +261,7 @@ impl Storage {
             format!("no {kind} adapter with a free target; `paradisk run --adapter {kind}` makes one")
         })?;
         let target = controller.free_target().unwrap_or_default();
-        let mut opened = disk::open(spec).map_err(text)?;
+        let mut opened = disk::open(spec).map_err(|failure| denied(confined, text(failure)))?;
         let place = format!("{}:{target}", controller.name);
         let mut disks: Vec<_> = others.iter_mut().map(|other| (String::new(), other)).collect();
         disks.push((place, &mut opened));

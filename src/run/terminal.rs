@@ -2,8 +2,8 @@
 //! machine.
 
 use std::io::{self, Read};
-use std::thread;
 
+use paradisk_disk_formats::{ThreadKind, spawn};
 use rustix::process::getpgrp;
 use rustix::stdio::stdin;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcsetattr};
@@ -127,7 +127,7 @@ pub(super) fn read_input(
             guest(&input);
         }
     };
-    thread::Builder::new().name("terminal".to_owned()).spawn(read).map(drop)
+    spawn(ThreadKind::Terminal, "terminal", read).map(drop)
 }
 
 #[cfg(test)]

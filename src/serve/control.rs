@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 #[expect(clippy::disallowed_types, reason = "commands are no requests")]
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +12,7 @@ use facts::host::host;
 use serde_json::{Value, json};
 
 use crate::control::Command;
-use crate::control::server::{PendingCommand, Server};
+use crate::control::server::{Listener, PendingCommand, Server};
 use crate::failure::Failure;
 use crate::{disk, units};
 
@@ -72,17 +71,17 @@ impl Shared {
 }
 
 impl Control {
-    /// Listen for commands at `path`, if there is one.
+    /// Serve the control socket, if there is one.
     #[expect(clippy::disallowed_types, reason = "commands are no requests")]
-    pub(super) fn listen(self, path: Option<&Path>) -> Result<Listening, Failure> {
+    pub(super) fn serve(self, listener: Option<Listener>) -> Result<Listening, Failure> {
         let (stop, stopped) = mpsc::sync_channel(1);
         let shared = Shared(Arc::new(Mutex::new(Some(self))));
-        let listen = |path: &Path| {
+        let serve = |listener: Listener| {
             let shared = shared.clone();
-            let execute = move |pending| shared.execute(pending, &stop);
-            Server::start(path, execute).map_err(|error| Failure::on(path, "control socket", error))
+            listener.serve(move |pending| shared.execute(pending, &stop))
         };
-        let server = path.map(listen).transpose()?;
+        let server = listener.map(serve).transpose();
+        let server = server.map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
         Ok(Listening { shared, stopped, _server: server })
     }
 

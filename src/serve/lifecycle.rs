@@ -1,7 +1,9 @@
 //! The start and the end of every server: the line that says that clients can connect, signals, and the closing of its disks.
 
 use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::time::Duration;
 
 use facts::disk::OpenDisk;
@@ -18,28 +20,53 @@ use crate::failure::Failure;
 /// How long to wait for the client of `stop` to take its answer.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
-/// Print that clients can connect, and tell a service manager (sd_notify(3)). The reader of standard output may have ended already,
-/// which is no error.
-pub(super) fn announce(line: &str) {
-    let mut out = io::stdout();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-    notify(&[NotifyState::Ready, NotifyState::Status(line)]);
+/// The service manager, if there is one (sd_notify(3)). The socket is connected from the start, because a sandbox allows no new one.
+pub(super) struct Manager(Option<UnixDatagram>);
+
+impl Manager {
+    /// That of NOTIFY_SOCKET: a path, or @ and an abstract name.
+    pub(super) fn connect() -> Self {
+        let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
+            return Self(None);
+        };
+        let address = match name.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+            _ => SocketAddr::from_pathname(&name),
+        };
+        let connect = |address| {
+            let socket = UnixDatagram::unbound()?;
+            socket.connect_addr(&address)?;
+            Ok(socket)
+        };
+        Self(address.and_then(connect).inspect_err(warn).ok())
+    }
+
+    fn notify(&self, states: &[NotifyState<'_>]) {
+        let text: String = states.iter().map(|state| format!("{state}\n")).collect();
+        let _ = self.0.as_ref().map(|socket| socket.send(text.as_bytes()).inspect_err(warn));
+    }
 }
 
-/// Tell the service manager, if there is one.
-fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        eprintln!("warning: the service manager cannot be told: {error}");
-    }
+fn warn(error: &io::Error) {
+    eprintln!("warning: the service manager cannot be told: {error}");
+}
+
+/// Print that clients can connect, and tell the service manager. The reader of standard output may have ended already, which is no
+/// error.
+pub(super) fn announce(manager: &Manager, line: &str) {
+    let mut out = io::stdout();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    manager.notify(&[NotifyState::Ready, NotifyState::Status(line)]);
 }
 
 /// Flush and close the disks of a server that has stopped with this result. Every failure is reported, also to the client of `stop`.
 pub(super) fn close(
+    manager: &Manager,
     opened: Vec<OpenDisk>,
     served: Result<(), Failure>,
     pending: Option<PendingCommand>,
 ) -> Result<(), Failure> {
-    notify(&[NotifyState::Stopping]);
+    manager.notify(&[NotifyState::Stopping]);
     let unflushed = disk::flush_all(&opened);
     // This frees their locks.
     drop(opened);

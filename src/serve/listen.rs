@@ -54,6 +54,14 @@ fn mode(text: &str) -> Result<u32, String> {
 }
 
 impl Listen {
+    /// The path of a socket whose file is this server's.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        match &self.socket {
+            Some(Place::Path(path)) => Some(path.clone()),
+            _ => None,
+        }
+    }
+
     /// The socket, and its name for messages.
     pub(super) fn open(&self) -> Result<(Socket, String), Failure> {
         match &self.socket {

@@ -6,11 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use facts::disk::OpenDisk;
-use paradisk_serve::nbd::{Export, Exports, Listener, Server, Tls};
+use paradisk_serve::nbd::{self, Export, Exports, Server, Tls};
+use sandbox::{Grants, Program};
 
 use super::control::Control;
-use super::lifecycle::{announce, close, ends};
+use super::lifecycle::{Manager, announce, close, ends};
 use super::listen::Listen;
+use crate::confinement::Confinement;
+use crate::control::server::Listener;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -46,6 +49,8 @@ pub(crate) struct Args {
     /// Take commands at this Unix socket (`paradisk ctl`): list, stats and stop; disks are `disk0`, `disk1`, in their order
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+    #[command(flatten)]
+    confinement: Confinement,
 }
 
 /// The first address of a host.
@@ -84,26 +89,31 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         _ => exports,
     };
     let (listener, place) = open(args)?;
+    let control = args.control.as_deref().map(Listener::bind).transpose()?;
+    let manager = Manager::connect();
+    let sockets = args.unix.path().into_iter().chain(args.control.clone()).collect();
+    let sandbox = args.confinement.enter(Program::Nbd, &Grants { sockets, ..Grants::default() })?;
     let server = Server::start(listener, exports)
         .map_err(|error| Failure::Failed(format!("{place}: cannot listen: {error}")))?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
-    let control = Control { disks, refresh: None, end }.listen(args.control.as_deref())?;
+    let control = Control { disks, refresh: None, end }.serve(control)?;
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
     let address = server.local_addr().map_or(place, |address| address.to_string());
     if let Some(warning) = exposed(args) {
         eprintln!("{warning}");
     }
-    announce(&format!("serving {} at {address}", disks.join(", ")));
+    sandbox.close()?;
+    announce(&manager, &format!("serving {} at {address}", disks.join(", ")));
     // An error stops the server as a signal does.
     let _ = stop.read(&mut [0]);
     let pending = control.end();
     server.stop();
-    close(opened, Ok(()), pending)
+    close(&manager, opened, Ok(()), pending)
 }
 
 /// The socket of `--listen`, or the Unix socket, and its name for messages.
-fn open(args: &Args) -> Result<(Listener, String), Failure> {
+fn open(args: &Args) -> Result<(nbd::Listener, String), Failure> {
     let Some(address) = args.listen else {
         return args.unix.open().map(|(socket, place)| (socket.into(), place));
     };

@@ -9,12 +9,14 @@ use facts::names::Adapter;
 use paradisk_devices::{AdapterConfig, AdapterKind};
 use paradisk_serve::Socket;
 use paradisk_serve::vfio_user::{Ended, Note, Server};
+use sandbox::{Grants, Program};
 
 use super::control::Control;
-use super::lifecycle::{Lifetime, announce, close, ends};
+use super::lifecycle::{Lifetime, Manager, announce, close, ends};
 use super::listen::Listen;
 use crate::coalescing::Moderation;
-use crate::control::server::PendingCommand;
+use crate::confinement::Confinement;
+use crate::control::server::{Listener, PendingCommand};
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -46,6 +48,8 @@ pub(crate) struct Args {
     /// Take commands at this Unix socket (`paradisk ctl`): disks are `disk0`, `disk1`, in their order
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+    #[command(flatten)]
+    confinement: Confinement,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -57,9 +61,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let places = kind.targets().map(|target| format!("{kind}0:{target}"));
     disk::number(&mut places.zip(&mut opened).collect::<Vec<_>>())?;
     let socket = args.listen.open()?;
-    match serve(args, kind, &opened, &socket, (stop.as_fd(), end)) {
-        Ok(pending) => close(opened, Ok(()), pending),
-        Err(failure) => close(opened, Err(failure), None),
+    let manager = Manager::connect();
+    match serve(args, kind, &opened, (&socket, &manager), (stop.as_fd(), end)) {
+        Ok(pending) => close(&manager, opened, Ok(()), pending),
+        Err(failure) => close(&manager, opened, Err(failure), None),
     }
 }
 
@@ -90,13 +95,16 @@ fn serve(
     args: &Args,
     kind: AdapterKind,
     opened: &[OpenDisk],
-    (socket, place): &(Socket, String),
+    ((socket, place), manager): (&(Socket, String), &Manager),
     (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
 ) -> Result<Option<PendingCommand>, Failure> {
     let config = AdapterConfig { kind, coalescing: args.moderation.get(), tasks: TASKS };
     let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
+    let control = args.control.as_deref().map(Listener::bind).transpose()?;
+    let sockets = args.listen.path().into_iter().chain(args.control.clone()).collect();
+    let sandbox = args.confinement.enter(Program::VfioUser, &Grants { sockets, ..Grants::default() })?;
     let server = Server::new(listener, |memory, interrupts| {
         Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
     });
@@ -106,8 +114,9 @@ fn serve(
     let clients = args.lifetime.begin(&end)?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
-    let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
-    announce(&format!("serving {kind} at {place}"));
+    let control = Control { disks, refresh: Some(refresh), end }.serve(control)?;
+    sandbox.close()?;
+    announce(manager, &format!("serving {kind} at {place}"));
     let report = |note| {
         if let Note::Left(_) = note {
             clients.disconnected();

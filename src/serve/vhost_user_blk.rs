@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use paradisk_serve::vhost_user_blk::{Event, Options, Server};
+use sandbox::{Grants, Program};
 
 use super::control::Control;
-use super::lifecycle::{Lifetime, announce, close, ends};
+use super::lifecycle::{Lifetime, Manager, announce, close, ends};
 use super::listen::Listen;
 use crate::coalescing::Moderation;
+use crate::confinement::Confinement;
+use crate::control::server::Listener;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -38,6 +41,8 @@ pub(crate) struct Args {
     /// Take commands at this Unix socket (`paradisk ctl`): the disk is `disk0`
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+    #[command(flatten)]
+    confinement: Confinement,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -56,16 +61,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         coalescing: args.moderation.get(),
     };
     let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
-    let server = Arc::new(Server::new(Arc::clone(&opened.disk), options).map_err(failed)?);
     let (socket, place) = args.listen.open()?;
+    let control = args.control.as_deref().map(Listener::bind).transpose()?;
+    let manager = Manager::connect();
+    let sockets = args.listen.path().into_iter().chain(args.control.clone()).collect();
+    let sandbox = args.confinement.enter(Program::VhostUser, &Grants { sockets, ..Grants::default() })?;
+    let server = Arc::new(Server::new(Arc::clone(&opened.disk), options).map_err(failed)?);
     let refresh: Box<dyn Fn() + Send + Sync> = {
         let server = Arc::clone(&server);
         Box::new(move || server.refresh())
     };
     let clients = args.lifetime.begin(&end)?;
     let disks = vec![("disk0".to_owned(), opened.clone())];
-    let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
-    announce(&format!("serving {} at {place}", args.disk.source));
+    let control = Control { disks, refresh: Some(refresh), end }.serve(control)?;
+    sandbox.close()?;
+    announce(&manager, &format!("serving {} at {place}", args.disk.source));
     let report = |event| {
         if let Event::Gone(_) = event {
             clients.disconnected();
@@ -75,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let served = server.run(socket.listener(), stop.as_fd(), &report).map_err(failed);
     let pending = control.end();
     drop(server);
-    close(vec![opened], served, pending)
+    close(&manager, vec![opened], served, pending)
 }
 
 fn tell(event: Event) {

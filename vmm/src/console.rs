@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
+use paradisk_disk_formats::{ThreadKind, spawn};
 use vm_superio::serial::NoEvents;
 use vm_superio::{Serial, Trigger};
 
@@ -38,9 +38,7 @@ impl Console {
     ) -> Result<Self, Error> {
         let output = Arc::new(Output::default());
         let waiting = Arc::clone(&output);
-        thread::Builder::new()
-            .name("console".to_owned())
-            .spawn(move || waiting.drain(writer))
+        spawn(ThreadKind::Console, "console", move || waiting.drain(writer))
             .map_err(Error::os("console's thread"))?;
         let line = Line(Arc::clone(&output));
         let serial = Serial::new(Interrupt(Box::new(interrupt)), line);

@@ -48,8 +48,8 @@ impl CpuClocks {
             Duration::new(tv_sec as u64, tv_nsec as u32)
         };
         let mut io = ThreadTime::default();
-        for tid in devices.iter().filter_map(|device| machine.io_thread_tid(*device)) {
-            io = io.and(&ThreadTime::of(tid)?);
+        for device in devices {
+            io = io.and(&machine.io_thread_time(*device)?);
         }
         Ok(Self {
             vcpu: machine.vcpu_time()?,

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::{Stats, Time};
+use paradisk_disk_formats::{ThreadKind, spawn};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use self::bus_device::{BusDevice, Reach};
@@ -27,6 +28,7 @@ use crate::doorbells::Doorbells;
 use crate::error::Error;
 use crate::mailbox::{Mailbox, Message};
 use crate::posted::{PostedWrites, Watch as PostedWatch, ZoneId};
+use crate::thread_time::{ThreadClock, ThreadTime};
 
 /// Pause instructions between two polls of the device.
 const PAUSES: u32 = 4;
@@ -43,7 +45,7 @@ pub struct Options {
 /// A running I/O thread. Dropping it resets the device and ends the thread.
 pub(crate) struct IoThread {
     pub(crate) mailbox: Mailbox,
-    pub(crate) tid: u32,
+    clock: Option<ThreadClock>,
     pub(crate) counters: Arc<Counters>,
     /// Its posted writes, if it has any.
     pub(crate) zone: Option<ZoneId>,
@@ -86,24 +88,30 @@ impl IoThread {
         };
         worker.begin().map_err(|Failed { what, source }| Error::Os { what, source })?;
         let (tid_sender, tid) = mpsc::sync_channel(1);
-        let thread = thread::Builder::new()
-            .name(name)
-            .spawn(move || {
-                let _ = tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-                // Adds the thread's name to the device's log messages.
-                let _span = tracing::error_span!("adapter", thread = thread::current().name()).entered();
-                let mut watch = Watch { ended: Some(ended), cause: "panicked".to_owned() };
-                match worker.run() {
-                    Ok(()) => watch.ended = None,
-                    Err(Failed { what, source }) => watch.cause = format!("{what}: {source}"),
-                }
-            })
-            .map_err(Error::os("I/O thread"))?;
+        let run = move || {
+            let _ = tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+            // Adds the thread's name to the device's log messages.
+            let _span = tracing::error_span!("adapter", thread = thread::current().name()).entered();
+            let mut watch = Watch { ended: Some(ended), cause: "panicked".to_owned() };
+            match worker.run() {
+                Ok(()) => watch.ended = None,
+                Err(Failed { what, source }) => watch.cause = format!("{what}: {source}"),
+            }
+        };
+        let thread = spawn(ThreadKind::Adapter, name, run).map_err(Error::os("I/O thread"))?;
         let tid =
             tid.recv().map_err(|_| Error::Os { what: "I/O thread", source: io::ErrorKind::Other.into() })?;
         let zone = zone.map(|(_, zone)| zone);
-        let thread = Self { mailbox, tid, counters, zone, thread: Some(thread) };
+        let clock = ThreadClock::of(tid).ok();
+        let thread = Self { mailbox, clock, counters, zone, thread: Some(thread) };
         Ok((thread, Reach { mailbox: on_bus, doorbells, shared }))
+    }
+}
+
+impl IoThread {
+    /// CPU time so far.
+    pub(crate) fn time(&self) -> io::Result<ThreadTime> {
+        self.clock.as_ref().map_or_else(|| Err(io::ErrorKind::NotFound.into()), ThreadClock::read)
     }
 }
 

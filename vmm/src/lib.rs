@@ -50,5 +50,5 @@ pub use machine::{Built, Config, DeviceId, Event, EventSink, Machine};
 pub use mailbox::{DeviceGone, Mailbox};
 pub use memory::GuestMemory;
 pub use pci_root::PciRoot;
-pub use thread_time::ThreadTime;
+pub use thread_time::{ThreadClock, ThreadTime};
 pub use vcpu::{Exits, StopReason, VcpuError};

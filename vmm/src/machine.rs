@@ -357,10 +357,12 @@ impl Machine {
         self.device_thread(id).map(|thread| &*thread.counters)
     }
 
-    /// Thread ID of a device's I/O thread, as in `/proc/self/task`.
-    #[must_use]
-    pub fn io_thread_tid(&self, id: DeviceId) -> Option<u32> {
-        self.device_thread(id).map(|thread| thread.tid)
+    /// CPU time of a device's thread.
+    ///
+    /// # Errors
+    /// It has ended, or the kernel does not tell.
+    pub fn io_thread_time(&self, id: DeviceId) -> io::Result<ThreadTime> {
+        self.device_thread(id).map_or_else(|| Err(io::ErrorKind::NotFound.into()), IoThread::time)
     }
 
     /// Thread IDs of the virtual CPUs; empty before [`start`](Self::start).

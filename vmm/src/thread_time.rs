@@ -1,8 +1,9 @@
 //! CPU time of a thread of this process, from `/proc/self/task` (proc(5), and Linux
 //! `Documentation/scheduler/sched-stats.rst`).
 
-use std::fs;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// CPU time of a thread.
@@ -18,19 +19,45 @@ pub struct ThreadTime {
     pub guest: u64,
 }
 
-impl ThreadTime {
-    /// CPU time of the thread `tid`.
+/// Bytes of `stat` at the most: 52 numbers and a short name.
+const LONGEST: usize = 2048;
+
+/// The clock of a thread. It is read without opening a file, which a thread in a sandbox may not.
+#[derive(Debug)]
+pub struct ThreadClock {
+    schedstat: File,
+    stat: File,
+}
+
+impl ThreadClock {
+    /// Of the thread `tid`.
     ///
     /// # Errors
     /// No such thread, or a kernel without scheduler statistics.
     pub fn of(tid: u32) -> io::Result<Self> {
-        let schedstat = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat"))?;
-        let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat"))?;
-        parse(&schedstat, &stat).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("/proc/self/task/{tid}: unknown format"))
-        })
+        let open = |name| File::open(format!("/proc/self/task/{tid}/{name}"));
+        Ok(Self { schedstat: open("schedstat")?, stat: open("stat")? })
     }
 
+    /// What the thread has used so far.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn read(&self) -> io::Result<ThreadTime> {
+        let (schedstat, stat) = (text(&self.schedstat)?, text(&self.stat)?);
+        let unknown = || io::Error::new(io::ErrorKind::InvalidData, "/proc/self/task: unknown format");
+        parse(&schedstat, &stat).ok_or_else(unknown)
+    }
+}
+
+/// The kernel makes the whole text at each read from the start.
+fn text(file: &File) -> io::Result<String> {
+    let mut bytes = [0; LONGEST];
+    let len = file.read_at(&mut bytes, 0)?;
+    Ok(String::from_utf8_lossy(bytes.get(..len).unwrap_or_default()).into_owned())
+}
+
+impl ThreadTime {
     /// The sum of both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
@@ -78,11 +105,30 @@ mod tests {
     #[test]
     fn a_spinning_thread_uses_time() {
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        let before = ThreadTime::of(tid).unwrap();
+        let clock = ThreadClock::of(tid).unwrap();
+        let before = clock.read().unwrap();
         let start = std::time::Instant::now();
         while start.elapsed() < Duration::from_millis(20) {
             std::hint::spin_loop();
         }
-        assert!(ThreadTime::of(tid).unwrap().since(&before).on_cpu > Duration::from_millis(1));
+        assert!(clock.read().unwrap().since(&before).on_cpu > Duration::from_millis(1));
+    }
+
+    #[test]
+    fn the_clock_of_a_thread_that_has_ended_cannot_be_read() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            let _ = wait.recv();
+        });
+        let clock = ThreadClock::of(receiver.recv().unwrap()).unwrap();
+        clock.read().unwrap();
+        drop(go);
+        thread.join().unwrap();
+        // The kernel may take a moment after the end of the thread is known.
+        while clock.read().is_ok() {
+            std::thread::yield_now();
+        }
     }
 }

@@ -14,6 +14,7 @@ use kvm_bindings::{
     kvm_sregs,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
+use paradisk_disk_formats::{ThreadKind, spawn};
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
@@ -25,7 +26,7 @@ use crate::hyperv::{Caller, Hyperv, Input};
 use crate::kvm_stats::KvmStats;
 use crate::layout;
 use crate::memory::GuestMemory;
-use crate::thread_time::ThreadTime;
+use crate::thread_time::{ThreadClock, ThreadTime};
 
 /// Interval of the signals that make a virtual CPU exit. They are repeated because a signal before `KVM_RUN` is lost.
 const KICK_INTERVAL: Duration = Duration::from_micros(500);
@@ -169,6 +170,8 @@ pub(crate) type Outcome = Result<StopReason, VcpuError>;
 /// A virtual CPU on its thread.
 pub(crate) struct Vcpu {
     pub(crate) tid: u32,
+    /// `None`: the kernel has no scheduler statistics.
+    clock: Option<Arc<ThreadClock>>,
     stop: Arc<AtomicBool>,
     halt_check: Arc<HaltCheck>,
     counters: Arc<ExitCounters>,
@@ -210,26 +213,29 @@ impl Vcpu {
         let spent = Arc::new(OnceLock::new());
         let told = Arc::clone(&spent);
         let (tid_sender, tid) = mpsc::sync_channel(1);
-        let thread = thread::Builder::new()
-            .name(format!("vcpu{id}"))
-            .spawn(move || {
-                let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-                let _ = tid_sender.send(tid);
-                let panicked = VcpuError {
-                    id,
-                    exit: "its thread panicked".to_owned(),
-                    instruction: Vec::new(),
-                    regs: None,
-                    sregs: None,
-                };
-                let mut ending = Ending { tid, spent: told, outcome: Err(panicked), ended: Some(ended) };
-                ending.outcome = runner.run();
-            })
-            .map_err(Error::os("virtual CPU's thread"))?;
+        let (clock_sender, its_clock) = mpsc::sync_channel::<Option<Arc<ThreadClock>>>(1);
+        let run = move || {
+            let _ = tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+            let clock = its_clock.recv().ok().flatten();
+            let panicked = VcpuError {
+                id,
+                exit: "its thread panicked".to_owned(),
+                instruction: Vec::new(),
+                regs: None,
+                sregs: None,
+            };
+            let mut ending = Ending { clock, spent: told, outcome: Err(panicked), ended: Some(ended) };
+            ending.outcome = runner.run();
+        };
+        let thread =
+            spawn(ThreadKind::Vcpu, format!("vcpu{id}"), run).map_err(Error::os("virtual CPU's thread"))?;
         let tid = tid
             .recv()
             .map_err(|_| Error::Os { what: "virtual CPU's thread", source: io::ErrorKind::Other.into() })?;
-        Ok(Self { tid, stop, halt_check, counters, stats, spent, thread: Some(thread) })
+        let clock = ThreadClock::of(tid).ok().map(Arc::new);
+        // Taken in any case: the thread waits for it.
+        let _ = clock_sender.send(clock.clone());
+        Ok(Self { tid, clock, stop, halt_check, counters, stats, spent, thread: Some(thread) })
     }
 
     pub(crate) fn exits(&self) -> Exits {
@@ -246,7 +252,9 @@ impl Vcpu {
     pub(crate) fn time(&self) -> io::Result<ThreadTime> {
         // The thread may end between the two checks.
         let spent = || self.spent.get().copied();
-        spent().map_or_else(|| ThreadTime::of(self.tid).or_else(|error| spent().ok_or(error)), Ok)
+        let now =
+            || self.clock.as_ref().map_or_else(|| Err(io::ErrorKind::NotFound.into()), |clock| clock.read());
+        spent().map_or_else(|| now().or_else(|error| spent().ok_or(error)), Ok)
     }
 
     /// Whether it is halted with interrupts off, or was never started.
@@ -290,7 +298,7 @@ impl Drop for Vcpu {
 
 /// Reports how a virtual CPU's thread ended, even if it unwinds. Otherwise the stalled guest would not be noticed.
 struct Ending<F: FnOnce(Outcome)> {
-    tid: u32,
+    clock: Option<Arc<ThreadClock>>,
     spent: Arc<OnceLock<ThreadTime>>,
     outcome: Outcome,
     ended: Option<F>,
@@ -298,7 +306,7 @@ struct Ending<F: FnOnce(Outcome)> {
 
 impl<F: FnOnce(Outcome)> Drop for Ending<F> {
     fn drop(&mut self) {
-        if let Ok(time) = ThreadTime::of(self.tid) {
+        if let Some(Ok(time)) = self.clock.as_ref().map(|clock| clock.read()) {
             let _ = self.spent.set(time);
         }
         let outcome = std::mem::replace(&mut self.outcome, Ok(StopReason::Requested));

@@ -1,6 +1,7 @@
 //! I/O engines transfer bytes between buffers and files. Each queue has its own engine.
 #![allow(unsafe_code, reason = "declares `Engine::start`, whose caller keeps buffers in place")]
 
+pub(crate) mod restrictions;
 mod signal;
 mod threads;
 #[cfg(feature = "io-uring")]

@@ -4,9 +4,10 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use paradisk_disk_formats::{ThreadKind, spawn};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt};
@@ -69,7 +70,7 @@ impl Server {
         };
         rustix::io::ioctl_fionbio(&listener, true)?;
         let accept = move || accept_all(&listener, &Arc::new(exports), &stop);
-        server.acceptor = Some(thread::Builder::new().name("nbd".to_owned()).spawn(accept)?);
+        server.acceptor = Some(spawn(ThreadKind::NbdListener, "nbd", accept)?);
         Ok(server)
     }
 
@@ -129,7 +130,7 @@ fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, stop: &Arc<Stop>) {
             }
         };
         // Without a thread, the socket is closed.
-        clients.extend(thread::Builder::new().name("nbd-client".to_owned()).spawn(client));
+        clients.extend(spawn(ThreadKind::NbdClient, "nbd-client", client));
     }
     for client in clients {
         let _ = client.join();

@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::virtio::blk::{Broken, Ring, RingSetup, RingSleep};
 use paradisk_devices::{Sleep, Time};
+use paradisk_disk_formats::{ThreadKind, spawn};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::inflight::InflightQueue;
@@ -43,8 +44,8 @@ impl Worker {
         events.add_completions(&[ring.event()])?;
         let queue = Queue { ring, events, line: None, inflight: None, origin: Instant::now() };
         let (jobs, inbox) = mpsc::channel();
-        let thread =
-            thread::Builder::new().name(format!("queue-{index}")).spawn(move || queue.run(&inbox))?;
+        let run = move || queue.run(&inbox);
+        let thread = spawn(ThreadKind::VhostUserQueue, format!("queue-{index}"), run)?;
         Ok(Self { jobs: Some(jobs), wake, thread: Some(thread) })
     }
 

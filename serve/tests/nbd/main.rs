@@ -11,6 +11,7 @@ use std::sync::Arc;
 use paradisk_disk_formats::{Disk, EngineKind, RamDisk, SectorSize};
 use paradisk_serve::Socket;
 use paradisk_serve::nbd::{Export, Exports, Server};
+use sandbox::{Program, Sandbox};
 
 const MIB: u64 = 1 << 20;
 
@@ -35,6 +36,8 @@ impl Served {
             engine,
         });
         let socket = Socket::listen(&folder.path().join("socket")).unwrap();
+        // Its threads have the filters of `paradisk serve nbd`; this one, the client, has none.
+        drop(Sandbox::of_threads(Program::Nbd).unwrap());
         let server = Server::start(socket, Exports::new(exports.collect()).unwrap()).unwrap();
         Self { server: Some(server), folder }
     }

@@ -18,6 +18,7 @@ use paradisk_serve::vfio_user::spec::{self, IrqSet};
 use paradisk_serve::vfio_user::{Note, Refresh, Server};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use sandbox::{Program, Sandbox};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 use crate::client::Client;
@@ -29,7 +30,7 @@ const FIRST_DMA: u64 = 1 << 20;
 const MESSAGE: (u64, u32) = (0xfee0_0000, 0x31);
 const DRIVER_TIMEOUT: u64 = 20_000_000_000;
 
-/// A server on its thread.
+/// A server on its thread, which has the filter of `paradisk serve vfio-user`.
 pub(crate) struct Served {
     pub(crate) socket: PathBuf,
     pub(crate) refresher: Refresh,
@@ -47,12 +48,14 @@ impl Served {
         let target = kind.targets().next().unwrap();
         let disks = [(target, Attachment { disk, engine: EngineKind::default(), serial: None })];
         let config = AdapterConfig { kind, coalescing: Coalescing::policy(Policy::Batch), tasks: 256 };
+        let sandbox = Sandbox::of_threads(Program::VfioUser).unwrap();
         let mut server = Server::new(listener, |memory, interrupts| {
             Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
         let refresher = server.refresher();
         let thread = std::thread::spawn(move || {
+            sandbox.close().unwrap();
             let mut notes = Vec::new();
             server.run(stopped.as_fd(), |note| notes.push(note)).unwrap();
             (notes, server.stats())

@@ -1,4 +1,4 @@
-//! A server in this process, over an image in a directory of its own.
+//! A server in this process, over an image in a directory of its own. Its threads have the filters of `paradisk serve`.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use paradisk_disk_formats::{Disk, OpenOptions};
 use paradisk_serve::Socket;
 use paradisk_serve::vhost_user_blk::{Error, Event, Options, Server};
+use sandbox::{Program, Sandbox};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -45,6 +46,7 @@ impl Rig {
     }
 
     pub(crate) fn with_options(directory: tempfile::TempDir, disk: Arc<dyn Disk>, options: Options) -> Self {
+        let sandbox = Sandbox::of_threads(Program::VhostUser).unwrap();
         let server = Arc::new(Server::new(disk, options).unwrap());
         let socket = Socket::listen(&directory.path().join("socket")).unwrap();
         let (stop, stopped) = UnixStream::pair().unwrap();
@@ -54,6 +56,7 @@ impl Rig {
         let sender = std::sync::Mutex::new(sender);
         let serving = Arc::clone(&server);
         let thread = thread::spawn(move || {
+            sandbox.close().unwrap();
             serving.run(socket.listener(), stopped.as_fd(), &|event| {
                 let _ = sender.lock().unwrap().send(event);
             })

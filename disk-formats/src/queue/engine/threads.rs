@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::{Direction, Ended, Engine, EngineStats, Signal, Transfer};
 use crate::host::backing::BackingFile;
 use crate::host::iobuf::IoBuf;
+use crate::host::threads::{self, ThreadKind};
 use crate::host::tsc;
 
 /// Maximum number of threads of a pool.
@@ -112,8 +113,8 @@ impl Threads {
         };
         for _ in 0..depth.clamp(1, WORKERS) {
             let shared = Arc::clone(&pool.shared);
-            let name = "disk-io".to_owned();
-            pool.workers.push(std::thread::Builder::new().name(name).spawn(move || shared.run())?);
+            let worker = threads::spawn(ThreadKind::DiskTransfer, "disk-io", move || shared.run())?;
+            pool.workers.push(worker);
         }
         Ok(pool)
     }

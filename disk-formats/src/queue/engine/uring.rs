@@ -10,6 +10,8 @@
 
 #[cfg(test)]
 mod planned;
+#[cfg(test)]
+mod restricted;
 
 use std::io::PipeReader;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,7 +21,9 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::{Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer};
+use super::{
+    Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer, restrictions,
+};
 use crate::host::backing::BackingFile;
 use crate::host::iobuf::IoBuf;
 use crate::host::tsc;
@@ -45,6 +49,8 @@ pub(crate) struct Uring {
     failed: Vec<u64>,
     watching: bool,
     signal: Arc<Signal>,
+    /// The signal as a file of the ring.
+    registered_signal: types::Fixed,
     /// The ring has the other end of this pipe as a registered file: this end reads end-of-file when the kernel has
     /// torn the ring down.
     alive: PipeReader,
@@ -62,16 +68,25 @@ impl Uring {
     /// A ring for `files`. Transfers name the files by index.
     pub(crate) fn new(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, Errno> {
         let entries = depth.next_power_of_two().clamp(8, MAX_ENTRIES);
-        match Self::with_setup(files, entries, true) {
-            Err(Errno::INVAL) => Self::with_setup(files, entries, false),
+        let restricted = restrictions::rings_are_restricted();
+        match Self::with_setup(files, entries, true, restricted) {
+            Err(Errno::INVAL) => Self::with_setup(files, entries, false, restricted),
             result => result,
         }
     }
 
-    fn with_setup(files: &[Arc<BackingFile>], entries: u32, cooperative: bool) -> Result<Self, Errno> {
+    fn with_setup(
+        files: &[Arc<BackingFile>],
+        entries: u32,
+        cooperative: bool,
+        restricted: bool,
+    ) -> Result<Self, Errno> {
         let mut builder = IoUring::<squeue::Entry, io_uring::cqueue::Entry>::builder();
         if cooperative {
             builder.setup_coop_taskrun().setup_taskrun_flag();
+        }
+        if restricted {
+            builder.setup_r_disabled();
         }
         let ring = builder.dontfork().build(entries).map_err(|error| errno(&error))?;
         let submitter = ring.submitter();
@@ -84,7 +99,13 @@ impl Uring {
         let (alive, held_by_ring) = std::io::pipe().map_err(|error| errno(&error))?;
         let mut fds: Vec<_> = files.iter().map(|file| file.file().as_raw_fd()).collect();
         fds.push(held_by_ring.as_raw_fd());
+        let signal = Arc::new(Signal::new()?);
+        let registered_signal = types::Fixed(fds.len() as u32);
+        fds.push(signal.as_fd().as_raw_fd());
         submitter.register_files(&fds).map_err(|error| errno(&error))?;
+        if restricted {
+            restrictions::restrict(&submitter).map_err(|error| errno(&error))?;
+        }
         let capacity = ring.params().cq_entries() as usize - 1;
         Ok(Self {
             ring: Some(ring),
@@ -94,7 +115,8 @@ impl Uring {
             staged: Vec::with_capacity(entries as usize),
             failed: Vec::new(),
             watching: false,
-            signal: Arc::new(Signal::new()?),
+            signal,
+            registered_signal,
             alive,
             lost: None,
             stats: EngineStats::default(),
@@ -299,8 +321,8 @@ impl Engine for Uring {
 
     fn watch(&mut self) {
         if !self.watching && self.ring.is_some() {
-            let fd = types::Fd(self.signal.as_fd().as_raw_fd());
-            let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(WATCH);
+            let entry =
+                opcode::PollAdd::new(self.registered_signal, libc::POLLIN as u32).build().user_data(WATCH);
             self.watching = true;
             // SAFETY: the entry points to nothing.
             unsafe { self.stage(&entry, WATCH) };

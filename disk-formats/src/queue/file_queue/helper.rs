@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::error::IoError;
 use crate::formats::format::{Flush, Format};
+use crate::host::threads::{self, ThreadKind};
 use crate::map::extent::Extents;
 use crate::map::map_now::map_in_parts;
 use crate::queue::engine::Signal;
@@ -148,7 +149,7 @@ impl Helper {
                 signal.0.raise();
             }
         };
-        let thread = std::thread::Builder::new().name("disk-helper".into()).spawn(run)?;
+        let thread = threads::spawn(ThreadKind::DiskHelper, "disk-helper", run)?;
         Ok(Self { jobs: Some(jobs), results, thread: Some(thread), outstanding: VecDeque::new() })
     }
 

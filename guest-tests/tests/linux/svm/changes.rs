@@ -83,7 +83,7 @@ fn disks_and_adapters_change_under_load() {
     let job = Job { disks: ADAPTERS.len(), changes: true, ..Job::default() };
     let script = format!(
         "set -e\nscsi='{}'\n{create}dmsetup mknodes --noudevrules\nlarger() {{\n{larger}}}\nmkfifo typed\nexec 3<> typed\n\
-         {} --control vm.socket{attach} > /out/console < typed &\npid=$!\n{CHANGE}",
+         {} --control vm.socket --sandbox-path /dev{attach} > /out/console < typed &\npid=$!\n{CHANGE}",
         scsi.join(" "),
         boot(job, "ignore_loglevel")
     );

@@ -1,0 +1,82 @@
+//! Threads of this crate and of the crates above it: they are started here, so that a program can prepare each one before it
+//! does anything, for example install a filter of its system calls.
+
+use std::io;
+use std::sync::OnceLock;
+use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+
+/// What a thread is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ThreadKind {
+    /// Transfers data for a queue: a thread of the pool of [`EngineKind::Threads`](crate::EngineKind::Threads).
+    DiskTransfer,
+    /// Does the work of a queue that may block: allocation, discard, zeroing, flushes.
+    DiskHelper,
+    /// Runs an adapter of a machine.
+    Adapter,
+    /// Runs a virtual CPU.
+    Vcpu,
+    /// Writes the output of a machine's serial console.
+    Console,
+    /// Reads what the user types.
+    Terminal,
+    /// Waits for signals.
+    Signals,
+    /// Accepts clients of the control socket.
+    ControlListener,
+    /// Executes the commands of a client of the control socket.
+    ControlClient,
+    /// Accepts NBD clients.
+    NbdListener,
+    /// Serves an NBD client.
+    NbdClient,
+    /// Receives the messages of a vhost-user client.
+    VhostUserSession,
+    /// Runs a queue of a vhost-user client.
+    VhostUserQueue,
+    /// Signals an eventfd of a client where io_uring cannot.
+    Notifier,
+}
+
+static HOOK: OnceLock<fn(ThreadKind)> = OnceLock::new();
+
+/// Set the function that each thread calls before anything else. Only the first call has an effect, for the life of the process, and only
+/// on threads that are started after it.
+pub fn on_thread_start(hook: fn(ThreadKind)) {
+    let _ = HOOK.set(hook);
+}
+
+/// Start a thread.
+///
+/// # Errors
+/// The host refuses it.
+pub fn spawn<T: Send + 'static>(
+    kind: ThreadKind,
+    name: impl Into<String>,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    Builder::new().name(name.into()).spawn(prepared(kind, run))
+}
+
+/// Start a thread in a scope.
+///
+/// # Errors
+/// The host refuses it.
+pub fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    kind: ThreadKind,
+    name: impl Into<String>,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    Builder::new().name(name.into()).spawn_scoped(scope, prepared(kind, run))
+}
+
+fn prepared<T>(kind: ThreadKind, run: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    move || {
+        if let Some(hook) = HOOK.get() {
+            hook(kind);
+        }
+        run()
+    }
+}

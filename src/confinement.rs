@@ -1,0 +1,42 @@
+//! The options of the sandbox, common to `run` and `serve`.
+
+use sandbox::{Error, Grants, Mode, Program, Sandbox};
+
+use crate::failure::Failure;
+
+/// Whether the process confines itself.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct Confinement {
+    /// Limit the process to what it needs once its disks and sockets are open: on; log (report the system calls that would be stopped,
+    /// and stop none), off
+    #[arg(long, value_name = "on|log|off", default_value = "on")]
+    sandbox: Mode,
+}
+
+impl Confinement {
+    /// Whether it does.
+    pub(crate) fn is_on(self) -> bool {
+        self.sandbox == Mode::On
+    }
+
+    /// Confine the process: everything is open but what `grants` names, and no thread has been started.
+    pub(crate) fn enter(self, program: Program, grants: &Grants) -> Result<Confined, Failure> {
+        let entered = Sandbox::enter(self.sandbox, program, grants, |text| eprintln!("note: {text}"));
+        entered.map(Confined).map_err(failed)
+    }
+}
+
+/// The sandbox while threads are started.
+#[must_use]
+pub(crate) struct Confined(Sandbox);
+
+impl Confined {
+    /// The start is over.
+    pub(crate) fn close(self) -> Result<(), Failure> {
+        self.0.close().map_err(failed)
+    }
+}
+
+fn failed(error: Error) -> Failure {
+    Failure::Failed(format!("sandbox: {error} (--sandbox off runs without)"))
+}

@@ -1,0 +1,80 @@
+//! The steps of the sandbox, in their order.
+
+use std::io;
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
+
+use crate::error::Error;
+use crate::files::{self, Grants};
+use crate::filters;
+use crate::mode::{Mode, Program};
+use crate::tables::Kind;
+
+/// A sandbox whose main thread has no filter yet.
+#[must_use = "the main thread is not confined before `close`"]
+#[derive(Debug)]
+pub struct Sandbox {
+    mode: Mode,
+    program: Program,
+}
+
+impl Sandbox {
+    /// Confine this thread, and prepare filters for the threads that it starts from now on. Everything is open, and there is no other
+    /// thread. `note` gets a line for each thing that the kernel lacks.
+    ///
+    /// # Errors
+    /// The kernel refuses something that it has, or has no filters of system calls.
+    pub fn enter(mode: Mode, program: Program, grants: &Grants, note: impl Fn(&str)) -> Result<Self, Error> {
+        match mode {
+            Mode::Off => {}
+            Mode::Log => {
+                note(
+                    "sandbox: log: system calls that are not allowed are reported here and made; files, capabilities and rings are not \
+                     limited",
+                );
+                filters::prepare(mode)?;
+            }
+            Mode::On => {
+                drop_privileges().map_err(Error::Privileges)?;
+                if let Err(error) = paradisk_disk_formats::restrict_rings() {
+                    note(&format!(
+                        "sandbox: this kernel cannot restrict the operations of io_uring: {error}"
+                    ));
+                }
+                if let Some(lacking) = files::restrict(grants)? {
+                    note(&format!("sandbox: {lacking}"));
+                }
+                filters::prepare(mode)?;
+            }
+        }
+        Ok(Self { mode, program })
+    }
+
+    /// Confine the threads that are started by [`spawn`](paradisk_disk_formats::spawn) from now on by their filters, and nothing else: for tests, in
+    /// which servers and their clients are one process. [`close`](Self::close) confines the thread that calls it.
+    ///
+    /// # Errors
+    /// The kernel has no filters of system calls.
+    pub fn of_threads(program: Program) -> Result<Self, Error> {
+        filters::prepare(Mode::On)?;
+        Ok(Self { mode: Mode::On, program })
+    }
+
+    /// Install the filter of the main thread: the start is over.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn close(self) -> Result<(), Error> {
+        if self.mode == Mode::Off {
+            return Ok(());
+        }
+        Ok(filters::install(Kind::Main(self.program))?)
+    }
+}
+
+/// Drop all capabilities. Nothing gets them back, for there is no other program to execute and no_new_privs is set.
+fn drop_privileges() -> io::Result<()> {
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    Ok(set_no_new_privs(true)?)
+}

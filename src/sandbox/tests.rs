@@ -1,0 +1,158 @@
+//! The tables agree with each other, and the kernel enforces what they say: each call is made by a child process, whose end is looked at.
+
+mod child;
+
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+
+use child::{Act, act};
+use paradisk_disk_formats::ThreadKind;
+
+use crate::denied::label;
+use crate::filters::{KINDS, compile};
+use crate::mode::{Mode, Program};
+use crate::tables::{Kind, Rule, Test, allowed, name, refused, starts};
+
+/// Whether a thread with these rules may make each call that `rule` allows.
+fn covers(rules: &[&Rule], rule: &Rule) -> bool {
+    rules.iter().any(|wider| wider.tests.iter().all(|test| rule.tests.contains(test)))
+}
+
+#[test]
+fn a_thread_may_do_all_that_the_threads_may_that_it_starts() {
+    for kind in KINDS {
+        let mine = allowed(kind);
+        for started in starts(kind) {
+            for (number, rules) in allowed(*started) {
+                for rule in rules {
+                    let known = mine.get(&number).is_some_and(|mine| covers(mine, rule));
+                    assert!(known, "{} starts {}, but lacks {}", label(kind), label(*started), rule.name);
+                }
+            }
+            // What the starter is refused, the started cannot make.
+            let refused: BTreeSet<_> = refused(kind).collect();
+            assert!(allowed(*started).keys().all(|number| !refused.contains(number)));
+        }
+    }
+}
+
+#[test]
+fn nobody_makes_the_calls_that_lead_out() {
+    for kind in KINDS {
+        let allowed = allowed(kind);
+        for number in [
+            libc::SYS_execve,
+            libc::SYS_execveat,
+            libc::SYS_fork,
+            libc::SYS_vfork,
+            libc::SYS_clone3,
+            libc::SYS_ptrace,
+            libc::SYS_process_vm_writev,
+            libc::SYS_socket,
+            libc::SYS_connect,
+            libc::SYS_kill,
+            libc::SYS_unshare,
+            libc::SYS_mount,
+            libc::SYS_rename,
+            libc::SYS_openat2,
+        ] {
+            assert!(!allowed.contains_key(&number), "{}: {:?}", label(kind), name(number));
+        }
+        let unlimited =
+            |number| allowed.get(&number).is_some_and(|rules| rules.iter().any(|r| r.tests.is_empty()));
+        for number in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_ioctl, libc::SYS_fcntl, libc::SYS_prctl]
+        {
+            assert!(!unlimited(number), "{}: {:?}", label(kind), name(number));
+        }
+    }
+    // Only these open files by path, and only the first for writing.
+    let opens = |kind: &Kind| allowed(*kind).contains_key(&libc::SYS_openat);
+    let openers: Vec<Kind> = KINDS.into_iter().filter(opens).collect();
+    let mains = [Program::Run, Program::Nbd, Program::VhostUser, Program::VfioUser].map(Kind::Main);
+    assert_eq!(openers, mains);
+}
+
+#[test]
+fn each_rule_says_what_needs_it() {
+    for rule in KINDS.into_iter().flat_map(|kind| allowed(kind).into_values().flatten()) {
+        assert!(rule.why.len() > 3 && rule.name.starts_with("SYS_"), "{rule:?}");
+        let arguments = rule.tests.iter().map(|test| match *test {
+            Test::Is(argument, _)
+            | Test::Not(argument, _)
+            | Test::Has(argument, _)
+            | Test::Lacks(argument, _)
+            | Test::Own(argument) => argument,
+        });
+        assert!(arguments.into_iter().all(|argument| argument < 6));
+    }
+}
+
+/// Their sizes, for those who compare: `cargo test -p paradisk-sandbox sizes -- --nocapture`.
+#[test]
+fn sizes_of_the_filters() {
+    for kind in KINDS {
+        let programs = compile(kind, Mode::On).unwrap();
+        let sizes: Vec<usize> = programs.iter().map(Vec::len).collect();
+        println!("{:24} {} instructions: {sizes:?}", label(kind), sizes.iter().sum::<usize>());
+        // The kernel takes 4096 for one filter, 32768 for all of a thread.
+        assert!(sizes.iter().sum::<usize>() < 2048, "{sizes:?}");
+    }
+}
+
+#[test]
+fn a_call_outside_of_its_filter_kills_each_kind_of_thread() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        let child = act(Act::Socket, Mode::On, index);
+        assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{}: {child:?}", label(kind));
+        let text = String::from_utf8(child.stderr).unwrap();
+        let expected = format!("thread `{}`, system call {} (socket)", label(kind), libc::SYS_socket);
+        assert!(text.contains(&expected), "{text}");
+    }
+}
+
+#[test]
+fn arguments_count() {
+    let of = |program| KINDS.iter().position(|kind| *kind == Kind::Main(program)).unwrap();
+    for act_of in [Act::Exec, Act::MapCode, Act::SignalOther, Act::ReplaceHandler, Act::TypeInto] {
+        let child = act(act_of, Mode::On, of(Program::VfioUser));
+        assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{act_of:?}: {child:?}");
+    }
+    // A server's main thread opens folders to read them, and nothing to write.
+    let child = act(Act::OpenForWriting, Mode::On, of(Program::Nbd));
+    assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{child:?}");
+}
+
+#[test]
+fn what_the_allocator_and_panics_do_is_refused_and_survived() {
+    let of = |kind| KINDS.iter().position(|other| *other == kind).unwrap();
+    let (vcpu, main) = (of(Kind::Thread(ThreadKind::Vcpu)), of(Kind::Main(Program::Nbd)));
+    for (act_of, kind) in [(Act::Open, vcpu), (Act::Panic, vcpu), (Act::StartThread, main)] {
+        let child = act(act_of, Mode::On, kind);
+        assert!(child.status.success(), "{act_of:?}: {child:?}");
+    }
+}
+
+#[test]
+fn paths_are_limited_to_those_that_were_granted() {
+    let kind = KINDS.iter().position(|kind| *kind == Kind::Main(Program::Run)).unwrap();
+    let child = act(Act::Paths, Mode::On, kind);
+    assert!(child.status.success(), "{child:?}");
+}
+
+#[test]
+fn log_reports_and_makes_the_call() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        let child = act(Act::Socket, Mode::Log, index);
+        assert!(child.status.success(), "{}: {child:?}", label(kind));
+        let text = String::from_utf8(child.stderr).unwrap();
+        assert_eq!(text.matches("(socket): it would not be allowed").count(), 1, "once: {text}");
+    }
+}
+
+#[test]
+fn off_does_nothing() {
+    let child = act(Act::Status, Mode::Off, 0);
+    assert!(child.status.success(), "{child:?}");
+    let child = act(Act::Status, Mode::On, 0);
+    assert!(!child.status.success(), "the test finds a sandbox");
+}
