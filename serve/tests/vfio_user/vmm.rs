@@ -15,7 +15,7 @@ use guest_driver::{DmaRegion, Platform};
 use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Policy, Stats};
 use paradisk_disk_formats::{Disk, EngineKind};
 use paradisk_serve::vfio_user::spec::{self, IrqSet};
-use paradisk_serve::vfio_user::{Note, Refresh, Server};
+use paradisk_serve::vfio_user::{Handle, Note, Server};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -32,7 +32,7 @@ const DRIVER_TIMEOUT: u64 = 20_000_000_000;
 /// A server on its thread.
 pub(crate) struct Served {
     pub(crate) socket: PathBuf,
-    pub(crate) refresher: Refresh,
+    pub(crate) handle: Handle,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<(Vec<Note>, Stats)>>,
     _directory: tempfile::TempDir,
@@ -51,13 +51,13 @@ impl Served {
             Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
-        let refresher = server.refresher();
+        let handle = server.handle();
         let thread = std::thread::spawn(move || {
             let mut notes = Vec::new();
             server.run(stopped.as_fd(), |note| notes.push(note)).unwrap();
             (notes, server.stats())
         });
-        Self { socket, refresher, stop: Some(stop), thread: Some(thread), _directory: directory }
+        Self { socket, handle, stop: Some(stop), thread: Some(thread), _directory: directory }
     }
 
     /// Stop it; what it noted, and what the device did.
