@@ -10,6 +10,7 @@ mod disk_spec;
 #[cfg(feature = "bench")]
 mod documents;
 mod failure;
+mod generate;
 mod image;
 mod inherited;
 #[cfg(feature = "bench")]
@@ -25,7 +26,7 @@ mod units;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::time::uptime;
@@ -58,6 +59,10 @@ enum Command {
     Run(Box<run::Args>),
     Ctl(ctl::Args),
     Serve(serve::Args),
+    Completions(generate::CompletionsArgs),
+    // For packages of this program.
+    #[command(hide = true)]
+    Man(generate::ManArgs),
 }
 
 /// Allow as many descriptors as the host permits: a chain of images needs one for each.
@@ -103,6 +108,8 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Completions(args) => generate::completions(&args, Cli::command()),
+        Command::Man(args) => generate::man(&args, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
