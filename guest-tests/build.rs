@@ -8,7 +8,9 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=baremetal");
-    println!("cargo::rerun-if-changed=driver/src");
+    // Of the package `paradisk-guest-driver`, wherever that is.
+    let source = env::var("DEP_PARADISK_GUEST_DRIVER_SOURCE").expect("the driver's build script sets it");
+    println!("cargo::rerun-if-changed={source}");
     let target = env::var("TARGET").expect("Cargo sets TARGET");
     assert!(target.starts_with("x86_64-"), "the bare-metal guest is x86-64 code, the target is {target}");
     let out = env::var_os("OUT_DIR").expect("Cargo sets OUT_DIR");
@@ -18,7 +20,7 @@ fn main() {
     compile(&[
         "--crate-name=guest_driver".as_ref(),
         "--crate-type=rlib".as_ref(),
-        "driver/src/lib.rs".as_ref(),
+        format!("{source}/lib.rs").as_ref(),
         "-o".as_ref(),
         driver.as_ref(),
     ]);

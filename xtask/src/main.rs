@@ -21,7 +21,7 @@ use checks::Scope;
 use guest_linux::{Clock, DebianSystem, KvmHost, Qemu, StockKernel};
 use summary::Report;
 
-const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|imports|crates|api|deb [--check]\n\n  \
+const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|imports|crates [NAME]|api|deb [--check]\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
                  --quick: formatting, lints and the tests beside the code, in minutes\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
@@ -29,7 +29,8 @@ const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTION
     svm          runs a shell script on a Linux host with KVM inside QEMU, beside paradisk, vmlinuz, initramfs and the files\n               \
                  named; what it leaves in /out is unpacked into the folder RESULTS; --exact: its time is instructions, which are counted\n  \
     imports      what `test` checks of the import graph of each crate: no circles, nothing through a crate's root\n  \
-    crates       what `test` checks of the crates that others embed: features, packages, public API\n  \
+    crates       what `test` checks of the crates that are published: features, packages, cargo install, public API;\n               \
+                 with a part of their names, those alone\n  \
     api          writes the lists of public APIs in docs/api anew\n  \
     deb          builds a Debian package of paradisk, prints its path\n               \
                  --check: packages the program of the tests, installs it in a minimal Debian and runs it, as `test` does\n";
@@ -50,7 +51,8 @@ fn main() -> ExitCode {
         }
         ["svm", script, results, ref files @ ..] => svm(Clock::Host, script, results, files),
         ["imports"] => crates(|| imports::check().map(drop)),
-        ["crates"] => crates(embedding::check),
+        ["crates"] => crates(|| embedding::check("")),
+        ["crates", part] => crates(|| embedding::check(part)),
         ["api"] => crates(api::write),
         ["deb"] => crates(deb::write),
         ["deb", "--check"] => crates(|| {
