@@ -16,10 +16,13 @@ fn main() {
     let out = env::var_os("OUT_DIR").expect("Cargo sets OUT_DIR");
     let out = Path::new(&out);
     let driver = out.join("libguest_driver.rlib");
+    // Panics name places in the source: the image is the same wherever the package is.
+    let remap = format!("--remap-path-prefix={source}=driver/src");
     let image = out.join("baremetal.bin");
     compile(&[
         "--crate-name=guest_driver".as_ref(),
         "--crate-type=rlib".as_ref(),
+        remap.as_ref(),
         format!("{source}/lib.rs").as_ref(),
         "-o".as_ref(),
         driver.as_ref(),
@@ -28,6 +31,7 @@ fn main() {
     let mut bin: Vec<&OsStr> = vec![
         "--crate-name=baremetal".as_ref(),
         "--crate-type=bin".as_ref(),
+        remap.as_ref(),
         "baremetal/main.rs".as_ref(),
         external.as_ref(),
         "-o".as_ref(),

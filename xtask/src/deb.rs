@@ -2,6 +2,7 @@
 
 mod contents;
 mod depends;
+mod identity;
 mod installed;
 
 use std::env;
@@ -11,14 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use self::identity::{ARCHITECTURE, NAME, VERSION};
 use crate::command::{cargo, output, run, target_dir};
 
 pub(crate) use installed::check;
-
-const NAME: &str = "paradisk";
-const ARCHITECTURE: &str = "amd64";
-/// Debian's version: that of the crates, and which package of it this is.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 
 /// Build the package of an optimized program.
 ///

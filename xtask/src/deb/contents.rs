@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{ARCHITECTURE, NAME, VERSION, depends};
+use super::depends;
+use super::identity::{ARCHITECTURE, NAME, VERSION};
 use crate::command::{output, run};
 
 const PACKAGING: &str = "packaging";

@@ -7,7 +7,8 @@ use guest_linux::{DebianRoot, Error};
 use serde_json::Value;
 
 use super::contents::COMPLETIONS;
-use super::{NAME, VERSION, package, time};
+use super::identity::{NAME, VERSION};
+use super::{package, time};
 use crate::command::{cargo, output, target_dir};
 
 /// Tests of the program need it built, and cargo builds it for them with the features of all dependencies together: what
