@@ -40,8 +40,13 @@ fn released() -> Result<PathBuf, String> {
     // In a folder of its own: with other flags than usual, cargo would build all anew each time.
     let target = target_dir().join("debian/build");
     let args = ["build", "--quiet", "--locked", "--release", "--package", NAME];
-    let environment =
-        [("CARGO_ENCODED_RUSTFLAGS", OsStr::new(&flags)), ("CARGO_TARGET_DIR", target.as_os_str())];
+    // For C and assembly in crates.
+    let c_flags = format!("-ffile-prefix-map={}=/cargo", registry.display());
+    let environment = [
+        ("CARGO_ENCODED_RUSTFLAGS", OsStr::new(&flags)),
+        ("CARGO_TARGET_DIR", target.as_os_str()),
+        ("CFLAGS", OsStr::new(&c_flags)),
+    ];
     cargo(Path::new("."), &args, &environment)?;
     let program = target.join("release").join(NAME);
     let bytes = fs::read(&program).map_err(|error| format!("{}: {error}", program.display()))?;
