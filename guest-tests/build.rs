@@ -8,17 +8,22 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=baremetal");
-    println!("cargo::rerun-if-changed=driver/src");
+    // Of the package `paradisk-guest-driver`, wherever that is.
+    let source = env::var("DEP_PARADISK_GUEST_DRIVER_SOURCE").expect("the driver's build script sets it");
+    println!("cargo::rerun-if-changed={source}");
     let target = env::var("TARGET").expect("Cargo sets TARGET");
     assert!(target.starts_with("x86_64-"), "the bare-metal guest is x86-64 code, the target is {target}");
     let out = env::var_os("OUT_DIR").expect("Cargo sets OUT_DIR");
     let out = Path::new(&out);
     let driver = out.join("libguest_driver.rlib");
+    // Panics name places in the source: the image is the same wherever the package is.
+    let remap = format!("--remap-path-prefix={source}=driver/src");
     let image = out.join("baremetal.bin");
     compile(&[
         "--crate-name=guest_driver".as_ref(),
         "--crate-type=rlib".as_ref(),
-        "driver/src/lib.rs".as_ref(),
+        remap.as_ref(),
+        format!("{source}/lib.rs").as_ref(),
         "-o".as_ref(),
         driver.as_ref(),
     ]);
@@ -26,6 +31,7 @@ fn main() {
     let mut bin: Vec<&OsStr> = vec![
         "--crate-name=baremetal".as_ref(),
         "--crate-type=bin".as_ref(),
+        remap.as_ref(),
         "baremetal/main.rs".as_ref(),
         external.as_ref(),
         "-o".as_ref(),

@@ -130,6 +130,11 @@ impl FromStr for DiskSpec {
 }
 
 impl DiskSpec {
+    /// An image file or a block device, with the defaults for everything else.
+    pub(crate) fn file(path: PathBuf, read_only: bool) -> Self {
+        Self::new(Source::Path(path), Keys { read_only: Some(read_only), ..Keys::default() })
+    }
+
     fn new(source: Source, keys: Keys) -> Self {
         Self {
             source,

@@ -11,6 +11,7 @@ mod disk_spec;
 #[cfg(feature = "bench")]
 mod documents;
 mod failure;
+mod generate;
 mod image;
 mod inherited;
 #[cfg(feature = "bench")]
@@ -26,7 +27,7 @@ mod units;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::time::uptime;
@@ -59,6 +60,10 @@ enum Command {
     Run(Box<run::Args>),
     Ctl(ctl::Args),
     Serve(serve::Args),
+    Completions(generate::CompletionsArgs),
+    // For packages of this program.
+    #[command(hide = true)]
+    Man(generate::ManArgs),
 }
 
 /// Raise the limit on open descriptors to the hard limit: a chain needs one for each image, a server one for each map of a vfio-user client.
@@ -104,6 +109,8 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Completions(args) => generate::completions(&args, Cli::command()),
+        Command::Man(args) => generate::man(&args, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

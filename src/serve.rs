@@ -1,6 +1,7 @@
 //! `paradisk serve`: disks and adapters for other programs.
 
 mod control;
+mod conventions;
 mod lifecycle;
 mod listen;
 mod nbd;

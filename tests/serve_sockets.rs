@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
@@ -57,12 +57,12 @@ fn the_socket_has_the_wanted_permissions() {
 }
 
 /// A shell gives the server its socket as descriptor 3.
-fn with_descriptor(socket: &UnixListener, script: &str, args: &[&str]) -> Command {
+fn with_descriptor(socket: &impl AsFd, script: &str, args: &[&str]) -> Command {
     // The server's copy; in this process no other program is started in between that would mind.
-    fcntl_setfd(socket, FdFlags::empty()).unwrap();
+    fcntl_setfd(socket.as_fd(), FdFlags::empty()).unwrap();
     let mut command = Command::new("sh");
     command
-        .args(["-c", &format!("{script} exec \"$0\" \"$@\" 3<&{}", socket.as_raw_fd()), PROGRAM])
+        .args(["-c", &format!("{script} exec \"$0\" \"$@\" 3<&{}", socket.as_fd().as_raw_fd()), PROGRAM])
         .args(args);
     command.stdin(Stdio::null());
     command
@@ -113,6 +113,69 @@ fn a_descriptor_that_is_no_listening_socket_is_refused() {
         2,
         "no service manager passes a socket",
     );
+}
+
+/// Options that QEMU and libvirt pass to any vhost-user back end.
+#[test]
+fn a_vhost_user_back_end_follows_the_conventions() {
+    let blk = ["serve", "vhost-user-blk"];
+    let folder = tempfile::tempdir().unwrap();
+    let [path, image] = ["socket", "disk=1.raw"].map(|name| folder.path().join(name));
+    // Other options have no effect.
+    for more in [&[][..], &["--socket-path", "x"], &["--disk", "/nowhere", "--fd=9"]] {
+        let output = command(&blk).arg("--print-capabilities").args(more).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(printed, serde_json::json!({"type": "block", "features": ["read-only", "blk-file"]}));
+    }
+    // A path, whatever is in its name.
+    fs::write(&image, [0; 4096]).unwrap();
+    let file = format!("--blk-file={}", image.display());
+    let at = format!("--socket-path={}", path.display());
+    let (child, line) = ready(command(&blk).args([&file, &at]));
+    assert_eq!(line, format!("serving {} at {}\n", image.display(), path.display()));
+    refused(command(&["image", "resize", "--shrink"]).arg(&image).arg("2K"), 1, "busy");
+    end(child);
+    // Two may read.
+    let (child, _) = ready(command(&blk).args([&file, &at, "--read-only"]));
+    let (other, _) =
+        ready(command(&blk).args([&file, "--socket", &format!("{}2", path.display()), "--read-only"]));
+    end(child);
+    end(other);
+    for wrong in
+        [&["--disk", "ram=1M", &*file][..], &["--disk", "ram=1M", "--read-only"], &[&*file, "--fd=3"]]
+    {
+        refused(command(&blk).args(wrong).arg(&at), 2, "");
+    }
+    refused(command(&blk).arg(&at), 2, "one of --disk and --blk-file is needed");
+}
+
+#[test]
+fn the_descriptor_of_a_vhost_user_back_end_listens_or_is_connected() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["serve", "vhost-user-blk", "--disk", "ram=1M", "--fd=3"];
+    let path = folder.path().join("socket");
+    let listening = UnixListener::bind(&path).unwrap();
+    let (child, line) = ready(&mut with_descriptor(&listening, "", &args));
+    assert_eq!(line, "serving ram=1048576 at fd=3\n");
+    UnixStream::connect(&path).unwrap();
+    end(child);
+    // The only client: the server ends with it, or before it by a signal.
+    for signal in [false, true] {
+        let (client, server) = UnixStream::pair().unwrap();
+        let (mut child, _) = ready(&mut with_descriptor(&server, "", &args));
+        drop(server);
+        if signal {
+            end(child);
+        } else {
+            drop(client);
+            assert!(child.wait().unwrap().success());
+        }
+    }
+    let file = fs::File::create(folder.path().join("file")).unwrap();
+    refused(&mut with_descriptor(&file, "", &args), 2, "--fd: 3 is not a Unix stream socket");
+    let args = ["serve", "vhost-user-blk", "--disk", "ram=1M", "--fd=99"];
+    refused(&mut command(&args), 2, "--fd: fd=99: not a descriptor that this process was started with");
 }
 
 /// The images' paths are gone: only the descriptors lead to them.

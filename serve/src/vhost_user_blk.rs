@@ -149,21 +149,39 @@ impl Server {
         report: &(dyn Fn(Event) + Sync),
     ) -> Result<(), Error> {
         while let Some(stream) = accept(listener, stop)? {
-            tracing::info!("vhost-user client connected");
-            report(Event::Connected);
-            let outcome = self.serve(stream, stop)?;
-            tracing::info!(?outcome, "vhost-user client disconnected");
-            let stopped = outcome == Outcome::Stopped;
-            report(Event::Gone(if let Outcome::Disconnected(reason) = outcome {
-                Some(reason)
-            } else {
-                None
-            }));
-            if stopped {
+            if self.serve_and_report(stream, stop, report)? == Outcome::Stopped {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// As [`run`](Self::run), for a client that is connected already, and for no other.
+    ///
+    /// # Errors
+    /// `poll` failed.
+    pub fn run_connected(
+        &self,
+        client: UnixStream,
+        stop: BorrowedFd<'_>,
+        report: &(dyn Fn(Event) + Sync),
+    ) -> Result<(), Error> {
+        self.serve_and_report(client, stop, report).map(drop)
+    }
+
+    fn serve_and_report(
+        &self,
+        stream: UnixStream,
+        stop: BorrowedFd<'_>,
+        report: &(dyn Fn(Event) + Sync),
+    ) -> Result<Outcome, Error> {
+        tracing::info!("vhost-user client connected");
+        report(Event::Connected);
+        let outcome = self.serve(stream, stop)?;
+        tracing::info!(?outcome, "vhost-user client disconnected");
+        let reason = if let Outcome::Disconnected(reason) = &outcome { Some(reason.clone()) } else { None };
+        report(Event::Gone(reason));
+        Ok(outcome)
     }
 
     /// Apply a new capacity of the disk ([`Disk::rescan`], [`Disk::grow`]) to the queues, and send the client a configuration change,
@@ -175,6 +193,14 @@ impl Server {
             let _ = worker.ask(move |queue| queue.set_capacity(capacity));
         }
         self.backchannel.config_changed();
+    }
+
+    /// Change the interrupt moderation of all queues. May be called on any thread at any time.
+    pub fn set_coalescing(&self, coalescing: Coalescing) {
+        for worker in self.workers.iter() {
+            // Fails for a thread that has ended.
+            let _ = worker.ask(move |queue| queue.set_coalescing(coalescing));
+        }
     }
 
     /// Serve one client. Messages are received on a thread of their own, so that a client that stops in the middle of a message

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use facts::SCHEMA;
 use facts::disk::OpenDisk;
 use facts::host::host;
+use facts::names::Coalescing;
+use paradisk_devices::Policy;
 use serde_json::{Value, json};
 
 use crate::control::Command;
@@ -16,12 +18,17 @@ use crate::control::server::{Listener, PendingCommand, Server};
 use crate::failure::Failure;
 use crate::{disk, units};
 
+/// Changes the policy of interrupt moderation, and leaves its thresholds as they are.
+pub(super) type SetPolicy = Box<dyn Fn(Policy) + Send + Sync>;
+
 /// The state that commands act on.
 pub(super) struct Control {
     /// Disks by their ids.
     pub(super) disks: Vec<(String, OpenDisk)>,
     /// Applies new capacities of the disks; `None` where the protocol cannot report them to clients.
     pub(super) refresh: Option<Box<dyn Fn() + Send + Sync>>,
+    /// Changes the policy of interrupt moderation; `None` where the protocol has no interrupts.
+    pub(super) coalescing: Option<SetPolicy>,
     /// A byte written here stops the server.
     pub(super) end: UnixStream,
 }
@@ -108,8 +115,18 @@ impl Control {
                 refresh();
                 scanned.map(|()| Value::Null)
             }
-            Command::Attach { .. } | Command::Detach { .. } | Command::Coalescing { .. } | Command::Stop => {
-                Err("a server takes no such command: list, stats, resize, rescan or stop".to_owned())
+            Command::Coalescing { adapter: Some(_), .. } => {
+                Err("--adapter: a server has one adapter at the most, which has no name".to_owned())
+            }
+            Command::Coalescing { policy, adapter: None } => {
+                let set = self.coalescing.as_ref().ok_or("this protocol has no interrupts")?;
+                let policy = policy.parse::<Coalescing>().map_err(|error| error.to_string())?;
+                set(policy.into());
+                Ok(json!(policy.as_str()))
+            }
+            Command::Attach { .. } | Command::Detach { .. } | Command::Stop => {
+                Err("a server takes no such command: list, stats, resize, rescan, coalescing or stop"
+                    .to_owned())
             }
         }
     }

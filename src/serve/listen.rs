@@ -1,13 +1,13 @@
 //! Where a server listens: at a path, or at a socket that it was started with.
 
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use paradisk_serve::{Permissions, Socket};
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketType, getpeername};
 
 use crate::failure::Failure;
 use crate::inherited;
@@ -17,7 +17,7 @@ use crate::inherited;
 pub(super) struct Listen {
     /// Where clients connect: a path (the file is made, and removed at the end), or fd=N, a listening socket that is open already.
     /// Default: the socket that a service manager passes (LISTEN_FDS)
-    #[arg(long, value_name = "PATH|fd=N")]
+    #[arg(long, value_name = "PATH|fd=N", alias = "socket-path")]
     socket: Option<Place>,
     /// Permissions of the socket's file, in octal; to connect, a process needs the permission to write
     #[arg(long, value_name = "MODE", value_parser = mode, default_value = "600", requires = "socket")]
@@ -95,17 +95,41 @@ impl Listen {
 /// The listening Unix socket with this number.
 fn given(number: RawFd) -> Result<(Socket, String), Failure> {
     let descriptor = inherited::take(number).map_err(|error| Failure::Usage(format!("--socket: {error}")))?;
-    if !is_listening(&descriptor) {
+    if !is_stream_socket(&descriptor) || !is_listening(&descriptor) {
         return Err(Failure::Usage(format!("--socket: fd={number} is not a listening Unix stream socket")));
     }
     Ok((Socket::given(UnixListener::from(descriptor)), format!("fd={number}")))
 }
 
-fn is_listening(descriptor: &OwnedFd) -> bool {
+/// Where the clients of a server come from.
+pub(super) enum Clients {
+    /// They connect, one after the other.
+    Listening(Socket),
+    /// There is one, which is connected.
+    Connected(UnixStream),
+}
+
+/// The Unix socket of `--fd`: it listens, or it is connected to a client. And its name for messages.
+pub(super) fn descriptor(number: RawFd) -> Result<(Clients, String), Failure> {
+    let descriptor = inherited::take(number).map_err(|error| Failure::Usage(format!("--fd: {error}")))?;
+    let clients = match (is_stream_socket(&descriptor), is_listening(&descriptor)) {
+        (true, true) => Clients::Listening(Socket::given(UnixListener::from(descriptor))),
+        (true, false) if getpeername(&descriptor).is_ok() => Clients::Connected(UnixStream::from(descriptor)),
+        _ => {
+            let text = format!("--fd: {number} is not a Unix stream socket that listens or is connected");
+            return Err(Failure::Usage(text));
+        }
+    };
+    Ok((clients, format!("fd={number}")))
+}
+
+fn is_stream_socket(descriptor: &OwnedFd) -> bool {
     let descriptor = descriptor.as_fd();
-    socket_domain(descriptor) == Ok(AddressFamily::UNIX)
-        && socket_type(descriptor) == Ok(SocketType::STREAM)
-        && socket_acceptconn(descriptor) == Ok(true)
+    socket_domain(descriptor) == Ok(AddressFamily::UNIX) && socket_type(descriptor) == Ok(SocketType::STREAM)
+}
+
+fn is_listening(descriptor: &OwnedFd) -> bool {
+    socket_acceptconn(descriptor.as_fd()) == Ok(true)
 }
 
 #[cfg(test)]

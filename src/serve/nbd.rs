@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .map_err(|error| Failure::Failed(format!("{place}: cannot listen: {error}")))?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
-    let control = Control { disks, refresh: None, end }.serve(control)?;
+    let control = Control { disks, refresh: None, coalescing: None, end }.serve(control)?;
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
     let address = server.local_addr().map_or(place, |address| address.to_string());
     if let Some(warning) = exposed(args) {

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use facts::disk::OpenDisk;
 use facts::names::Adapter;
-use paradisk_devices::{AdapterConfig, AdapterKind};
+use paradisk_devices::{AdapterConfig, AdapterKind, Coalescing};
 use paradisk_serve::Socket;
 use paradisk_serve::vfio_user::{Ended, Note, Server};
 use sandbox::{Grants, Program};
 
-use super::control::Control;
+use super::control::{Control, SetPolicy};
 use super::lifecycle::{Lifetime, Manager, announce, close, ends};
 use super::listen::Listen;
 use crate::coalescing::Moderation;
@@ -109,12 +109,15 @@ fn serve(
         Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
     });
     let mut server = server.map_err(|error| failed(&error))?;
-    let refresher = server.refresher();
+    let (refresher, moderated) = (server.handle(), server.handle());
     let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());
+    let coalescing: SetPolicy =
+        Box::new(move |policy| moderated.set_coalescing(Coalescing { policy, ..config.coalescing }));
     let clients = args.lifetime.begin(&end)?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
-    let control = Control { disks, refresh: Some(refresh), end }.serve(control)?;
+    let control =
+        Control { disks, refresh: Some(refresh), coalescing: Some(coalescing), end }.serve(control)?;
     sandbox.close()?;
     announce(manager, &format!("serving {kind} at {place}"));
     let report = |note| {

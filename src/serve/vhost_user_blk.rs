@@ -4,18 +4,20 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use paradisk_devices::Coalescing;
 use paradisk_serve::vhost_user_blk::{Event, Options, Server};
 use sandbox::{Grants, Program};
 
-use super::control::Control;
+use super::control::{Control, SetPolicy};
+use super::conventions::{CAPABILITIES, Conventions};
 use super::lifecycle::{Lifetime, Manager, announce, close, ends};
-use super::listen::Listen;
+use super::listen::{self, Clients, Listen};
 use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
 use crate::control::server::Listener;
-use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
+use crate::{disk, output};
 
 /// Serve a disk over vhost-user: the virtio block device of QEMU, Cloud Hypervisor, crosvm and others
 ///
@@ -30,7 +32,7 @@ pub(crate) struct Args {
     listen: Listen,
     /// The disk: a path, or KEY=VALUE,... as for the other commands; without adapter
     #[arg(long, value_name = "SPEC")]
-    disk: DiskSpec,
+    disk: Option<DiskSpec>,
     /// Queues at the most, and a thread for each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
@@ -43,16 +45,23 @@ pub(crate) struct Args {
     control: Option<PathBuf>,
     #[command(flatten)]
     confinement: Confinement,
+    #[command(flatten)]
+    conventions: Conventions,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    if args.disk.adapter.is_some() {
+    if args.conventions.print_capabilities {
+        return output::print(CAPABILITIES);
+    }
+    let spec = args.conventions.disk().or_else(|| args.disk.clone());
+    let spec = spec.ok_or_else(|| Failure::Usage("one of --disk and --blk-file is needed".to_owned()))?;
+    if spec.adapter.is_some() {
         return Err(Failure::Usage(
             "--disk: adapter is not for this command: it is always virtio-blk".to_owned(),
         ));
     }
     let (stop, end) = ends()?;
-    let mut opened = disk::open(&args.disk)?;
+    let mut opened = disk::open(&spec)?;
     disk::number(&mut [("virtio-blk0:0".to_owned(), &mut opened)])?;
     let options = Options {
         queues: args.queues,
@@ -60,8 +69,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         engine: opened.engine,
         coalescing: args.moderation.get(),
     };
-    let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
-    let (socket, place) = args.listen.open()?;
+    let failed = |error| Failure::Failed(format!("{}: {error}", spec.source));
+    let (from, place) = match args.conventions.fd {
+        Some(number) => listen::descriptor(number)?,
+        None => args.listen.open().map(|(socket, place)| (Clients::Listening(socket), place))?,
+    };
     let control = args.control.as_deref().map(Listener::bind).transpose()?;
     let manager = Manager::connect();
     let sockets = args.listen.path().into_iter().chain(args.control.clone()).collect();
@@ -71,18 +83,27 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let server = Arc::clone(&server);
         Box::new(move || server.refresh())
     };
+    let coalescing: SetPolicy = {
+        let (server, options) = (Arc::clone(&server), args.moderation.get());
+        Box::new(move |policy| server.set_coalescing(Coalescing { policy, ..options }))
+    };
     let clients = args.lifetime.begin(&end)?;
     let disks = vec![("disk0".to_owned(), opened.clone())];
-    let control = Control { disks, refresh: Some(refresh), end }.serve(control)?;
+    let control =
+        Control { disks, refresh: Some(refresh), coalescing: Some(coalescing), end }.serve(control)?;
     sandbox.close()?;
-    announce(&manager, &format!("serving {} at {place}", args.disk.source));
+    announce(&manager, &format!("serving {} at {place}", spec.source));
     let report = |event| {
         if let Event::Gone(_) = event {
             clients.disconnected();
         }
         tell(event);
     };
-    let served = server.run(socket.listener(), stop.as_fd(), &report).map_err(failed);
+    let served = match from {
+        Clients::Listening(socket) => server.run(socket.listener(), stop.as_fd(), &report),
+        Clients::Connected(client) => server.run_connected(client, stop.as_fd(), &report),
+    };
+    let served = served.map_err(failed);
     let pending = control.end();
     drop(server);
     close(&manager, vec![opened], served, pending)

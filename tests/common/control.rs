@@ -35,7 +35,10 @@ pub(crate) fn a_disk_grows(server: &mut Command, image: &Path, control: &Path) {
     refused(&mut ctl(control, &["resize", "disk0", "1M"]), 1, "cannot be made smaller");
     refused(&mut ctl(control, &["resize", "disk0", "much"]), 2, "size `much`");
     refused(&mut ctl(control, &["resize", "disk1", "4M"]), 1, "no disk `disk1`");
-    refused(&mut ctl(control, &["coalescing", "off"]), 1, "a server takes no such command");
+    refused(&mut ctl(control, &["detach", "disk0"]), 1, "a server takes no such command");
+    assert_eq!(answer(control, &["coalescing", "off"]), "off");
+    refused(&mut ctl(control, &["coalescing", "never"]), 1, "is not one of: off, batch, oio, oio-iops");
+    refused(&mut ctl(control, &["coalescing", "off", "--adapter", "pvscsi0"]), 1, "which has no name");
     assert_eq!(answer(control, &["stop"]), "stopped");
     // Closed, and free for others, when the answer comes.
     let mut resize = Command::new(env!("CARGO_BIN_EXE_paradisk"));

@@ -16,8 +16,20 @@ const FEATURES: [(&str, &[&str]); 3] = [
 ];
 /// Packages that others embed, in the order to publish them in.
 const EMBEDDED: [&str; 2] = ["paradisk-disk-formats", "paradisk-devices"];
-/// All that can be published.
-const PACKAGES: [&str; 4] = ["paradisk-disk-formats", "paradisk-devices", "paradisk-vmm", "paradisk-serve"];
+/// All that is published, in an order in which each comes after those that it depends on. The last is the program.
+const PACKAGES: [&str; 11] = [
+    "paradisk-disk-formats",
+    "paradisk-devices",
+    "paradisk-vmm",
+    "paradisk-guest-driver",
+    "paradisk-serve",
+    "paradisk-facts",
+    "paradisk-sandbox",
+    "paradisk-guest-init",
+    "paradisk-guest-tests",
+    "paradisk-benches",
+    "paradisk",
+];
 /// Examples that a crate outside of the workspace runs: package and name. Each verifies what it does.
 const EXAMPLES: [(&str, &str); 3] = [
     ("paradisk-devices", "embed"),
@@ -35,10 +47,13 @@ vmm-sys-util = "0.15"
 zerocopy = { version = "0.8", features = ["derive"] }
 "#;
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// What is checked, and how: why it was skipped, if so, or what failed.
 type Check = (&'static str, fn() -> Result<Option<String>, String>);
 
-const CHECKS: [Check; 3] = [("features", features), ("packages", packages), ("public API", api::check)];
+const CHECKS: [Check; 4] =
+    [("features", features), ("packages", packages), ("cargo install", install), ("public API", api::check)];
 
 /// Run them all; all run, also after one has failed.
 pub(crate) fn run(report: &mut Report) {
@@ -47,13 +62,15 @@ pub(crate) fn run(report: &mut Report) {
     }
 }
 
-/// Run them, and nothing else.
+/// Run those whose names contain `part`, and nothing else.
 ///
 /// # Errors
 /// What failed.
-pub(crate) fn check() -> Result<(), String> {
+pub(crate) fn check(part: &str) -> Result<(), String> {
     let mut report = Report::default();
-    run(&mut report);
+    for (name, check) in CHECKS.into_iter().filter(|(name, _)| name.contains(part)) {
+        report.check(name, check);
+    }
     if report.failed.is_empty() { Ok(()) } else { Err(report.failed.join("\n")) }
 }
 
@@ -69,34 +86,30 @@ fn features() -> Result<Option<String>, String> {
     Ok(None)
 }
 
-/// Package the crates, and use what came out of it in a crate outside of the workspace.
-fn packages() -> Result<Option<String>, String> {
+/// Package all crates.
+fn pack() -> Result<(), String> {
     let mut args = vec!["package", "--quiet", "--no-verify", "--offline", "--allow-dirty"];
     args.extend(PACKAGES.iter().flat_map(|package| ["--package", package]));
-    cargo(Path::new("."), &args, &[])?;
+    cargo(Path::new("."), &args, &[])
+}
+
+/// Use the packages in a crate outside of the workspace.
+fn packages() -> Result<Option<String>, String> {
+    pack()?;
     let folder = target_dir().join("embedder");
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(failed)?;
-    }
+    let patches = unpacked(&folder, &EMBEDDED)?;
     fs::create_dir_all(folder.join("src/bin")).map_err(failed)?;
-    let version = env!("CARGO_PKG_VERSION");
     let mut manifest =
         String::from("[package]\nname = \"embedder\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]");
     manifest += DEPENDENCIES;
-    let mut patches = String::from("\n[patch.crates-io]\n");
     for package in EMBEDDED {
-        let name = format!("{package}-{version}");
-        let archive = target_dir().join("package").join(format!("{name}.crate"));
-        // Files in packages all have one time, by which cargo would not see that they have changed: they get that of now.
-        run_program(Command::new("tar").arg("-xmzf").arg(archive).arg("-C").arg(&folder), "tar")?;
-        manifest += &format!("{package} = \"{version}\"\n");
-        patches += &format!("{package} = {{ path = \"{name}\" }}\n");
+        manifest += &format!("{package} = \"{VERSION}\"\n");
     }
     fs::write(folder.join("Cargo.toml"), manifest + &patches).map_err(failed)?;
     fs::copy("Cargo.lock", folder.join("Cargo.lock")).map_err(failed)?;
     for (package, example) in EXAMPLES {
-        let from = folder.join(format!("{package}-{version}/examples/{example}.rs"));
+        let from = folder.join(format!("{package}-{VERSION}/examples/{example}.rs"));
         fs::copy(from, folder.join(format!("src/bin/{example}.rs"))).map_err(failed)?;
     }
     let target = target_dir();
@@ -106,4 +119,57 @@ fn packages() -> Result<Option<String>, String> {
         run_program(bounded.arg("60").arg(target.join("debug").join(example)), example)?;
     }
     Ok(None)
+}
+
+/// Unpack packages into an empty folder. What a manifest or cargo's configuration there needs to take them in place of crates.io's.
+fn unpacked(folder: &Path, packages: &[&str]) -> Result<String, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(failed)?;
+    }
+    fs::create_dir_all(folder).map_err(failed)?;
+    let mut patches = String::from("\n[patch.crates-io]\n");
+    for package in packages {
+        unpack(package, folder)?;
+        let path = folder.join(format!("{package}-{VERSION}"));
+        patches += &format!("{package} = {{ path = \"{}\" }}\n", path.display());
+    }
+    Ok(patches)
+}
+
+/// Install the program from the packages, with all features, but without optimization.
+fn install() -> Result<Option<String>, String> {
+    let folder = target_dir().join("installer");
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    pack()?;
+    let (program, libraries) = PACKAGES.split_last().ok_or("there are no packages")?;
+    let patches = unpacked(&folder, libraries)?;
+    let source = folder.join(format!("{program}-{VERSION}"));
+    unpack(program, &folder)?;
+    fs::create_dir_all(folder.join(".cargo")).map_err(failed)?;
+    fs::write(folder.join(".cargo/config.toml"), patches).map_err(failed)?;
+    // Else cargo takes it for a package of this workspace, below whose folder it is.
+    let manifest = source.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).map_err(failed)? + "\n[workspace]\n";
+    fs::write(&manifest, text).map_err(failed)?;
+    // Versions of other crates that are there already.
+    fs::copy("Cargo.lock", source.join("Cargo.lock")).map_err(failed)?;
+    let (target, root) = (target_dir(), folder.join("root"));
+    let (path, into) = (source.display().to_string(), root.display().to_string());
+    let args = ["install", "--quiet", "--offline", "--debug", "--no-track", "--path", &path, "--root", &into];
+    cargo(&folder, &args, &[("CARGO_TARGET_DIR", target.as_os_str())])?;
+    let installed = root.join("bin").join(program);
+    for args in [&["--version"][..], &["bench", "--help"]] {
+        let mut bounded = Command::new("timeout");
+        bounded.arg("60").arg(&installed).args(args).stdout(std::process::Stdio::null());
+        run_program(&mut bounded, &format!("{} {}", installed.display(), args.join(" ")))?;
+    }
+    Ok(None)
+}
+
+/// Unpack a package into a folder.
+fn unpack(package: &str, folder: &Path) -> Result<(), String> {
+    let archive = target_dir().join("package").join(format!("{package}-{VERSION}.crate"));
+    // Files in packages all have one time, by which cargo would not see that they have changed: they get that of now.
+    run_program(Command::new("tar").arg("-xmzf").arg(archive).arg("-C").arg(folder), "tar")
 }

@@ -4,6 +4,7 @@
 mod api;
 mod checks;
 mod command;
+mod deb;
 mod embedding;
 mod exact;
 mod failures;
@@ -20,7 +21,7 @@ use checks::Scope;
 use guest_linux::{Clock, DebianSystem, KvmHost, Qemu, StockKernel};
 use summary::Report;
 
-const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|imports|crates|api\n\n  \
+const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|imports|crates [NAME]|api|deb [--check]\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
                  --quick: formatting, lints and the tests beside the code, in minutes\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
@@ -28,8 +29,11 @@ const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTION
     svm          runs a shell script on a Linux host with KVM inside QEMU, beside paradisk, vmlinuz, initramfs and the files\n               \
                  named; what it leaves in /out is unpacked into the folder RESULTS; --exact: its time is instructions, which are counted\n  \
     imports      what `test` checks of the import graph of each crate: no circles, nothing through a crate's root\n  \
-    crates       what `test` checks of the crates that others embed: features, packages, public API\n  \
-    api          writes the lists of public APIs in docs/api anew\n";
+    crates       what `test` checks of the crates that are published: features, packages, cargo install, public API;\n               \
+                 with a part of their names, those alone\n  \
+    api          writes the lists of public APIs in docs/api anew\n  \
+    deb          builds a Debian package of paradisk, prints its path\n               \
+                 --check: packages the program of the tests, installs it in a minimal Debian and runs it, as `test` does\n";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -47,8 +51,13 @@ fn main() -> ExitCode {
         }
         ["svm", script, results, ref files @ ..] => svm(Clock::Host, script, results, files),
         ["imports"] => crates(|| imports::check().map(drop)),
-        ["crates"] => crates(embedding::check),
+        ["crates"] => crates(|| embedding::check("")),
+        ["crates", part] => crates(|| embedding::check(part)),
         ["api"] => crates(api::write),
+        ["deb"] => crates(deb::write),
+        ["deb", "--check"] => crates(|| {
+            deb::check().map(|skipped| skipped.into_iter().for_each(|reason| println!("skipped: {reason}")))
+        }),
         ["--help" | "-h" | "help"] => {
             print!("{USAGE}");
             ExitCode::SUCCESS
@@ -72,7 +81,7 @@ fn svm(clock: Clock, script: &str, results: &str, files: &[&str]) -> ExitCode {
 }
 
 /// Something of the crates that others embed.
-fn crates(what: fn() -> Result<(), String>) -> ExitCode {
+fn crates(what: impl FnOnce() -> Result<(), String>) -> ExitCode {
     let done = env::set_current_dir(workspace()).map_err(|error| error.to_string()).and_then(|()| what());
     if let Err(error) = &done {
         eprintln!("error: {error}");
@@ -105,6 +114,7 @@ fn everything() -> Report {
     let mut report = checks::run(Scope::All);
     report.check("product without the meter", product::check);
     embedding::run(&mut report);
+    report.check("Debian package", deb::check);
     report.check("instructions per I/O", exact::check);
     report
 }

@@ -7,7 +7,7 @@
 //! Times, identifiers and orders are fixed: the same packages give the same bytes.
 
 mod ext4;
-mod tree;
+pub(crate) mod tree;
 
 use std::fs;
 use std::path::PathBuf;

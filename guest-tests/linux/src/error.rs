@@ -25,6 +25,9 @@ pub enum Error {
     /// No place for the cache.
     #[error("neither XDG_CACHE_HOME nor HOME is set")]
     NoHome,
+    /// Programs that are built here need not run with Debian's libraries.
+    #[error("the host is not Debian")]
+    NotDebian,
     /// Debian's archive has no such package, or its lists were never fetched.
     #[error("apt knows no package {0}; has apt-get update run?")]
     NoPackage(String),

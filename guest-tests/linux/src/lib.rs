@@ -1,13 +1,14 @@
 //! Images for Linux test guests, made from Debian's packages and kept in a cache: the [`test_kernel`], which also boots where
 //! KVM interprets the guest's kernel; Debian's [stock kernel](StockKernel); an [`initramfs`] with `paradisk-guest-init`; a
 //! [root file system](root_file_system) with a shell. And [QEMU](Qemu) for them to run in, where the host's is too old, and
-//! [QEMU's tests](qemu_iotests). A [real system](DebianSystem): Debian with systemd. And a [Linux host with KVM](KvmHost) inside QEMU, for machines whose own KVM runs no stock kernel.
+//! [QEMU's tests](qemu_iotests). A [folder](DebianRoot) to install packages in. A [real system](DebianSystem): Debian with systemd. And a [Linux host with KVM](KvmHost) inside QEMU, for machines whose own KVM runs no stock kernel.
 
 mod archive;
 mod cache;
 mod cargo;
 mod cpio;
 mod debian;
+mod debian_root;
 mod debian_system;
 mod error;
 mod fio;
@@ -21,6 +22,7 @@ mod stock;
 mod test_kernel;
 mod with_libraries;
 
+pub use debian_root::DebianRoot;
 pub use debian_system::{DebianSystem, root_initramfs};
 pub use error::Error;
 pub use initramfs::{initramfs, initramfs_with_fio, initramfs_with_libiscsi};

@@ -48,9 +48,9 @@ impl Served {
             Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
-        let refresher = server.refresher();
+        let handle = server.handle();
         let disks = disks.into_iter().map(|(_, attachment)| attachment.disk).collect();
-        Self::start(growing(disks, move || refresher.refresh()), move |stopped| {
+        Self::start(growing(disks, move || handle.refresh()), move |stopped| {
             let _socket = socket;
             server.run(stopped.as_fd(), |note| println!("{kind}: {note:?}")).map_err(text)
         })

@@ -5,10 +5,11 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
-use paradisk_devices::{InterruptSink, PciDevice, Stats};
+use paradisk_devices::{Coalescing, InterruptSink, PciDevice, Stats};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vm_memory::GuestMemoryAtomic;
@@ -27,7 +28,7 @@ const STOP: Event = Event::Own(0);
 const LISTENER: Event = Event::Own(1);
 const CLIENT: Event = Event::Own(2);
 const UNMASK: Event = Event::Own(3);
-const REFRESH: Event = Event::Own(4);
+const CHANGED: Event = Event::Own(4);
 
 /// An event of a server, for its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +41,27 @@ pub enum Note {
     NotAccepted(Errno),
 }
 
-/// Reports to a server, from any thread, that the capacity of a disk may have changed ([`Disk::rescan`](paradisk_disk_formats::Disk::rescan),
-/// [`Disk::grow`](paradisk_disk_formats::Disk::grow)).
+/// Changes a server from any thread while it runs.
 #[derive(Clone, Debug)]
-pub struct Refresh(Arc<OwnedFd>);
+pub struct Handle {
+    changed: Arc<OwnedFd>,
+    coalescing: Sender<Coalescing>,
+}
 
-impl Refresh {
-    /// Let the server check the capacities of its disks, and report changes to the guest. Does not wait.
+impl Handle {
+    /// Have the server check the capacities of its disks soon ([`Disk::rescan`](paradisk_disk_formats::Disk::rescan),
+    /// [`Disk::grow`](paradisk_disk_formats::Disk::grow)), and report a change to the guest.
     pub fn refresh(&self) {
-        // Fails only if the counter is full, because the server has not handled earlier calls yet.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+        // Fails only where the counter is full: the server has not handled earlier calls yet.
+        let _ = rustix::io::write(&*self.changed, &1u64.to_ne_bytes());
+    }
+
+    /// Have the server change the interrupt moderation of its device soon.
+    pub fn set_coalescing(&self, coalescing: Coalescing) {
+        // Fails only where the server has ended.
+        if self.coalescing.send(coalescing).is_ok() {
+            self.refresh();
+        }
     }
 }
 
@@ -63,7 +75,8 @@ pub struct Server {
     session: Session,
     message: Message,
     reply: Reply,
-    refresh: Arc<OwnedFd>,
+    handle: Handle,
+    coalescing: Receiver<Coalescing>,
     events: EventLoop,
     /// The descriptors in `events` beside those of the device.
     watched: Watched,
@@ -97,22 +110,25 @@ impl Server {
         let interrupts = Interrupts::new(signals, function.intx, function.msi_vectors, msix);
         let event = |_| eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Arc::new);
         let doorbells = function.device.doorbells().iter().map(event).collect::<Result<Vec<_>, _>>()?;
+        let (sender, coalescing) = mpsc::channel();
+        let changed = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         Ok(Self {
             listener,
             channel: None,
             session: Session::new(function, interrupts, doorbells, memory),
             message: Message::default(),
             reply: Reply::default(),
-            refresh: Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?),
+            handle: Handle { changed, coalescing: sender },
+            coalescing,
             events: EventLoop::new()?,
             watched: Watched { stop: -1, ..Watched::default() },
         })
     }
 
-    /// A handle to report to the server that a disk has grown.
+    /// A handle to change the server while it runs.
     #[must_use]
-    pub fn refresher(&self) -> Refresh {
-        Refresh(Arc::clone(&self.refresh))
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
     }
 
     /// The device's counters.
@@ -175,7 +191,11 @@ impl Server {
                     }
                 }
                 UNMASK => self.session.interrupts.unmask_line(),
-                REFRESH => self.session.function.device.refresh(now),
+                CHANGED => {
+                    let device = &mut self.session.function.device;
+                    self.coalescing.try_iter().for_each(|coalescing| device.set_coalescing(coalescing));
+                    device.refresh(now);
+                }
                 Event::Completions | Event::Own(_) => {}
             }
         }
@@ -285,7 +305,7 @@ impl Server {
             if let Some(fd) = self.session.interrupts.unmask_event() {
                 events.add(fd, UNMASK, Interest::Edge)?;
             }
-            events.add(&self.refresh, REFRESH, Interest::Edge)?;
+            events.add(&self.handle.changed, CHANGED, Interest::Edge)?;
             for (doorbell, index) in self.session.doorbells.iter().zip(0..) {
                 events.add(doorbell, Event::Doorbell(index), Interest::Edge)?;
             }

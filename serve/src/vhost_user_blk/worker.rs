@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::virtio::blk::{Broken, Ring, RingSetup, RingSleep};
-use paradisk_devices::{Sleep, Time};
+use paradisk_devices::{Coalescing, Sleep, Time};
 use paradisk_disk_formats::{ThreadKind, spawn};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -167,6 +167,11 @@ impl Queue {
     /// Set the capacity of the disk in bytes.
     pub(super) const fn set_capacity(&mut self, bytes: u64) {
         self.ring.set_capacity(bytes);
+    }
+
+    /// Change the interrupt moderation. Every command is followed by [`serve`](Self::serve), which signals what was held back.
+    pub(super) fn set_coalescing(&mut self, coalescing: Coalescing) {
+        self.ring.set_coalescing(coalescing);
     }
 
     /// Whether writes must be on stable storage before they are completed.

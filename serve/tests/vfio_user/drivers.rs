@@ -5,9 +5,9 @@ use std::sync::Arc;
 use guest_driver::driver::{Driver, Options};
 use guest_driver::workload::Fault;
 use guest_driver::{
-    InterruptMode, LoadGenerator, Mode, Report, Workload, buslogic, ide, lsi, pvscsi, virtio,
+    InterruptMode, LoadGenerator, Mode, Platform, Report, Workload, buslogic, ide, lsi, pvscsi, virtio,
 };
-use paradisk_devices::AdapterKind;
+use paradisk_devices::{AdapterKind, Coalescing, Policy};
 use paradisk_disk_formats::{RamDisk, SectorSize};
 use paradisk_serve::vfio_user::spec::{REGION_FLAG_MMAP, REGIONS};
 
@@ -64,6 +64,26 @@ pub(crate) fn clean(driver: &mut Driver, vmm: &mut Vmm, job: &Workload) -> Box<R
     let report = run(driver, vmm, job);
     assert_eq!(report.fault, Fault::EMPTY, "{driver:?} {job:?}");
     report
+}
+
+/// Interrupts of a device whose moderation is `Batch` at first, and for the second half of its requests this.
+fn interrupts(policy: Policy) -> u64 {
+    let served = serve(AdapterKind::Pvscsi);
+    let mut vmm = Vmm::new(&served, Habits::default());
+    let mut driver = Driver::start(&mut vmm, options(AdapterKind::Pvscsi, InterruptMode::MsiX)).unwrap();
+    clean(&mut driver, &mut vmm, &JOB);
+    served.handle.set_coalescing(Coalescing::policy(policy));
+    // Answered after the change.
+    let _ = vmm.config_read(0);
+    clean(&mut driver, &mut vmm, &JOB);
+    drop(vmm);
+    served.stop().1.interrupts
+}
+
+#[test]
+fn the_policy_of_moderation_changes_while_a_guest_runs() {
+    let (batches, each) = (interrupts(Policy::Batch), interrupts(Policy::Off));
+    assert!(each >= JOB.ios && batches < each / 2, "{batches}, {each}");
 }
 
 fn written_is_read(kind: AdapterKind, interrupts: InterruptMode, habits: Habits, posting: bool) {

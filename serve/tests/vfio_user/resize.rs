@@ -35,7 +35,7 @@ fn errors(kind: AdapterKind, grows: bool) -> u64 {
             vmm.write(0, CONFIG_MSIX_VECTOR, 2, 0);
         }
         let seen = vmm.interrupts();
-        served.refresher.refresh();
+        served.handle.refresh();
         // The server answers after it has looked: a device that looks at its ring by itself may else take requests before.
         let _ = vmm.config_read(0);
         if kind == AdapterKind::VirtioBlk {

@@ -15,7 +15,7 @@ use guest_driver::{DmaRegion, Platform};
 use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Policy, Stats};
 use paradisk_disk_formats::{Disk, EngineKind};
 use paradisk_serve::vfio_user::spec::{self, IrqSet};
-use paradisk_serve::vfio_user::{Note, Refresh, Server};
+use paradisk_serve::vfio_user::{Handle, Note, Server};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use sandbox::{Program, Sandbox};
@@ -33,7 +33,7 @@ const DRIVER_TIMEOUT: u64 = 20_000_000_000;
 /// A server on its thread, which has the filter of `paradisk serve vfio-user`.
 pub(crate) struct Served {
     pub(crate) socket: PathBuf,
-    pub(crate) refresher: Refresh,
+    pub(crate) handle: Handle,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<(Vec<Note>, Stats)>>,
     _directory: tempfile::TempDir,
@@ -53,14 +53,14 @@ impl Served {
             Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
-        let refresher = server.refresher();
+        let handle = server.handle();
         let thread = std::thread::spawn(move || {
             sandbox.close().unwrap();
             let mut notes = Vec::new();
             server.run(stopped.as_fd(), |note| notes.push(note)).unwrap();
             (notes, server.stats())
         });
-        Self { socket, refresher, stop: Some(stop), thread: Some(thread), _directory: directory }
+        Self { socket, handle, stop: Some(stop), thread: Some(thread), _directory: directory }
     }
 
     /// Stop it; what it noted, and what the device did.

@@ -16,34 +16,56 @@ const REQUESTS: u64 = 1500;
 /// with the event index, too: fewer signals are then the server's doing.
 const LATENCY: Duration = Duration::from_micros(300);
 
-/// Signals for so many completions, of a guest that keeps some requests in flight and waits for signals alone.
-fn signals(policy: Policy, depth: u16, event_index: bool) -> u64 {
-    let ram = Arc::new(RamDisk::new(64 * MIB, SectorSize::B512).unwrap());
-    let disk = Arc::new(Delayed::spread(ram, LATENCY * u32::from(depth)));
+fn moderation(policy: Policy) -> Coalescing {
     // The backstop would signal for completions that the ratio holds back.
     let (epoch, backstop) = (Duration::from_millis(20), Duration::from_millis(100));
-    let coalescing = Coalescing { epoch, backstop, ..Coalescing::policy(policy) };
-    let options = Options { coalescing, ..Options::default() };
-    let rig = Rig::with_options(tempfile::tempdir().unwrap(), disk, options);
-    let shape = Shape { event_index, ..Shape::default() };
-    let mut client = Client::connect(&rig.socket(), Guest::new(shape));
-    let guest = &mut client.guest;
-    let _ = guest.rings[0].call.read();
-    (0..depth).for_each(|slot| guest.add(0, slot, IN, 0, 4096));
-    guest.publish(0);
-    let (mut left, mut signals) = (REQUESTS, 0);
-    while left > 0 {
-        assert!(!guest.ask(0) || signalled(&guest.rings[0].call, Duration::from_secs(20)), "no signal");
-        signals += guest.rings[0].call.read().unwrap_or(0);
-        for (slot, status) in guest.take(0) {
-            assert_eq!(status, 0);
-            guest.add(0, slot, IN, 0, 4096);
-            left = left.saturating_sub(1);
-        }
+    Coalescing { epoch, backstop, ..Coalescing::policy(policy) }
+}
+
+/// A guest that keeps some requests in flight and waits for signals alone.
+struct Load {
+    client: Client,
+    rig: Rig,
+}
+
+impl Load {
+    fn start(policy: Policy, depth: u16, event_index: bool) -> Self {
+        let ram = Arc::new(RamDisk::new(64 * MIB, SectorSize::B512).unwrap());
+        let disk = Arc::new(Delayed::spread(ram, LATENCY * u32::from(depth)));
+        let options = Options { coalescing: moderation(policy), ..Options::default() };
+        let rig = Rig::with_options(tempfile::tempdir().unwrap(), disk, options);
+        let shape = Shape { event_index, ..Shape::default() };
+        let mut client = Client::connect(&rig.socket(), Guest::new(shape));
+        let guest = &mut client.guest;
+        let _ = guest.rings[0].call.read();
+        (0..depth).for_each(|slot| guest.add(0, slot, IN, 0, 4096));
         guest.publish(0);
+        Self { client, rig }
     }
+
+    /// Signals for [`REQUESTS`] completions.
+    fn signals(&mut self) -> u64 {
+        let guest = &mut self.client.guest;
+        let (mut left, mut signals) = (REQUESTS, 0);
+        while left > 0 {
+            assert!(!guest.ask(0) || signalled(&guest.rings[0].call, Duration::from_secs(20)), "no signal");
+            signals += guest.rings[0].call.read().unwrap_or(0);
+            for (slot, status) in guest.take(0) {
+                assert_eq!(status, 0);
+                guest.add(0, slot, IN, 0, 4096);
+                left = left.saturating_sub(1);
+            }
+            guest.publish(0);
+        }
+        signals
+    }
+}
+
+fn signals(policy: Policy, depth: u16, event_index: bool) -> u64 {
+    let mut load = Load::start(policy, depth, event_index);
+    let signals = load.signals();
     // A lone completion at the end has its signal, too.
-    guest.wait(0, depth.into());
+    load.client.guest.wait(0, depth.into());
     signals
 }
 
@@ -58,6 +80,18 @@ fn many_requests_in_flight_share_signals() {
         assert!(some < most, "event index {event_index}: {some} of {all}");
         assert!(some > REQUESTS / 64, "event index {event_index}: {some}");
     }
+}
+
+/// With requests in flight, for whose completions signals are held back.
+#[test]
+fn the_policy_changes_while_a_guest_runs() {
+    let mut load = Load::start(Policy::Oio, DEPTH, false);
+    let few = load.signals();
+    load.rig.server.set_coalescing(moderation(Policy::Off));
+    let all = load.signals();
+    load.rig.server.set_coalescing(moderation(Policy::Oio));
+    let few_again = load.signals();
+    assert!(few < all / 2 && few_again < all / 2, "{few}, {all}, {few_again}");
 }
 
 #[test]

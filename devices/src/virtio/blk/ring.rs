@@ -129,6 +129,11 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.requests.set_capacity(bytes);
     }
 
+    /// Change the interrupt moderation. A signal that the old one held back is decided by the next [`service`](Self::service).
+    pub fn set_coalescing(&mut self, coalescing: Coalescing) {
+        self.signal.set_options(coalescing);
+    }
+
     /// Change the guest memory. Stops the queue as [`stop`](Self::stop) does, but posts no completions: the old memory may be
     /// unmapped.
     pub fn set_memory(&mut self, memory: A) {

@@ -50,8 +50,10 @@ const PAM: [(&str, &str); 5] = [
     ("session-noninteractive", "session required pam_unix.so\n"),
 ];
 /// Empty stamps: nothing that systemd would bring up to date at the first boot is older than `/usr`.
-const EMPTY: [&str; 5] =
-    ["/etc/.updated", "/var/.updated", "/etc/security/opasswd", "/var/log/wtmp", "/var/lib/dpkg/available"];
+const EMPTY: [&str; 4] = ["/etc/.updated", "/var/.updated", "/etc/security/opasswd", "/var/log/wtmp"];
+/// dpkg wants them, also where they say nothing.
+const RECORDS: [(&str, &str); 2] = [("info/format", "1\n"), ("available", "")];
+const RECORD_FOLDERS: [&str; 4] = ["updates", "triggers", "alternatives", "parts"];
 const FOLDERS: [&str; 6] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/root"];
 
 /// Text files, whole.
@@ -64,7 +66,6 @@ fn texts() -> Vec<(String, String)> {
         ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files\n".to_owned()),
         ("/etc/systemd/system.conf.d/timeouts.conf", TIMEOUTS.to_owned()),
         ("/etc/ld.so.conf", "/usr/lib/x86_64-linux-gnu\n".to_owned()),
-        (&format!("{DPKG}/info/format"), "1\n".to_owned()),
         (&format!("{UNITS}/paradisk-job.service"), SERVICE.to_owned()),
         ("/usr/local/sbin/paradisk-job", JOB.to_owned()),
     ]
@@ -75,11 +76,16 @@ fn texts() -> Vec<(String, String)> {
 
 /// All that decides what [`configure`] makes, for the name in the cache.
 pub(super) fn configuration() -> String {
-    format!("{:?}{GROUPS:?}{USERS}{COPIES:?}{EMPTY:?}{:?}", texts(), include_str!("ext4.rs"))
+    format!("{:?}{GROUPS:?}{USERS}{EMPTY:?}{:?}{}", texts(), include_str!("ext4.rs"), records())
+}
+
+/// All that decides what [`settle`] makes.
+pub(crate) fn records() -> String {
+    format!("{FOLDERS:?}{RECORD_FOLDERS:?}{RECORDS:?}{COPIES:?}")
 }
 
 /// Unpack packages into the empty folder `tree`, with dpkg's records of them.
-pub(super) fn unpack(packages: &[PathBuf], tree: &Path) -> Result<(), Error> {
+pub(crate) fn unpack(packages: &[PathBuf], tree: &Path) -> Result<(), Error> {
     for name in MERGED {
         let folder = tree.join("usr").join(name);
         fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
@@ -118,19 +124,28 @@ fn installed(control: &str) -> String {
     format!("{package}\nStatus: install ok installed\n{rest}\n\n")
 }
 
-/// What the packages' scripts and an installer would have left; `archives` are for the job.
-pub(super) fn configure(tree: &Path, archives: &[PathBuf]) -> Result<(), Error> {
+/// What dpkg and users cannot do without.
+pub(crate) fn settle(tree: &Path) -> Result<(), Error> {
     for folder in FOLDERS {
         let folder = below(tree, folder);
         fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
     }
-    for folder in ["updates", "triggers", "alternatives", "parts"] {
+    for folder in RECORD_FOLDERS {
         let folder = below(tree, DPKG).join(folder);
         fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
+    }
+    for (name, text) in RECORDS {
+        write(tree, &format!("{DPKG}/{name}"), text)?;
     }
     for (template, path) in COPIES {
         write(tree, path, &read(tree, template)?)?;
     }
+    Ok(())
+}
+
+/// What the packages' scripts and an installer would have left; `archives` are for the job.
+pub(super) fn configure(tree: &Path, archives: &[PathBuf]) -> Result<(), Error> {
+    settle(tree)?;
     let groups: String = GROUPS.iter().map(|(name, number)| format!("{name}:x:{number}:\n")).collect();
     write(tree, "/etc/group", &(read(tree, "/etc/group")? + &groups))?;
     // An "x" sends to the shadow file, where nobody has a password but root has an empty one.
