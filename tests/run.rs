@@ -162,6 +162,19 @@ impl Idle {
         assert!(text(&output.stderr).contains(expected), "{args:?}: {}", text(&output.stderr));
     }
 
+    /// Every thread has a filter of system calls, and no privileges: KVM's own one, too.
+    #[track_caller]
+    fn is_confined(&self) {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.as_ref().unwrap().id())).unwrap();
+        for task in tasks {
+            // The thread of a command may have ended.
+            let Ok(status) = fs::read_to_string(task.unwrap().path().join("status")) else { continue };
+            for line in ["Seccomp:\t2\n", "NoNewPrivs:\t1\n", "CapPrm:\t0000000000000000\n"] {
+                assert!(status.contains(line), "{status}");
+            }
+        }
+    }
+
     fn stdin(&mut self, bytes: &[u8]) {
         let child = self.child.as_mut().unwrap();
         child.stdin.as_mut().unwrap().write_all(bytes).unwrap();
@@ -311,6 +324,8 @@ fn disks_come_and_go_over_the_control_socket() {
     );
     let spec = format!("path={image},adapter=pvscsi,serial=HOT");
     assert_eq!(idle.json(&["attach", &spec]), "pvscsi0:0");
+    // The main thread takes no command before its filter.
+    idle.is_confined();
     let disks = idle.json(&["list"]);
     let of = |key: &str| disks.as_array().unwrap().iter().map(|disk| disk[key].clone()).collect::<Vec<_>>();
     assert_eq!(of("id"), ["pvscsi0:0", "lsi-sas0:0"]);
