@@ -45,4 +45,5 @@ pub use map::extent::{Extent, Extents, Place};
 pub use queue::conformance;
 pub use queue::delayed::Delayed;
 pub use queue::file_queue::file_queue;
+pub use queue::metered::{Histogram, KindMetrics, Metered, Metrics, QueueMetrics};
 pub use queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};
