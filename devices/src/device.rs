@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use paradisk_disk_formats::QueueStats;
 
-use crate::moderation::Coalescing;
+use crate::moderation::{Coalescing, ModerationState};
 use crate::scsi::{Address, AttachError, LogicalUnit};
 use crate::time::Time;
 
@@ -198,6 +198,11 @@ pub trait IoDevice: Send {
 
     /// Change the moderation of interrupts, with I/O in flight or not. What the old one held back is signalled first.
     fn set_coalescing(&mut self, coalescing: Coalescing);
+
+    /// The state of the moderation of each interrupt vector; empty where interrupts are not moderated.
+    fn moderation(&self) -> Vec<ModerationState> {
+        Vec::new()
+    }
 
     /// Attach and detach disks while the guest runs, where the adapter has a bus for them.
     fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {

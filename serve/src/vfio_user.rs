@@ -19,4 +19,4 @@ pub mod spec;
 
 pub use channel::Ended;
 pub use memory::ClientMemory;
-pub use server::{Memory, Note, Refresh, Server};
+pub use server::{Memory, Note, Refresh, Report, Reporter, Server};

@@ -15,7 +15,7 @@ use guest_driver::{DmaRegion, Platform};
 use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Policy, Stats};
 use paradisk_disk_formats::{Disk, EngineKind};
 use paradisk_serve::vfio_user::spec::{self, IrqSet};
-use paradisk_serve::vfio_user::{Note, Refresh, Server};
+use paradisk_serve::vfio_user::{Note, Refresh, Reporter, Server};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -33,6 +33,7 @@ const DRIVER_TIMEOUT: u64 = 20_000_000_000;
 pub(crate) struct Served {
     pub(crate) socket: PathBuf,
     pub(crate) refresher: Refresh,
+    pub(crate) reporter: Reporter,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<(Vec<Note>, Stats)>>,
     _directory: tempfile::TempDir,
@@ -51,13 +52,13 @@ impl Served {
             Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
-        let refresher = server.refresher();
+        let (refresher, reporter) = (server.refresher(), server.reporter());
         let thread = std::thread::spawn(move || {
             let mut notes = Vec::new();
             server.run(stopped.as_fd(), |note| notes.push(note)).unwrap();
             (notes, server.stats())
         });
-        Self { socket, refresher, stop: Some(stop), thread: Some(thread), _directory: directory }
+        Self { socket, refresher, reporter, stop: Some(stop), thread: Some(thread), _directory: directory }
     }
 
     /// Stop it; what it noted, and what the device did.

@@ -44,6 +44,12 @@ fn signals(policy: Policy, depth: u16, event_index: bool) -> u64 {
     }
     // A lone completion at the end has its signal, too.
     guest.wait(0, depth.into());
+    let [report] = rig.server.reports()[..] else { panic!("one queue") };
+    assert_eq!(report.moderation.policy, policy);
+    assert!(
+        (signals..=REQUESTS + 2 * u64::from(depth)).contains(&report.signals),
+        "{report:?}, {signals} taken"
+    );
     signals
 }
 
