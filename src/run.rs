@@ -23,12 +23,14 @@ use crate::control::server::{PendingCommand, Server};
 use crate::control::{Command, Reply};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
-use crate::{output, units};
+use crate::{metrics, output, units};
 
 /// Interval of checks whether the guest has halted for good.
 const HALT_CHECK: Duration = Duration::from_secs(1);
 /// How long to wait for the console's last output, and for the client of `stop` to take its answer.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
+/// How long a client of the metrics waits for the main thread, which may wait for a disk.
+const METRICS_TIME: Duration = Duration::from_secs(2);
 /// Typed input is dropped when the guest has taken none for so long.
 const INPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -73,6 +75,8 @@ pub(crate) struct Args {
     adapter: Vec<Adapter>,
     #[command(flatten)]
     moderation: Moderation,
+    #[command(flatten)]
+    metrics: metrics::Options,
     /// Take commands at this Unix socket (`paradisk ctl`)
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -103,6 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut running = Running::new(machine, args)?;
     let loaded = load(args, &host, &running.machine)?;
     let _server = args.control.as_ref().map(|path| serve(path, sender.clone())).transpose()?;
+    let _metrics = serve_metrics(args, sender.clone())?;
     // Before threads start and the terminal changes, which would have to be undone.
     events::take_signals(&sender)?;
     let _raw = terminal::Raw::enter().map_err(|error| Failure::Failed(format!("terminal: {error}")))?;
@@ -137,6 +142,15 @@ fn serve(path: &std::path::Path, sender: mpsc::Sender<Event>) -> Result<Server, 
     Server::start(path, execute).map_err(|error| Failure::on(path, "control socket", error))
 }
 
+/// Serve metrics, if they are wanted. The main thread makes them, as it knows the disks.
+fn serve_metrics(args: &Args, sender: mpsc::Sender<Event>) -> Result<Option<metrics::Server>, Failure> {
+    metrics::Server::start(&args.metrics, move || {
+        let (answer, answered) = mpsc::sync_channel(1);
+        sender.send(Event::Metrics(answer)).ok()?;
+        answered.recv_timeout(METRICS_TIME).ok()
+    })
+}
+
 /// A machine with its disks and its console.
 struct Running {
     storage: Storage,
@@ -153,7 +167,8 @@ impl Running {
         let failed = |error: paradisk_vmm::Error| Failure::Failed(error.to_string());
         let console = machine.add_pc(io::stdout()).map_err(failed)?;
         let coalescing = args.moderation.get();
-        let storage = Storage::new(&mut machine, &args.adapter, &args.disk, coalescing)?;
+        let metering = args.metrics.metering(args.control.is_some());
+        let storage = Storage::new(&mut machine, &args.adapter, &args.disk, coalescing, metering)?;
         let meter = Meter::start(&machine, &storage);
         Ok(Self { storage, machine, console, meter, coalescing, stopped_by: None })
     }
@@ -208,6 +223,10 @@ impl Running {
                     // Fails where the client has disconnected.
                     let _ = answer.send(Reply::from(self.command(command)));
                 }
+                Ok(Event::Metrics(answer)) => {
+                    // Fails where nobody waits any more.
+                    let _ = answer.try_send(self.storage.snapshot());
+                }
                 Ok(Event::End(end)) => return end,
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
@@ -231,7 +250,8 @@ impl Running {
                 self.storage.set_coalescing(adapter.as_deref(), coalescing)?;
                 Ok(json!(policy.as_str()))
             }
-            Command::Stats => {
+            Command::Stats { latency } => {
+                latency.into_iter().for_each(|on| self.storage.time_requests(on));
                 serde_json::to_value(self.meter.read(&self.machine, &self.storage)).map_err(text)
             }
             // Answered in `finish`.

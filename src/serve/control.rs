@@ -15,12 +15,20 @@ use serde_json::{Value, json};
 use crate::control::Command;
 use crate::control::server::{PendingCommand, Server};
 use crate::failure::Failure;
+use crate::metrics::{self, AdapterDocument, AdapterSnapshot, DiskSnapshot, Snapshot};
 use crate::{disk, units};
+
+/// Reports what the adapter in front of disks has done.
+type Report = dyn Fn(&[DiskSnapshot]) -> Option<AdapterSnapshot> + Send + Sync;
 
 /// The state that commands act on.
 pub(super) struct Control {
     /// Disks by their ids.
     pub(super) disks: Vec<(String, OpenDisk)>,
+    /// The adapter or protocol in front of the disks, as statistics call it.
+    pub(super) adapter: String,
+    /// What the adapter has done; `None` where it does not answer.
+    pub(super) report: Box<Report>,
     /// Applies new capacities of the disks; `None` where the protocol cannot report them to clients.
     pub(super) refresh: Option<Box<dyn Fn() + Send + Sync>>,
     /// A byte written here stops the server.
@@ -37,6 +45,7 @@ pub(super) struct Listening {
     shared: Shared,
     stopped: Receiver<PendingCommand>,
     _server: Option<Server>,
+    _metrics: Option<metrics::Server>,
 }
 
 impl Listening {
@@ -72,9 +81,13 @@ impl Shared {
 }
 
 impl Control {
-    /// Listen for commands at `path`, if there is one.
+    /// Listen for commands at `path`, if there is one, and serve metrics, if they are wanted.
     #[expect(clippy::disallowed_types, reason = "commands are no requests")]
-    pub(super) fn listen(self, path: Option<&Path>) -> Result<Listening, Failure> {
+    pub(super) fn listen(
+        self,
+        path: Option<&Path>,
+        metrics: &metrics::Options,
+    ) -> Result<Listening, Failure> {
         let (stop, stopped) = mpsc::sync_channel(1);
         let shared = Shared(Arc::new(Mutex::new(Some(self))));
         let listen = |path: &Path| {
@@ -83,7 +96,10 @@ impl Control {
             Server::start(path, execute).map_err(|error| Failure::on(path, "control socket", error))
         };
         let server = path.map(listen).transpose()?;
-        Ok(Listening { shared, stopped, _server: server })
+        let measured = shared.clone();
+        let snapshot = move || measured.lock().as_ref().map(Self::snapshot);
+        let metrics = metrics::Server::start(metrics, snapshot)?;
+        Ok(Listening { shared, stopped, _server: server, _metrics: metrics })
     }
 
     fn refresh(&self) -> Result<&(dyn Fn() + Send + Sync), String> {
@@ -94,7 +110,12 @@ impl Control {
     fn execute(&self, command: &Command) -> Result<Value, String> {
         match command {
             Command::List => Ok(self.list()),
-            Command::Stats => Ok(json!({ "schema": SCHEMA, "host": host(), "disks": self.list() })),
+            Command::Stats { latency } => {
+                if let Some(on) = *latency {
+                    self.disks.iter().for_each(|(_, opened)| metrics::time_requests(opened, on));
+                }
+                Ok(self.stats())
+            }
             Command::Resize { id, size } => {
                 let refresh = self.refresh()?;
                 let found = self.disks.iter().find(|(name, _)| name == id);
@@ -113,6 +134,25 @@ impl Control {
                 Err("a server takes no such command: list, stats, resize, rescan or stop".to_owned())
             }
         }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let disks: Vec<_> =
+            self.disks.iter().map(|(id, opened)| DiskSnapshot::new(id, &self.adapter, opened)).collect();
+        let adapters = (self.report)(&disks).into_iter().collect();
+        Snapshot { disks, adapters }
+    }
+
+    fn stats(&self) -> Value {
+        let Snapshot { disks, adapters } = self.snapshot();
+        let adapters: Vec<_> = adapters.iter().map(AdapterDocument::new).collect();
+        json!({
+            "schema": SCHEMA,
+            "host": host(),
+            "disks": self.list(),
+            "queues": metrics::queues(&disks),
+            "adapters": adapters,
+        })
     }
 
     /// The disks.

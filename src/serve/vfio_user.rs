@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use facts::disk::OpenDisk;
 use facts::names::Adapter;
@@ -18,6 +19,10 @@ use crate::control::server::PendingCommand;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
+use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
+
+/// How long the adapter may take to report what it has done.
+const REPORT_TIME: Duration = Duration::from_secs(1);
 
 /// Requests in flight of the adapter.
 const TASKS: u32 = 256;
@@ -43,6 +48,8 @@ pub(crate) struct Args {
     moderation: Moderation,
     #[command(flatten)]
     lifetime: Lifetime,
+    #[command(flatten)]
+    metrics: metrics::Options,
     /// Take commands at this Unix socket (`paradisk ctl`): disks are `disk0`, `disk1`, in their order
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -53,7 +60,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     check(args, kind)?;
     // Signals are handled before disks are opened that would have to be closed.
     let (stop, end) = ends()?;
-    let mut opened = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let metering = args.metrics.metering(args.control.is_some());
+    let open = |spec| disk::open_metered(spec, metering);
+    let mut opened = args.disk.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let places = kind.targets().map(|target| format!("{kind}0:{target}"));
     disk::number(&mut places.zip(&mut opened).collect::<Vec<_>>())?;
     let socket = args.listen.open()?;
@@ -106,7 +115,14 @@ fn serve(
     let clients = args.lifetime.begin(&end)?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
-    let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
+    let adapter = format!("{kind}0");
+    let (reporter, name) = (server.reporter(), adapter.clone());
+    let report = move |_: &[DiskSnapshot]| {
+        let report = reporter.report(REPORT_TIME)?;
+        Some(AdapterSnapshot { name: name.clone(), stats: report.stats, moderation: report.moderation })
+    };
+    let control = Control { disks, adapter, report: Box::new(report), refresh: Some(refresh), end };
+    let control = control.listen(args.control.as_deref(), &args.metrics)?;
     announce(&format!("serving {kind} at {place}"));
     let report = |note| {
         if let Note::Left(_) = note {

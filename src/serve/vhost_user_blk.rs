@@ -4,7 +4,10 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use paradisk_serve::vhost_user_blk::{Event, Options, Server};
+use paradisk_devices::Stats;
+use paradisk_serve::vhost_user_blk::{Event, Options, QueueReport, Server};
+
+use paradisk_disk_formats::{KindMetrics, QueueMetrics};
 
 use super::control::Control;
 use super::lifecycle::{Lifetime, announce, close, ends};
@@ -13,6 +16,7 @@ use crate::coalescing::Moderation;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
+use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
 
 /// Serve a disk over vhost-user: the virtio block device of QEMU, Cloud Hypervisor, crosvm and others
 ///
@@ -35,10 +39,15 @@ pub(crate) struct Args {
     moderation: Moderation,
     #[command(flatten)]
     lifetime: Lifetime,
+    #[command(flatten)]
+    metrics: metrics::Options,
     /// Take commands at this Unix socket (`paradisk ctl`): the disk is `disk0`
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
 }
+
+/// What statistics call the device.
+const ADAPTER: &str = "virtio-blk0";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.disk.adapter.is_some() {
@@ -47,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ));
     }
     let (stop, end) = ends()?;
-    let mut opened = disk::open(&args.disk)?;
+    let mut opened = disk::open_metered(&args.disk, args.metrics.metering(args.control.is_some()))?;
     disk::number(&mut [("virtio-blk0:0".to_owned(), &mut opened)])?;
     let options = Options {
         queues: args.queues,
@@ -64,7 +73,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let clients = args.lifetime.begin(&end)?;
     let disks = vec![("disk0".to_owned(), opened.clone())];
-    let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
+    let queues = Arc::clone(&server);
+    let report = move |disks: &[DiskSnapshot]| Some(report(disks, &queues.reports()));
+    let control =
+        Control { disks, adapter: ADAPTER.to_owned(), report: Box::new(report), refresh: Some(refresh), end };
+    let control = control.listen(args.control.as_deref(), &args.metrics)?;
     announce(&format!("serving {} at {place}", args.disk.source));
     let report = |event| {
         if let Event::Gone(_) = event {
@@ -76,6 +89,29 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let pending = control.end();
     drop(server);
     close(vec![opened], served, pending)
+}
+
+/// What the queues have done. Requests are those of the disk: the queues do not count.
+fn report(disks: &[DiskSnapshot], reports: &[QueueReport]) -> AdapterSnapshot {
+    let queues = || disks.iter().flat_map(|disk| &disk.queues);
+    let sum = |value: fn(&KindMetrics) -> u64| -> u64 {
+        let kinds = |queue: &QueueMetrics| {
+            let QueueMetrics { read, write, flush, discard, write_zeroes, .. } = queue;
+            [read, write, flush, discard, write_zeroes].into_iter().map(value).sum::<u64>()
+        };
+        queues().map(kinds).sum()
+    };
+    let completions = sum(|kind| kind.completed);
+    let stats = Stats {
+        requests: completions + queues().map(|queue| queue.in_flight).sum::<u64>(),
+        completions,
+        errors: sum(|kind| kind.errors),
+        interrupts: reports.iter().map(|report| report.signals).sum(),
+        submits: queues().map(|queue| queue.submits).sum(),
+        ..Stats::default()
+    };
+    let moderation = reports.iter().map(|report| report.moderation).collect();
+    AdapterSnapshot { name: ADAPTER.to_owned(), stats, moderation }
 }
 
 fn tell(event: Event) {
