@@ -45,10 +45,23 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NAME")]
         adapter: Option<String>,
     },
-    /// What the machine has done so far, as `paradisk run --stats` writes it; of a server, its disks (always JSON)
-    Stats,
+    /// What the machine has done so far, as `paradisk run --stats` writes it, and the requests of each disk; of a server, its disks (always JSON)
+    Stats {
+        /// Before, begin to measure the latency of requests, or end it: on, off
+        #[arg(long, value_name = "on|off", value_parser = on_off)]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        latency: Option<bool>,
+    },
     /// End the machine, as Ctrl-A x does, or the server, without a shutdown of the guest
     Stop,
+}
+
+fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected on or off".to_owned()),
+    }
 }
 
 /// Check a size, and pass it on as it was written.
@@ -84,6 +97,13 @@ mod tests {
             read(r#"{"command":"coalescing","policy":"off"}"#).unwrap(),
             Command::Coalescing { policy: "off".to_owned(), adapter: None }
         );
+        assert_eq!(read(r#"{"command":"stats"}"#).unwrap(), Command::Stats { latency: None });
+        assert_eq!(
+            read(r#"{"command":"stats","latency":true}"#).unwrap(),
+            Command::Stats { latency: Some(true) }
+        );
+        let stats = serde_json::to_string(&Command::Stats { latency: None }).unwrap();
+        assert_eq!(stats, r#"{"command":"stats"}"#);
         assert!(read(r#"{"command":"attach"}"#).is_err() && read(r#"{"command":"fly"}"#).is_err());
         let reply = Reply::from(Err("no".to_owned()));
         assert_eq!(serde_json::to_string(&reply).unwrap(), r#"{"error":"no"}"#);

@@ -20,7 +20,8 @@ use crate::output;
   paradisk ctl vm.socket detach pvscsi0:1
   paradisk ctl vm.socket resize pvscsi0:0 20G
   paradisk ctl vm.socket coalescing off --adapter pvscsi0
-  paradisk ctl vm.socket stats > stats.json")]
+  paradisk ctl vm.socket stats > stats.json
+  paradisk ctl disk.socket stats --latency on")]
 pub(crate) struct Args {
     /// The control socket
     socket: PathBuf,
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })?;
     match reply {
         Reply::Error(why) => Err(Failure::Failed(why)),
-        Reply::Ok(value) if args.json || matches!(args.command, Command::Stats) => {
+        Reply::Ok(value) if args.json || matches!(args.command, Command::Stats { .. }) => {
             output::json(&Some("-".into()), &value)
         }
         Reply::Ok(value) => output::print(&text(&args.command, &value)),

@@ -15,6 +15,7 @@ use paradisk_disk_formats::{
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
 use crate::inherited;
+use crate::metrics::Metering;
 
 /// Open a disk.
 pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
@@ -43,6 +44,13 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
         serial: spec.serial.clone(),
         options: opened_disk::options(spec.direct, spec.engine).chain(delay).collect(),
     })
+}
+
+/// Open a disk of a machine or a server, and count its requests.
+pub(crate) fn open_metered(spec: &DiskSpec, metering: Metering) -> Result<OpenDisk, Failure> {
+    let mut opened = open(spec)?;
+    metering.apply(&mut opened);
+    Ok(opened)
 }
 
 /// Open an image file or a block device.

@@ -16,6 +16,7 @@ mod image;
 mod inherited;
 #[cfg(feature = "bench")]
 mod load;
+mod metrics;
 mod output;
 mod parents;
 mod progress;

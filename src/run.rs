@@ -25,12 +25,15 @@ use crate::control::server::{Listener, PendingCommand, Server};
 use crate::control::{Command, Reply};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
-use crate::{output, units};
+use crate::metrics::Metering;
+use crate::{metrics, output, units};
 
 /// Interval of checks whether the guest has halted for good.
 const HALT_CHECK: Duration = Duration::from_secs(1);
 /// How long to wait for the console's last output, and for the client of `stop` to take its answer.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
+/// How long a client of the metrics waits for the main thread, which may wait for a disk.
+const METRICS_TIME: Duration = Duration::from_secs(2);
 /// Typed input is dropped when the guest has taken none for so long.
 const INPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -75,6 +78,8 @@ pub(crate) struct Args {
     adapter: Vec<Adapter>,
     #[command(flatten)]
     moderation: Moderation,
+    #[command(flatten)]
+    metrics: metrics::Options,
     /// Take commands at this Unix socket (`paradisk ctl`)
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -89,13 +94,18 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// What is counted for each disk.
+    fn metering(&self) -> Metering {
+        self.metrics.metering(self.control.is_some())
+    }
+
     /// Files that are opened after the others: the system is loaded when all adapters are there, and each thread has a clock.
     fn grants(&self) -> Grants {
         let clocks = PathBuf::from("/proc/self/task");
         Grants {
             images: self.sandbox_path.clone(),
             read: self.initrd.iter().cloned().chain([self.kernel.clone(), clocks]).collect(),
-            sockets: self.control.iter().cloned().collect(),
+            sockets: self.control.clone().into_iter().chain(self.metrics.path()).collect(),
         }
     }
 }
@@ -119,16 +129,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ..Config::default()
     };
     let machine = Machine::new(&host, config, events::of_machine(sender.clone())).map_err(failed)?;
-    let disks = Disks::open(&args.adapter, &args.disk)?;
+    let disks = Disks::open(&args.adapter, &args.disk, args.metering())?;
     // For statistics: it is read from files, which the sandbox does not open.
     let _ = facts::host::host();
     let stats = args.stats.as_deref().map(output::Document::create).transpose()?;
     let control = args.control.as_deref().map(Listener::bind).transpose()?;
+    let metrics = args.metrics.listen()?;
     let ignored = Ignored::read();
     let confined = args.confinement.enter(Program::Run, &args.grants())?;
     let mut running = Running::new(machine, args, disks, stats)?;
     let loaded = load(args, &host, &running.machine)?;
     let _server = control.map(|listener| serve(listener, sender.clone())).transpose()?;
+    let _metrics = serve_metrics(metrics, sender.clone())?;
     // Before the terminal changes, which would have to be undone.
     events::take_signals(ignored, &sender)?;
     let _raw = terminal::Raw::enter().map_err(|error| Failure::Failed(format!("terminal: {error}")))?;
@@ -164,6 +176,18 @@ fn serve(listener: Listener, sender: mpsc::Sender<Event>) -> Result<Server, Fail
     listener.serve(execute).map_err(|error| Failure::Failed(format!("control socket: {error}")))
 }
 
+/// Serve metrics, if they are wanted. The main thread makes them, as it knows the disks.
+fn serve_metrics(
+    listener: Option<metrics::Listener>,
+    sender: mpsc::Sender<Event>,
+) -> Result<Option<metrics::Server>, Failure> {
+    metrics::Server::start(listener, move || {
+        let (answer, answered) = mpsc::sync_channel(1);
+        sender.send(Event::Metrics(answer)).ok()?;
+        answered.recv_timeout(METRICS_TIME).ok()
+    })
+}
+
 /// A machine with its disks and its console.
 struct Running {
     storage: Storage,
@@ -187,7 +211,8 @@ impl Running {
         let failed = |error: paradisk_vmm::Error| Failure::Failed(error.to_string());
         let console = machine.add_pc(io::stdout()).map_err(failed)?;
         let coalescing = args.moderation.get();
-        let storage = Storage::new(&mut machine, disks, coalescing, args.confinement.is_on())?;
+        let storage =
+            Storage::new(&mut machine, disks, coalescing, args.metering(), args.confinement.is_on())?;
         let meter = Meter::start(&machine, &storage);
         Ok(Self { storage, machine, console, meter, coalescing, stats, stopped_by: None })
     }
@@ -242,6 +267,10 @@ impl Running {
                     // Fails where the client has disconnected.
                     let _ = answer.send(Reply::from(self.command(command)));
                 }
+                Ok(Event::Metrics(answer)) => {
+                    // Fails where nobody waits any more.
+                    let _ = answer.try_send(self.storage.snapshot());
+                }
                 Ok(Event::End(end)) => return end,
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
@@ -265,7 +294,8 @@ impl Running {
                 self.storage.set_coalescing(adapter.as_deref(), coalescing)?;
                 Ok(json!(policy.as_str()))
             }
-            Command::Stats => {
+            Command::Stats { latency } => {
+                latency.into_iter().for_each(|on| self.storage.time_requests(on));
                 serde_json::to_value(self.meter.read(&self.machine, &self.storage)).map_err(text)
             }
             // Answered in `finish`.

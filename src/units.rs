@@ -2,6 +2,12 @@
 
 pub(crate) use facts::units::{parse_duration as duration, parse_size as size};
 
+/// Permissions of a file, in octal.
+pub(crate) fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "expected an octal number of 0 to 777".to_owned())
+}
+
 /// A block size: whole sectors of 512 bytes, at most 1 MiB.
 #[cfg(feature = "bench")]
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -317,7 +318,11 @@ fn disks_come_and_go_over_the_control_socket() {
     if !kvm("disks_come_and_go_over_the_control_socket") {
         return;
     }
-    let idle = Idle::start(&["--disk", "ram=1M,adapter=lsi-sas", "--adapter", "pvscsi"], Stdio::null());
+    let folder = tempfile::tempdir().unwrap();
+    let metrics = folder.path().join("metrics");
+    let places = ["--metrics", metrics.to_str().unwrap()];
+    let disks = ["--disk", "ram=1M,adapter=lsi-sas", "--adapter", "pvscsi"];
+    let idle = Idle::start(&[&disks[..], &places].concat(), Stdio::null());
     let image = idle.path("images/a.vhd");
     assert!(
         paradisk(&["image", "create", &image, "--format", "vhd", "--size", "8M"]).status().unwrap().success()
@@ -356,7 +361,26 @@ fn disks_come_and_go_over_the_control_socket() {
     assert_eq!(idle.json(&["list"])[0]["capacity"], 2 << 20);
     idle.json(&["rescan"]);
     assert_eq!(idle.json(&["list"])[0]["capacity"], 3 << 20);
-    assert_eq!(idle.json(&["stats"])["adapters"][0]["name"], "pvscsi0");
+    let stats = idle.json(&["stats"]);
+    let of = |list: &str, key: &str| {
+        stats[list].as_array().unwrap().iter().map(|one| one[key].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(of("adapters", "name"), ["pvscsi0", "lsi-sas0"]);
+    assert_eq!(stats["adapters"][1]["moderation"][0]["policy"], "oio-iops");
+    assert_eq!((of("queues", "disk"), of("queues", "adapter")), (of("disks", "id"), of("adapters", "name")));
+    assert_eq!(stats["queues"][0]["read"]["count"], 0);
+    let mut stream = UnixStream::connect(&metrics).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    assert!(response.ends_with("# EOF\n"), "{response}");
+    for sample in [
+        r#"paradisk_disk_reads_total{disk="pvscsi0:0",adapter="pvscsi0",queue="0"} 0"#,
+        r#"paradisk_adapter_moderation_info{adapter="lsi-sas0",vector="0",policy="oio-iops"} 1"#,
+        r#"paradisk_adapter_requests_total{adapter="pvscsi0"} 0"#,
+    ] {
+        assert!(response.lines().any(|line| line == sample), "{sample}: {response}");
+    }
     // A second machine cannot replace the socket of one that runs.
     let kernel = idle.path("kernel");
     let second = run(Path::new(&kernel), &["--control", &idle.path("socket")]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use paradisk_disk_formats::QueueStats;
 
-use crate::moderation::Coalescing;
+use crate::moderation::{Coalescing, ModerationState};
 use crate::scsi::{Address, AttachError, LogicalUnit};
 use crate::time::Time;
 
@@ -194,6 +194,11 @@ pub trait IoDevice: Send {
 
     /// Change the interrupt moderation, with or without I/O in flight. Signals that were held back are sent first.
     fn set_coalescing(&mut self, coalescing: Coalescing);
+
+    /// The state of the moderation of each interrupt vector; empty where interrupts are not moderated.
+    fn moderation(&self) -> Vec<ModerationState> {
+        Vec::new()
+    }
 
     /// Attach and detach disks while the guest runs. `None`: the adapter has no bus of disks.
     fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {

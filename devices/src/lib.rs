@@ -68,5 +68,5 @@ pub use fault::{DiskFault, on_disk_fault};
 pub use identity::{Nameless, serial_numbers};
 pub use interrupt::{InterruptLine, InterruptSink, MsiMessage};
 pub use kind::{AdapterKind, BusKind};
-pub use moderation::{Coalescing, Policy};
+pub use moderation::{Coalescing, ModerationState, Policy};
 pub use time::Time;

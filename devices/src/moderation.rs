@@ -97,6 +97,20 @@ impl Ratio {
     }
 }
 
+/// The moderation of one interrupt vector as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModerationState {
+    /// When completions signal.
+    pub policy: Policy,
+    /// The share of completions that signal while enough commands are in flight, computed anew each epoch: so many ...
+    pub signals: u32,
+    /// ... of so many. 1 of 1 for [`Policy::Off`] and [`Policy::Batch`], which know no share.
+    pub completions: u32,
+    /// A completion waits for its signal.
+    pub held_back: bool,
+}
+
 /// Decides for one interrupt vector.
 #[derive(Clone, Debug)]
 pub(crate) struct Moderator {
@@ -136,6 +150,17 @@ impl Moderator {
     #[must_use]
     pub(crate) const fn options(&self) -> &Coalescing {
         &self.options
+    }
+
+    /// The state.
+    #[must_use]
+    pub(crate) const fn state(&self) -> ModerationState {
+        ModerationState {
+            policy: self.options.policy,
+            signals: self.ratio.count_up,
+            completions: self.ratio.skip_up,
+            held_back: self.withheld.is_some(),
+        }
     }
 
     /// Change the options. True: signal now, for completions that were held back.

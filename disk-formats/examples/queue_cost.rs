@@ -4,10 +4,12 @@
 //! to read; without one, a temporary file of 256 MiB that is in the page cache.
 #![allow(unsafe_code, reason = "gives the queue memory to read into, and reads the time-stamp counter")]
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use paradisk_disk_formats::{
-    Completion, Disk, EngineKind, IoBuf, NullDisk, Op, OpenOptions, QueueConfig, RamDisk, Request, SectorSize,
+    Completion, Disk, EngineKind, IoBuf, Metered, NullDisk, Op, OpenOptions, QueueConfig, RamDisk, Request,
+    SectorSize,
 };
 
 const BLOCK: usize = 4096;
@@ -82,6 +84,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("disk                     engine       total   kernel    queue  calls/IO    kIOPS");
     let null = NullDisk::new(CAPACITY, SectorSize::B512)?;
     measure("null", &null, EngineKind::IoUring, 20_000_000);
+    let metered = Metered::new(Arc::new(null), 2_000_000_000);
+    measure("null, metered", &metered, EngineKind::IoUring, 20_000_000);
+    metered.metrics().into_iter().for_each(|metrics| metrics.time_requests(true));
+    measure("null, latencies", &metered, EngineKind::IoUring, 20_000_000);
     let ram = RamDisk::new(CAPACITY, SectorSize::B512)?;
     measure("ram, untouched", &ram, EngineKind::IoUring, 1_000_000);
     let image = tempfile::NamedTempFile::new()?;

@@ -13,6 +13,7 @@ pub(crate) mod revisions;
 use crate::disk::identity::Identity;
 use crate::disk::info::DiskInfo;
 use crate::error::{IoError, OpenError};
+use crate::queue::metered::metrics::Metrics;
 use crate::queue::{DiskQueue, QueueConfig};
 
 /// Whether a range is allocated on the host (GET LBA STATUS, block status).
@@ -84,6 +85,11 @@ pub trait Disk: Send + Sync {
 
     /// Memory of the disk's map, for disks that have one.
     fn map_memory(&self) -> Option<MapMemory> {
+        None
+    }
+
+    /// The counters of its queues, for a [`Metered`](crate::Metered) disk.
+    fn metrics(&self) -> Option<Metrics> {
         None
     }
 

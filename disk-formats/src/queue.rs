@@ -7,6 +7,7 @@ pub(crate) mod delayed;
 pub(crate) mod engine;
 pub(crate) mod file_queue;
 pub(crate) mod instant;
+pub(crate) mod metered;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

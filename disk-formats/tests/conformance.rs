@@ -12,7 +12,7 @@ use paradisk_disk_formats::conformance::{Driver, Fresh, Peek, Suite};
 use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
 use paradisk_disk_formats::vhdx::{self, CreateOptions};
 use paradisk_disk_formats::{
-    Delayed, Disk, EngineKind, FormatName, NullDisk, OpenOptions, RamDisk, Raw, SectorSize,
+    Delayed, Disk, EngineKind, FormatName, Metered, NullDisk, OpenOptions, RamDisk, Raw, SectorSize,
 };
 
 const CAPACITY: u64 = 16 << 20;
@@ -190,6 +190,38 @@ fn delayed() {
         name: "raw, delayed",
         make: &|| raw(false),
         make_read_only: Some(&|| raw(true)),
+        engines: &BOTH,
+        keeps_data: true,
+    }
+    .run();
+}
+
+#[test]
+fn metered() {
+    let counted = |disk| {
+        let metered = Metered::new(disk, 2_000_000_000);
+        metered.metrics().expect("counters").time_requests(true);
+        Arc::new(metered)
+    };
+    let ram = || counted(Arc::new(RamDisk::new(CAPACITY, SectorSize::B512).expect("memory")));
+    Suite {
+        name: "ram, metered",
+        make: &|| Fresh { disk: ram(), peek: None, hold: Box::new(()) },
+        make_read_only: None,
+        engines: &[(EngineKind::IoUring, "ram")],
+        keeps_data: true,
+    }
+    .run();
+    let vhdx = |read_only| {
+        let (folder, path) = image("disk");
+        vhdx::create_dynamic(&path, CAPACITY, SMALL).expect("an image");
+        let disk = counted(open(&path, FormatName::Vhdx, false, read_only));
+        Fresh { disk, peek: peek_image(&path, FormatName::Vhdx), hold: Box::new(folder) }
+    };
+    Suite {
+        name: "dynamic VHDX, metered",
+        make: &|| vhdx(false),
+        make_read_only: Some(&|| vhdx(true)),
         engines: &BOTH,
         keeps_data: true,
     }

@@ -46,6 +46,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use self::backchannel::Backchannel;
 use self::memory::Memory;
 use self::session::{Outcome, Session};
+pub use self::worker::QueueReport;
 use self::worker::Worker;
 
 /// How a disk is served.
@@ -201,6 +202,13 @@ impl Server {
             // Fails for a thread that has ended.
             let _ = worker.ask(move |queue| queue.set_coalescing(coalescing));
         }
+    }
+
+    /// What each queue has done so far. May be called on any thread at any time; waits for the threads of the queues.
+    #[must_use]
+    pub fn reports(&self) -> Vec<QueueReport> {
+        // Without the queues whose threads have ended.
+        self.workers.iter().filter_map(|worker| worker.ask(|queue| queue.report()).ok()).collect()
     }
 
     /// Serve one client. Messages are received on a thread of their own, so that a client that stops in the middle of a message

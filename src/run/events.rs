@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, SyncSender};
 
 use paradisk_disk_formats::{ThreadKind, spawn};
 use paradisk_vmm::{EventSink, StopReason};
@@ -14,6 +14,7 @@ use signal_hook::{flag, low_level};
 
 use crate::control::server::PendingCommand;
 use crate::failure::Failure;
+use crate::metrics::Snapshot;
 
 /// Exit status when the guest resets the machine.
 const RESET: u8 = 3;
@@ -27,6 +28,8 @@ pub(super) enum Event {
     End(End),
     /// A command from the control socket.
     Command(PendingCommand),
+    /// A client of the metrics waits for these.
+    Metrics(SyncSender<Snapshot>),
 }
 
 /// How a machine ends.

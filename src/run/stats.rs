@@ -9,6 +9,7 @@ use paradisk_vmm::{CpuClocks, CpuSplit, Exits, Machine};
 use serde::Serialize;
 
 use super::storage::{Listed, Storage};
+use crate::metrics::{self, AdapterSnapshot, ModerationDocument, QueueDocument};
 
 /// The document.
 #[derive(Debug, Serialize)]
@@ -26,6 +27,7 @@ pub(super) struct Document {
     exits: ExitCounts,
     adapters: Vec<AdapterStats>,
     disks: Vec<Listed>,
+    queues: Vec<QueueDocument>,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,6 +64,7 @@ struct AdapterStats {
     completions: u64,
     errors: u64,
     interrupts: u64,
+    interrupts_suppressed: u64,
     doorbells: u64,
     /// System calls of its disks' queues.
     submits: u64,
@@ -70,6 +73,7 @@ struct AdapterStats {
     interrupts_per_io: Option<f64>,
     doorbells_per_io: Option<f64>,
     cycles_per_io: Option<f64>,
+    moderation: Vec<ModerationDocument>,
 }
 
 /// Counts from the machine's start.
@@ -114,6 +118,7 @@ impl Meter {
             exits: ExitCounts { mmio: exits.mmio, pio: exits.pio, other: exits.other, kvm: exits.kvm },
             adapters,
             disks: storage.list(),
+            queues: metrics::queues(&storage.disks()),
         }
     }
 }
@@ -125,21 +130,23 @@ fn clocks(machine: &Machine, storage: &Storage) -> CpuClocks {
 
 fn adapters(machine: &Machine, storage: &Storage) -> Vec<AdapterStats> {
     let of = |controller: &super::storage::Controller| {
-        let stats = controller.stats().unwrap_or_default();
+        let AdapterSnapshot { name, stats, moderation } = controller.snapshot();
         let time = machine.io_thread_time(controller.device);
         let cycles = to_ticks(time.map_or(Duration::ZERO, |time| time.on_cpu));
         AdapterStats {
-            name: controller.name.clone(),
+            name,
             requests: stats.requests,
             completions: stats.completions,
             errors: stats.errors,
             interrupts: stats.interrupts,
+            interrupts_suppressed: metrics::suppressed(&stats),
             doorbells: stats.doorbells,
             submits: stats.submits,
             cycles,
             interrupts_per_io: per(stats.interrupts, stats.completions),
             doorbells_per_io: per(stats.doorbells, stats.completions),
             cycles_per_io: per(cycles, stats.completions),
+            moderation: metrics::moderation(&moderation),
         }
     };
     storage.controllers().iter().map(of).collect()

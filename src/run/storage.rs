@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use facts::disk::OpenDisk;
 use facts::names::Adapter;
 use paradisk_devices::scsi::Address;
-use paradisk_devices::{AdapterConfig, AdapterKind, BusKind, Coalescing, Stats};
+use paradisk_devices::{AdapterConfig, AdapterKind, BusKind, Coalescing};
 use paradisk_vmm::{DeviceId, Machine, Mailbox};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::disk::{self, flush};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
+use crate::metrics::{AdapterSnapshot, DiskSnapshot, Metering, Snapshot, time_requests};
 
 /// How long a command to detach a disk waits for its I/O, and at which interval it polls.
 const DETACH_WAIT: Duration = Duration::from_secs(10);
@@ -43,9 +44,11 @@ impl Controller {
         }
     }
 
-    /// Its counters; `None` where its thread has ended.
-    pub(super) fn stats(&self) -> Option<Stats> {
-        self.mailbox.call(|device, _| device.stats()).ok()
+    /// What it has done; nothing where its thread has ended.
+    pub(super) fn snapshot(&self) -> AdapterSnapshot {
+        let report = self.mailbox.call(|device, _| (device.stats(), device.moderation()));
+        let (stats, moderation) = report.unwrap_or_default();
+        AdapterSnapshot { name: self.name.clone(), stats, moderation }
     }
 
     /// Report new capacities of its disks to the guest.
@@ -93,6 +96,8 @@ pub(super) struct Storage {
     coalescing: Coalescing,
     /// Disks are opened from some folders only.
     confined: bool,
+    /// What is counted for each disk.
+    metering: Metering,
 }
 
 /// The disks of the command line, open, and the adapters to be created.
@@ -152,7 +157,11 @@ fn number(planned: &mut [Planned<(usize, OpenDisk)>]) -> Result<(), Failure> {
 
 impl Disks {
     /// Open the disks, and place them on adapters; adapters without disks are to be created, too.
-    pub(super) fn open(adapters: &[Adapter], specs: &[DiskSpec]) -> Result<Self, Failure> {
+    pub(super) fn open(
+        adapters: &[Adapter],
+        specs: &[DiskSpec],
+        metering: Metering,
+    ) -> Result<Self, Failure> {
         let kinds: Vec<_> = adapters.iter().map(|adapter| adapter.kind()).collect();
         if kinds.contains(&AdapterKind::VirtioBlk) {
             let text =
@@ -162,7 +171,7 @@ impl Disks {
         let disks = specs
             .iter()
             .enumerate()
-            .map(|(order, spec)| Ok((kind_of(spec.adapter), (order, disk::open(spec)?))))
+            .map(|(order, spec)| Ok((kind_of(spec.adapter), (order, disk::open_metered(spec, metering)?))))
             .collect::<Result<Vec<_>, Failure>>()?;
         let mut planned = plan(&kinds, disks);
         number(&mut planned)?;
@@ -182,9 +191,10 @@ impl Storage {
         machine: &mut Machine,
         Disks(planned): Disks,
         coalescing: Coalescing,
+        metering: Metering,
         confined: bool,
     ) -> Result<Self, Failure> {
-        let mut storage = Self { controllers: Vec::new(), coalescing, confined };
+        let mut storage = Self { controllers: Vec::new(), coalescing, confined, metering };
         for (kind, disks) in planned {
             storage.add(machine, kind, disks)?;
         }
@@ -238,6 +248,34 @@ impl Storage {
         self.controllers.iter().flat_map(of).collect()
     }
 
+    /// Statistics of all adapters and disks.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            disks: self.disks(),
+            adapters: self.controllers.iter().map(Controller::snapshot).collect(),
+        }
+    }
+
+    /// Statistics of all disks.
+    pub(super) fn disks(&self) -> Vec<DiskSnapshot> {
+        let of = |controller: &Controller| {
+            let disk = |(target, opened): (&u8, &OpenDisk)| {
+                DiskSnapshot::new(&controller.disk_id(*target), &controller.name, opened)
+            };
+            controller.disks.iter().map(disk).collect::<Vec<_>>()
+        };
+        self.controllers.iter().flat_map(of).collect()
+    }
+
+    /// Measure the latencies of requests of all disks, and of those that are attached later, or stop to.
+    pub(super) fn time_requests(&mut self, on: bool) {
+        if self.metering != Metering::Off {
+            self.metering = if on { Metering::Latencies } else { Metering::Counts };
+        }
+        let disks = self.controllers.iter().flat_map(|controller| controller.disks.values());
+        disks.for_each(|opened| time_requests(opened, on));
+    }
+
     /// Attach a disk while the guest runs; its id.
     pub(super) fn attach(&mut self, spec: &DiskSpec) -> Result<String, String> {
         let text = |failure| match failure {
@@ -261,7 +299,8 @@ impl Storage {
             format!("no {kind} adapter with a free target; `paradisk run --adapter {kind}` makes one")
         })?;
         let target = controller.free_target().unwrap_or_default();
-        let mut opened = disk::open(spec).map_err(|failure| denied(confined, text(failure)))?;
+        let opened = disk::open_metered(spec, self.metering);
+        let mut opened = opened.map_err(|failure| denied(confined, text(failure)))?;
         let place = format!("{}:{target}", controller.name);
         let mut disks: Vec<_> = others.iter_mut().map(|other| (String::new(), other)).collect();
         disks.push((place, &mut opened));

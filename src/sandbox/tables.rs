@@ -260,6 +260,13 @@ rules! {
         SYS_sendmsg "a vhost-user client is told of a new capacity";
     }
 
+    /// The thread that serves metrics: a server's reads the state of disks by itself.
+    METRICS {
+        SYS_fstat "size of a disk's file";
+        SYS_newfstatat "the same";
+        SYS_statx "the same";
+    }
+
     /// The end of a program: sockets are removed.
     END {
         SYS_openat [Lacks(2, CHANGES)] "the folder of a socket, for its lock";
@@ -328,6 +335,7 @@ fn own(kind: Kind) -> &'static [&'static [Rule]] {
         Kind::Thread(Terminal) => &[EVERY, CONSOLE_INPUT],
         Kind::Thread(ControlListener) => &[EVERY, LISTENER],
         Kind::Thread(ControlClient) => &[EVERY, CONTROL, DISK],
+        Kind::Thread(Metrics) => &[EVERY, LISTENER, METRICS],
         Kind::Thread(NbdListener) => &[EVERY, LISTENER],
         Kind::Thread(NbdClient) => &[EVERY, CLIENT, DISK, QUEUE, QUEUE_SETUP],
         Kind::Thread(VhostUserSession) => &[EVERY, CLIENT, CLIENT_MEMORY, QUEUE_SETUP],
@@ -442,6 +450,7 @@ const ALL: &[&[Rule]] = &[
     CLIENT_MEMORY,
     NOTIFIER,
     CONTROL,
+    METRICS,
     END,
     MACHINE_MAIN,
 ];

@@ -16,15 +16,23 @@ use serde_json::{Value, json};
 use crate::control::Command;
 use crate::control::server::{Listener, PendingCommand, Server};
 use crate::failure::Failure;
+use crate::metrics::{self, AdapterDocument, AdapterSnapshot, DiskSnapshot, Snapshot};
 use crate::{disk, units};
 
 /// Changes the policy of interrupt moderation, and leaves its thresholds as they are.
 pub(super) type SetPolicy = Box<dyn Fn(Policy) + Send + Sync>;
 
+/// Reports what the adapter in front of disks has done.
+type Report = dyn Fn(&[DiskSnapshot]) -> Option<AdapterSnapshot> + Send + Sync;
+
 /// The state that commands act on.
 pub(super) struct Control {
     /// Disks by their ids.
     pub(super) disks: Vec<(String, OpenDisk)>,
+    /// The adapter or protocol in front of the disks, as statistics call it.
+    pub(super) adapter: String,
+    /// What the adapter has done; `None` where it does not answer.
+    pub(super) report: Box<Report>,
     /// Applies new capacities of the disks; `None` where the protocol cannot report them to clients.
     pub(super) refresh: Option<Box<dyn Fn() + Send + Sync>>,
     /// Changes the policy of interrupt moderation; `None` where the protocol has no interrupts.
@@ -43,6 +51,7 @@ pub(super) struct Listening {
     shared: Shared,
     stopped: Receiver<PendingCommand>,
     _server: Option<Server>,
+    _metrics: Option<metrics::Server>,
 }
 
 impl Listening {
@@ -78,9 +87,13 @@ impl Shared {
 }
 
 impl Control {
-    /// Serve the control socket, if there is one.
+    /// Serve the control socket and metrics, if there are such sockets.
     #[expect(clippy::disallowed_types, reason = "commands are no requests")]
-    pub(super) fn serve(self, listener: Option<Listener>) -> Result<Listening, Failure> {
+    pub(super) fn serve(
+        self,
+        listener: Option<Listener>,
+        metrics: Option<metrics::Listener>,
+    ) -> Result<Listening, Failure> {
         let (stop, stopped) = mpsc::sync_channel(1);
         let shared = Shared(Arc::new(Mutex::new(Some(self))));
         let serve = |listener: Listener| {
@@ -89,7 +102,10 @@ impl Control {
         };
         let server = listener.map(serve).transpose();
         let server = server.map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
-        Ok(Listening { shared, stopped, _server: server })
+        let measured = shared.clone();
+        let snapshot = move || measured.lock().as_ref().map(Self::snapshot);
+        let metrics = metrics::Server::start(metrics, snapshot)?;
+        Ok(Listening { shared, stopped, _server: server, _metrics: metrics })
     }
 
     fn refresh(&self) -> Result<&(dyn Fn() + Send + Sync), String> {
@@ -100,7 +116,12 @@ impl Control {
     fn execute(&self, command: &Command) -> Result<Value, String> {
         match command {
             Command::List => Ok(self.list()),
-            Command::Stats => Ok(json!({ "schema": SCHEMA, "host": host(), "disks": self.list() })),
+            Command::Stats { latency } => {
+                if let Some(on) = *latency {
+                    self.disks.iter().for_each(|(_, opened)| metrics::time_requests(opened, on));
+                }
+                Ok(self.stats())
+            }
             Command::Resize { id, size } => {
                 let refresh = self.refresh()?;
                 let found = self.disks.iter().find(|(name, _)| name == id);
@@ -129,6 +150,25 @@ impl Control {
                     .to_owned())
             }
         }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let disks: Vec<_> =
+            self.disks.iter().map(|(id, opened)| DiskSnapshot::new(id, &self.adapter, opened)).collect();
+        let adapters = (self.report)(&disks).into_iter().collect();
+        Snapshot { disks, adapters }
+    }
+
+    fn stats(&self) -> Value {
+        let Snapshot { disks, adapters } = self.snapshot();
+        let adapters: Vec<_> = adapters.iter().map(AdapterDocument::new).collect();
+        json!({
+            "schema": SCHEMA,
+            "host": host(),
+            "disks": self.list(),
+            "queues": metrics::queues(&disks),
+            "adapters": adapters,
+        })
     }
 
     /// The disks.

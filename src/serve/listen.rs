@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, SocketType, getpeername};
 
 use crate::failure::Failure;
 use crate::inherited;
+use crate::units::mode;
 
 /// The Unix socket of a server.
 #[derive(clap::Args)]
@@ -46,11 +47,6 @@ impl FromStr for Place {
                 .map_err(|_| format!("`{number}` is no number of a descriptor")),
         }
     }
-}
-
-fn mode(text: &str) -> Result<u32, String> {
-    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| "expected an octal number of 0 to 777".to_owned())
 }
 
 impl Listen {

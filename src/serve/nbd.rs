@@ -17,12 +17,14 @@ use crate::control::server::Listener;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
+use crate::metrics::{self, DiskSnapshot};
 
 /// Serve disks by the Network Block Device protocol, until SIGTERM or SIGINT.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   paradisk serve nbd --socket disk.socket --disk disk.vhdx
   paradisk serve nbd --listen 127.0.0.1:10809 --disk a.vhd --disk path=b.raw,readonly=on --export a --export b
+  paradisk serve nbd --socket disk.socket --disk disk.vhdx --control control.socket --metrics 127.0.0.1:9500
   nbd-client -unix disk.socket /dev/nbd0 && mount /dev/nbd0p1 /mnt
   qemu-img info 'nbd+unix:///?socket=disk.socket'")]
 pub(crate) struct Args {
@@ -46,6 +48,8 @@ pub(crate) struct Args {
     /// Take clients only that have a certificate by one of these authorities, as PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    metrics: metrics::Options,
     /// Take commands at this Unix socket (`paradisk ctl`): list, stats and stop; disks are `disk0`, `disk1`, in their order
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -72,7 +76,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     // Signals are handled before disks are opened that would have to be closed.
     let (mut stop, end) = ends()?;
-    let opened = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let metering = args.metrics.metering(args.control.is_some());
+    let open = |spec| disk::open_metered(spec, metering);
+    let opened = args.disk.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let names = args.export.iter().cloned().chain(std::iter::repeat(String::new()));
     let exports = opened.iter().zip(names).map(|(opened, name)| Export {
         name,
@@ -88,16 +94,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         _ => exports,
     };
-    let (listener, place) = open(args)?;
+    let (listener, place) = listen(args)?;
     let control = args.control.as_deref().map(Listener::bind).transpose()?;
+    let metrics = args.metrics.listen()?;
     let manager = Manager::connect();
-    let sockets = args.unix.path().into_iter().chain(args.control.clone()).collect();
+    let sockets = [args.unix.path(), args.control.clone(), args.metrics.path()];
+    let sockets = sockets.into_iter().flatten().collect();
     let sandbox = args.confinement.enter(Program::Nbd, &Grants { sockets, ..Grants::default() })?;
     let server = Server::start(listener, exports)
         .map_err(|error| Failure::Failed(format!("{place}: cannot listen: {error}")))?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
-    let control = Control { disks, refresh: None, coalescing: None, end }.serve(control)?;
+    let report = Box::new(|_: &[DiskSnapshot]| None);
+    let adapter = "nbd".to_owned();
+    let control =
+        Control { disks, adapter, report, refresh: None, coalescing: None, end }.serve(control, metrics)?;
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
     let address = server.local_addr().map_or(place, |address| address.to_string());
     if let Some(warning) = exposed(args) {
@@ -113,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The socket of `--listen`, or the Unix socket, and its name for messages.
-fn open(args: &Args) -> Result<(nbd::Listener, String), Failure> {
+fn listen(args: &Args) -> Result<(nbd::Listener, String), Failure> {
     let Some(address) = args.listen else {
         return args.unix.open().map(|(socket, place)| (socket.into(), place));
     };

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use facts::disk::OpenDisk;
 use facts::names::Adapter;
@@ -20,6 +21,10 @@ use crate::control::server::{Listener, PendingCommand};
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
+use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
+
+/// How long the adapter may take to report what it has done.
+const REPORT_TIME: Duration = Duration::from_secs(1);
 
 /// Requests in flight of the adapter.
 const TASKS: u32 = 256;
@@ -45,6 +50,8 @@ pub(crate) struct Args {
     moderation: Moderation,
     #[command(flatten)]
     lifetime: Lifetime,
+    #[command(flatten)]
+    metrics: metrics::Options,
     /// Take commands at this Unix socket (`paradisk ctl`): disks are `disk0`, `disk1`, in their order
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -57,7 +64,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     check(args, kind)?;
     // Signals are handled before disks are opened that would have to be closed.
     let (stop, end) = ends()?;
-    let mut opened = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let metering = args.metrics.metering(args.control.is_some());
+    let open = |spec| disk::open_metered(spec, metering);
+    let mut opened = args.disk.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let places = kind.targets().map(|target| format!("{kind}0:{target}"));
     disk::number(&mut places.zip(&mut opened).collect::<Vec<_>>())?;
     let socket = args.listen.open()?;
@@ -103,7 +112,9 @@ fn serve(
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
     let control = args.control.as_deref().map(Listener::bind).transpose()?;
-    let sockets = args.listen.path().into_iter().chain(args.control.clone()).collect();
+    let metrics = args.metrics.listen()?;
+    let sockets = [args.listen.path(), args.control.clone(), args.metrics.path()];
+    let sockets = sockets.into_iter().flatten().collect();
     let sandbox = args.confinement.enter(Program::VfioUser, &Grants { sockets, ..Grants::default() })?;
     let server = Server::new(listener, |memory, interrupts| {
         Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
@@ -116,8 +127,14 @@ fn serve(
     let clients = args.lifetime.begin(&end)?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
-    let control =
-        Control { disks, refresh: Some(refresh), coalescing: Some(coalescing), end }.serve(control)?;
+    let adapter = format!("{kind}0");
+    let (reporter, name) = (server.reporter(), adapter.clone());
+    let report = Box::new(move |_: &[DiskSnapshot]| {
+        let report = reporter.report(REPORT_TIME)?;
+        Some(AdapterSnapshot { name: name.clone(), stats: report.stats, moderation: report.moderation })
+    });
+    let (refresh, coalescing) = (Some(refresh), Some(coalescing));
+    let control = Control { disks, adapter, report, refresh, coalescing, end }.serve(control, metrics)?;
     sandbox.close()?;
     announce(manager, &format!("serving {kind} at {place}"));
     let report = |note| {

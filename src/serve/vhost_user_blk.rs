@@ -4,8 +4,9 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use paradisk_devices::Coalescing;
-use paradisk_serve::vhost_user_blk::{Event, Options, Server};
+use paradisk_devices::{Coalescing, Stats};
+use paradisk_disk_formats::{KindMetrics, QueueMetrics};
+use paradisk_serve::vhost_user_blk::{Event, Options, QueueReport, Server};
 use sandbox::{Grants, Program};
 
 use super::control::{Control, SetPolicy};
@@ -17,6 +18,7 @@ use crate::confinement::Confinement;
 use crate::control::server::Listener;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
+use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
 use crate::{disk, output};
 
 /// Serve a disk over vhost-user: the virtio block device of QEMU, Cloud Hypervisor, crosvm and others
@@ -40,6 +42,8 @@ pub(crate) struct Args {
     moderation: Moderation,
     #[command(flatten)]
     lifetime: Lifetime,
+    #[command(flatten)]
+    metrics: metrics::Options,
     /// Take commands at this Unix socket (`paradisk ctl`): the disk is `disk0`
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -48,6 +52,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     conventions: Conventions,
 }
+
+/// What statistics call the device.
+const ADAPTER: &str = "virtio-blk0";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.conventions.print_capabilities {
@@ -61,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ));
     }
     let (stop, end) = ends()?;
-    let mut opened = disk::open(&spec)?;
+    let mut opened = disk::open_metered(&spec, args.metrics.metering(args.control.is_some()))?;
     disk::number(&mut [("virtio-blk0:0".to_owned(), &mut opened)])?;
     let options = Options {
         queues: args.queues,
@@ -75,8 +82,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         None => args.listen.open().map(|(socket, place)| (Clients::Listening(socket), place))?,
     };
     let control = args.control.as_deref().map(Listener::bind).transpose()?;
+    let metrics = args.metrics.listen()?;
     let manager = Manager::connect();
-    let sockets = args.listen.path().into_iter().chain(args.control.clone()).collect();
+    let sockets = [args.listen.path(), args.control.clone(), args.metrics.path()];
+    let sockets = sockets.into_iter().flatten().collect();
     let sandbox = args.confinement.enter(Program::VhostUser, &Grants { sockets, ..Grants::default() })?;
     let server = Arc::new(Server::new(Arc::clone(&opened.disk), options).map_err(failed)?);
     let refresh: Box<dyn Fn() + Send + Sync> = {
@@ -89,8 +98,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let clients = args.lifetime.begin(&end)?;
     let disks = vec![("disk0".to_owned(), opened.clone())];
-    let control =
-        Control { disks, refresh: Some(refresh), coalescing: Some(coalescing), end }.serve(control)?;
+    let queues = Arc::clone(&server);
+    let report = Box::new(move |disks: &[DiskSnapshot]| Some(report(disks, &queues.reports())));
+    let (adapter, refresh, coalescing) = (ADAPTER.to_owned(), Some(refresh), Some(coalescing));
+    let control = Control { disks, adapter, report, refresh, coalescing, end }.serve(control, metrics)?;
     sandbox.close()?;
     announce(&manager, &format!("serving {} at {place}", spec.source));
     let report = |event| {
@@ -107,6 +118,29 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let pending = control.end();
     drop(server);
     close(&manager, vec![opened], served, pending)
+}
+
+/// What the queues have done. Requests are those of the disk: the queues do not count.
+fn report(disks: &[DiskSnapshot], reports: &[QueueReport]) -> AdapterSnapshot {
+    let queues = || disks.iter().flat_map(|disk| &disk.queues);
+    let sum = |value: fn(&KindMetrics) -> u64| -> u64 {
+        let kinds = |queue: &QueueMetrics| {
+            let QueueMetrics { read, write, flush, discard, write_zeroes, .. } = queue;
+            [read, write, flush, discard, write_zeroes].into_iter().map(value).sum::<u64>()
+        };
+        queues().map(kinds).sum()
+    };
+    let completions = sum(|kind| kind.completed);
+    let stats = Stats {
+        requests: completions + queues().map(|queue| queue.in_flight).sum::<u64>(),
+        completions,
+        errors: sum(|kind| kind.errors),
+        interrupts: reports.iter().map(|report| report.signals).sum(),
+        submits: queues().map(|queue| queue.submits).sum(),
+        ..Stats::default()
+    };
+    let moderation = reports.iter().map(|report| report.moderation).collect();
+    AdapterSnapshot { name: ADAPTER.to_owned(), stats, moderation }
 }
 
 fn tell(event: Event) {

@@ -16,7 +16,7 @@ fn ctl(socket: &Path, command: &[&str]) -> Command {
 }
 
 /// What a server answers to it.
-fn answer(socket: &Path, command: &[&str]) -> Value {
+pub(crate) fn answer(socket: &Path, command: &[&str]) -> Value {
     let output = ctl(socket, command).arg("--json").output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()

@@ -9,7 +9,7 @@ use vm_memory::GuestAddressSpace;
 use super::BusLogic;
 use super::spec::{Control, GEOMETRY, reg};
 use crate::device::{Access, Bar, Doorbell, FastRegisters, HotPlug, IoDevice, PciDevice, Sleep, Stats};
-use crate::moderation::Coalescing;
+use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
 
 impl<A: GuestAddressSpace> BusLogic<A> {
@@ -175,6 +175,10 @@ where
         if self.moderator.set_options(coalescing) {
             self.raise_mailbox_in();
         }
+    }
+
+    fn moderation(&self) -> Vec<ModerationState> {
+        vec![self.moderator.state()]
     }
 
     fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {

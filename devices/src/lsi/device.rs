@@ -15,7 +15,7 @@ use super::spec::{
 use crate::device::{
     Bar, Doorbell, FastRegisters, HotPlug, IoDevice, PciDevice, PostedRegisters, Sleep, Stats,
 };
-use crate::moderation::Coalescing;
+use crate::moderation::{Coalescing, ModerationState};
 use crate::pci::BusMaster;
 use crate::time::Time;
 
@@ -359,6 +359,10 @@ where
         if self.moderator.set_options(coalescing) {
             self.raise();
         }
+    }
+
+    fn moderation(&self) -> Vec<ModerationState> {
+        vec![self.moderator.state()]
     }
 
     fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {

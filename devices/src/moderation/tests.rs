@@ -38,6 +38,23 @@ fn sequence(moderator: &mut Moderator, now: Time, cif: u32, len: usize) -> Strin
 }
 
 #[test]
+fn the_state_is_the_ratio_and_what_is_held_back() {
+    let (mut moderator, now) = settled(Policy::OioIops, 32);
+    let state = |moderator: &Moderator| {
+        let ModerationState { policy, signals, completions, held_back } = moderator.state();
+        (policy, signals, completions, held_back)
+    };
+    assert_eq!(state(&moderator), (Policy::OioIops, 1, 4, false));
+    assert_eq!(sequence(&mut moderator, now, 32, 1), "s");
+    assert_eq!(state(&moderator), (Policy::OioIops, 1, 4, true));
+    assert_eq!(sequence(&mut moderator, now, 32, 3), "ssD");
+    assert_eq!(state(&moderator), (Policy::OioIops, 1, 4, false));
+    let _ = moderator.set_options(Coalescing::policy(Policy::Batch));
+    assert_eq!(state(&moderator), (Policy::Batch, 1, 1, false));
+    assert_eq!(state(&settled(Policy::OioIops, 8).0), (Policy::OioIops, 3, 4, false));
+}
+
+#[test]
 fn ratios_are_those_of_the_table() {
     for (cif, expected) in [
         (0, "DDDDDDDDDD"),

@@ -11,7 +11,7 @@ use super::spec::{
     REG_KICK_NON_RW_IO, REG_KICK_RW_IO,
 };
 use crate::device::{Bar, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats};
-use crate::moderation::Coalescing;
+use crate::moderation::{Coalescing, ModerationState};
 use crate::pci::BusMaster;
 use crate::time::Time;
 
@@ -191,6 +191,10 @@ where
         if self.moderator.set_options(coalescing) {
             self.raise(Interrupts::CMPL_0);
         }
+    }
+
+    fn moderation(&self) -> Vec<ModerationState> {
+        vec![self.moderator.state()]
     }
 
     fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {

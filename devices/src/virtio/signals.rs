@@ -1,7 +1,7 @@
 //! When an interrupt is sent: moderation for each vector, together with the guest's suppression (rules: [`virtio`](super)).
 
 use super::suppression::Requested;
-use crate::moderation::{Coalescing, Moderator};
+use crate::moderation::{Coalescing, ModerationState, Moderator};
 use crate::time::Time;
 
 /// A vector, or the interrupt line.
@@ -35,6 +35,11 @@ impl Signal {
     /// Change the moderation. A signal that the old one held back is due at the next decision.
     pub(super) fn set_options(&mut self, options: Coalescing) {
         self.unused |= self.moderator.set_options(options);
+    }
+
+    /// The state of the moderation.
+    pub(super) const fn moderation(&self) -> ModerationState {
+        self.moderator.state()
     }
 
     /// A completion was put into a used ring. True: moderation wants a decision before the next completion.

@@ -12,7 +12,7 @@ use super::spec::{
 };
 use super::synic::{HypercallStatus, VmbusDevice};
 use crate::device::{HotPlug, IoDevice, Sleep, Stats};
-use crate::moderation::Coalescing;
+use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
 
 impl<A> VmbusDevice for Vmbus<A>
@@ -124,6 +124,11 @@ where
         for duplex in self.channels.iter_mut().filter_map(|channel| channel.duplex.as_mut()) {
             duplex.set_coalescing(coalescing, &mut self.signals);
         }
+    }
+
+    fn moderation(&self) -> Vec<ModerationState> {
+        let open = self.channels.iter().filter_map(|channel| channel.duplex.as_ref());
+        open.map(|duplex| duplex.moderation()).collect()
     }
 
     fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {

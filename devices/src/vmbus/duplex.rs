@@ -20,7 +20,7 @@ use super::storvsc::spec::HostPacket;
 use super::synic::Synic;
 use crate::dma::Dma;
 use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, POLL_IDLE};
-use crate::moderation::{Coalescing, Moderator};
+use crate::moderation::{Coalescing, ModerationState, Moderator};
 use crate::retry::Retry;
 use crate::time::Time;
 
@@ -230,6 +230,11 @@ impl<M> Duplex<M> {
     pub(super) fn flush(&mut self, signals: &mut Signals) {
         let _ = self.moderator.flush();
         self.deliver(signals);
+    }
+
+    /// The state of the moderation.
+    pub(super) const fn moderation(&self) -> ModerationState {
+        self.moderator.state()
     }
 
     /// Change the moderation.

@@ -27,6 +27,8 @@ pub enum ThreadKind {
     ControlListener,
     /// Executes the commands of a client of the control socket.
     ControlClient,
+    /// Serves metrics to clients.
+    Metrics,
     /// Accepts NBD clients.
     NbdListener,
     /// Serves an NBD client.

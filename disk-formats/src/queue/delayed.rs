@@ -15,6 +15,7 @@ use rustix::time::{
 use crate::disk::info::DiskInfo;
 use crate::disk::{Allocation, Disk, MapMemory};
 use crate::error::{IoError, OpenError, PushError};
+use crate::queue::metered::metrics::Metrics;
 use crate::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
 
 /// Another disk with a delay added to each completion.
@@ -95,6 +96,10 @@ impl Disk for Delayed {
 
     fn map_memory(&self) -> Option<MapMemory> {
         self.disk.map_memory()
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        self.disk.metrics()
     }
 
     fn identity(&self) -> crate::disk::identity::Identity {

@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::time::Duration;
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
-use paradisk_devices::{Coalescing, InterruptSink, PciDevice, Stats};
+use paradisk_devices::{Coalescing, InterruptSink, ModerationState, PciDevice, Stats};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vm_memory::GuestMemoryAtomic;
@@ -29,6 +29,7 @@ const LISTENER: Event = Event::Own(1);
 const CLIENT: Event = Event::Own(2);
 const UNMASK: Event = Event::Own(3);
 const CHANGED: Event = Event::Own(4);
+const QUERY: Event = Event::Own(5);
 
 /// An event of a server, for its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,35 @@ impl Handle {
     }
 }
 
+/// What the device has done so far.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// Its counters.
+    pub stats: Stats,
+    /// The moderation of each interrupt vector.
+    pub moderation: Vec<ModerationState>,
+}
+
+/// Asks a server, from any thread, what its device has done.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    queries: Sender<SyncSender<Report>>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Reporter {
+    /// The server's answer; `None` if it does not answer within `timeout`: it does not run, or waits for a disk.
+    #[must_use]
+    pub fn report(&self, timeout: Duration) -> Option<Report> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.queries.send(answer).ok()?;
+        // Fails only where the counter is full: the server has not handled earlier calls yet.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        answered.recv_timeout(timeout).ok()
+    }
+}
+
 /// The client's memory, for `build`.
 pub type Memory = GuestMemoryAtomic<ClientMemory>;
 
@@ -77,6 +107,8 @@ pub struct Server {
     reply: Reply,
     handle: Handle,
     coalescing: Receiver<Coalescing>,
+    reporter: Reporter,
+    queries: Receiver<SyncSender<Report>>,
     events: EventLoop,
     /// The descriptors in `events` beside those of the device.
     watched: Watched,
@@ -108,18 +140,20 @@ impl Server {
         let function = Function::new(build(memory.clone(), Box::new(Sink(Arc::clone(&signals))))?);
         let msix = function.msix.map_or(0, |msix| msix.vectors);
         let interrupts = Interrupts::new(signals, function.intx, function.msi_vectors, msix);
-        let event = |_| eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Arc::new);
-        let doorbells = function.device.doorbells().iter().map(event).collect::<Result<Vec<_>, _>>()?;
+        let event = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Arc::new);
+        let doorbells = function.device.doorbells().iter().map(|_| event()).collect::<Result<Vec<_>, _>>()?;
         let (sender, coalescing) = mpsc::channel();
-        let changed = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        let (queries, inbox) = mpsc::channel();
         Ok(Self {
             listener,
             channel: None,
             session: Session::new(function, interrupts, doorbells, memory),
             message: Message::default(),
             reply: Reply::default(),
-            handle: Handle { changed, coalescing: sender },
+            handle: Handle { changed: event()?, coalescing: sender },
             coalescing,
+            reporter: Reporter { queries, wake: event()? },
+            queries: inbox,
             events: EventLoop::new()?,
             watched: Watched { stop: -1, ..Watched::default() },
         })
@@ -135,6 +169,12 @@ impl Server {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.session.function.device.stats()
+    }
+
+    /// A handle to ask the server what its device has done.
+    #[must_use]
+    pub fn reporter(&self) -> Reporter {
+        self.reporter.clone()
     }
 
     /// Serve one client after another until `stop` is readable. Then wait for the requests in flight, disconnect the client and reset the device.
@@ -196,8 +236,17 @@ impl Server {
                     self.coalescing.try_iter().for_each(|coalescing| device.set_coalescing(coalescing));
                     device.refresh(now);
                 }
+                QUERY => self.answer_queries(),
                 Event::Completions | Event::Own(_) => {}
             }
+        }
+    }
+
+    fn answer_queries(&self) {
+        let device = &self.session.function.device;
+        for answer in self.queries.try_iter() {
+            // Fails where nobody waits any more.
+            let _ = answer.try_send(Report { stats: device.stats(), moderation: device.moderation() });
         }
     }
 
@@ -306,6 +355,7 @@ impl Server {
                 events.add(fd, UNMASK, Interest::Edge)?;
             }
             events.add(&self.handle.changed, CHANGED, Interest::Edge)?;
+            events.add(&self.reporter.wake, QUERY, Interest::Edge)?;
             for (doorbell, index) in self.session.doorbells.iter().zip(0..) {
                 events.add(doorbell, Event::Doorbell(index), Interest::Edge)?;
             }

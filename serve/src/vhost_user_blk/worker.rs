@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::virtio::blk::{Broken, Ring, RingSetup, RingSleep};
-use paradisk_devices::{Coalescing, Sleep, Time};
+use paradisk_devices::{Coalescing, ModerationState, Sleep, Time};
 use paradisk_disk_formats::{ThreadKind, spawn};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -20,6 +20,16 @@ use crate::notifier::Notifier;
 /// The session has sent a command, or ends.
 const WAKE: Event = Event::Own(0);
 const KICK: Event = Event::Doorbell(0);
+
+/// What a queue has done so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueReport {
+    /// Signals for completions.
+    pub signals: u64,
+    /// The moderation of these signals.
+    pub moderation: ModerationState,
+}
 
 /// A command of the session, run on the thread.
 type Job = Box<dyn FnOnce(&mut Queue) + Send>;
@@ -42,7 +52,7 @@ impl Worker {
         let mut events = EventLoop::new()?;
         events.add(&*wake, WAKE, Interest::Edge)?;
         events.add_completions(&[ring.event()])?;
-        let queue = Queue { ring, events, line: None, inflight: None, origin: Instant::now() };
+        let queue = Queue { ring, events, line: None, inflight: None, signals: 0, origin: Instant::now() };
         let (jobs, inbox) = mpsc::channel();
         let run = move || queue.run(&inbox);
         let thread = spawn(ThreadKind::VhostUserQueue, format!("queue-{index}"), run)?;
@@ -97,6 +107,8 @@ pub(super) struct Queue {
     /// While the queue runs.
     line: Option<Line>,
     inflight: Option<InflightQueue>,
+    /// Signals for completions so far.
+    signals: u64,
     /// The start of its clock.
     origin: Instant,
 }
@@ -137,11 +149,16 @@ impl Queue {
             // The client keeps the kick open, so closing it here does not remove it from the epoll set.
             let _ = self.events.remove(&line.kick);
             if stopped.is_some_and(|(_, wanted)| wanted) {
-                signal(line.call.as_mut());
+                self.signals += u64::from(signal(line.call.as_mut()));
             }
         }
         self.inflight = None;
         stopped.map(|(next, _)| next)
+    }
+
+    /// What the queue has done so far.
+    pub(super) const fn report(&self) -> QueueReport {
+        QueueReport { signals: self.signals, moderation: self.ring.moderation() }
     }
 
     /// Replace the eventfd for completions, and signal it: the client may have missed a signal of the old one.
@@ -232,8 +249,10 @@ impl Queue {
 
     fn serve(&mut self) {
         let now = self.now();
-        let line = &mut self.line;
-        let call = || signal(line.as_mut().and_then(|line| line.call.as_mut()));
+        let (line, signals) = (&mut self.line, &mut self.signals);
+        let call = || {
+            *signals += u64::from(signal(line.as_mut().and_then(|line| line.call.as_mut())));
+        };
         let served = match &mut self.inflight {
             Some(inflight) => self.ring.service(now, inflight, call),
             None => self.ring.service(now, &mut (), call),
@@ -250,10 +269,11 @@ impl Queue {
     }
 }
 
-/// Signal an eventfd of the client, if there is one.
+/// Signal an eventfd of the client. False: there is none.
 #[inline]
-fn signal(event: Option<&mut Notifier>) {
-    if let Some(event) = event {
+fn signal(event: Option<&mut Notifier>) -> bool {
+    event.is_some_and(|event| {
         event.signal();
-    }
+        true
+    })
 }

@@ -1,6 +1,7 @@
 //! The guest's drivers over the socket: what is written is read, in every interrupt mode.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use guest_driver::driver::{Driver, Options};
 use guest_driver::workload::Fault;
@@ -96,9 +97,17 @@ fn written_is_read(kind: AdapterKind, interrupts: InterruptMode, habits: Habits,
         assert_eq!(report.capacity, DISK);
         assert!(report.interrupts > 0, "{kind} {interrupts:?} {mode:?}");
     }
+    // Asked while it serves.
+    let report = served.reporter.report(Duration::from_secs(20)).unwrap();
+    let asked = report.stats;
+    assert!(asked.requests >= 2 * DISK / 4096 + JOB.ios && asked.completions == asked.requests, "{asked:?}");
+    assert_eq!(report.moderation.is_empty(), kind == AdapterKind::IdeNative);
+    assert!(report.moderation.iter().all(|vector| vector.policy == Policy::Batch && !vector.held_back));
+    let reporter = served.reporter.clone();
     drop(vmm);
     let (_, stats) = served.stop();
-    assert!(stats.requests >= 2 * DISK / 4096 + JOB.ios, "{stats:?}");
+    assert_eq!((stats.requests, stats.interrupts), (asked.requests, asked.interrupts));
+    assert!(reporter.report(Duration::ZERO).is_none(), "it has stopped");
 }
 
 const BY_MESSAGE: Habits = Habits { ioeventfds: false, keeps_table: false };

@@ -66,6 +66,12 @@ fn signals(policy: Policy, depth: u16, event_index: bool) -> u64 {
     let signals = load.signals();
     // A lone completion at the end has its signal, too.
     load.client.guest.wait(0, depth.into());
+    let [report] = load.rig.server.reports()[..] else { panic!("one queue") };
+    assert_eq!(report.moderation.policy, policy);
+    assert!(
+        (signals..=REQUESTS + 2 * u64::from(depth)).contains(&report.signals),
+        "{report:?}, {signals} taken"
+    );
     signals
 }
 

@@ -12,7 +12,7 @@ use super::super::signals::Signal;
 use super::requests::Requests;
 use super::spec::VIRTIO_BLK_ID_BYTES;
 use crate::dma::{Dma, Spans};
-use crate::moderation::Coalescing;
+use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
 
 /// Most requests taken before completions are posted.
@@ -364,6 +364,11 @@ impl<A: GuestAddressSpace> Ring<A> {
     /// Readable (level-triggered) while requests may have completed.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.requests.disk().event()
+    }
+
+    /// The state of the moderation.
+    pub const fn moderation(&self) -> ModerationState {
+        self.signal.moderation()
     }
 
     /// Statistics of the disk's queue.

@@ -9,7 +9,7 @@ use super::super::pci::Event;
 use super::Device;
 use super::backend::Backend;
 use crate::device::{Bar, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats};
-use crate::moderation::Coalescing;
+use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
 
 impl<A, B> PciDevice for Device<A, B>
@@ -139,6 +139,10 @@ where
         if self.transport.bus_master() {
             self.transport.end_batch(&memory, Time::default());
         }
+    }
+
+    fn moderation(&self) -> Vec<ModerationState> {
+        self.transport.moderation()
     }
 
     fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {

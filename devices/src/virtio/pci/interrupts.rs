@@ -4,7 +4,7 @@ use super::super::signals::Signal;
 use super::super::spec::Isr;
 use super::Transport;
 use crate::dma::Spans;
-use crate::moderation::Coalescing;
+use crate::moderation::{Coalescing, ModerationState};
 use crate::pci::InterruptMode;
 use crate::time::Time;
 
@@ -117,6 +117,11 @@ impl Transport {
         for signal in &mut self.signals {
             signal.set_options(coalescing);
         }
+    }
+
+    /// The state of the moderation of each vector.
+    pub(in super::super) fn moderation(&self) -> Vec<ModerationState> {
+        self.signals.iter().map(Signal::moderation).collect()
     }
 
     /// The next completion of a queue signals with its batch, whatever moderation says.

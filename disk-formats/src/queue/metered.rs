@@ -1,0 +1,239 @@
+//! A disk whose requests are counted, for statistics in operation: a layer around its queues. A disk without the layer pays nothing.
+//!
+//! Each queue owns a set of counters. Only the queue's thread writes them, with plain loads and stores (relaxed atomics, no locked
+//! instruction), so that any thread may read them at any time. A request is counted when its completion is reaped. Its latency is the time
+//! from `push` to `reap`, and is measured only while [`Metrics::time_requests`] is on: that takes two reads of the time-stamp counter.
+//!
+//! ```text
+//! caller -> push -> slot (tag, kind, bytes, start) -> inner queue
+//! caller <- reap <- counters, histogram            <- inner queue
+//!                        |
+//!             Metrics::queues (any thread)
+//! ```
+//!
+//! The counters of a queue that is dropped are continued by the next queue of the disk. So they never decrease, and there are as many sets as
+//! there were queues at the same time.
+
+mod counter;
+mod counters;
+mod histogram;
+pub(crate) mod metrics;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use self::counters::{Counters, Kind};
+pub use self::counters::{KindMetrics, QueueMetrics};
+pub use self::histogram::Histogram;
+pub use self::metrics::Metrics;
+use self::metrics::Shared;
+use crate::disk::identity::Identity;
+use crate::disk::info::DiskInfo;
+use crate::disk::{Allocation, Disk, MapMemory};
+use crate::error::{IoError, OpenError, PushError};
+use crate::host::tsc;
+use crate::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
+
+/// Another disk whose requests are counted.
+pub struct Metered {
+    disk: Arc<dyn Disk>,
+    metrics: Metrics,
+}
+
+impl Metered {
+    /// `disk`, with counters for each of its queues. `ticks_per_second` is the frequency of the time-stamp counter, by which latencies are
+    /// converted; on machines other than x86-64, 10⁹.
+    #[must_use]
+    pub fn new(disk: Arc<dyn Disk>, ticks_per_second: u64) -> Self {
+        Self { disk, metrics: Metrics::new(ticks_per_second) }
+    }
+}
+
+impl Disk for Metered {
+    fn info(&self) -> &DiskInfo {
+        self.disk.info()
+    }
+
+    fn identity(&self) -> Identity {
+        self.disk.identity()
+    }
+
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        // It checks the depth.
+        let inner = self.disk.queue(config)?;
+        let unused = Slot { tag: 0, len: 0, started: 0, kind: Kind::Read };
+        let shared = Arc::clone(self.metrics.shared());
+        Ok(Box::new(MeteredQueue {
+            inner,
+            counters: shared.take(),
+            shared,
+            slots: vec![unused; config.depth as usize].into(),
+            free: (0..config.depth).rev().collect(),
+            in_flight: 0,
+            pushed: 0,
+            reported: QueueStats::default(),
+        }))
+    }
+
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        self.disk.status(offset, limit)
+    }
+
+    fn map_memory(&self) -> Option<MapMemory> {
+        self.disk.map_memory()
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        Some(self.metrics.clone())
+    }
+
+    fn uncache(&self) -> Result<(), IoError> {
+        self.disk.uncache()
+    }
+
+    fn rescan(&self) -> Result<u64, OpenError> {
+        self.disk.rescan()
+    }
+
+    fn grow(&self, capacity: u64) -> Result<u64, OpenError> {
+        self.disk.grow(capacity)
+    }
+}
+
+/// A request in flight.
+#[derive(Clone, Copy)]
+struct Slot {
+    /// The caller's.
+    tag: u64,
+    len: u64,
+    /// Ticks at `push`; 0: its latency is not measured.
+    started: u64,
+    kind: Kind,
+}
+
+struct MeteredQueue {
+    /// The first field, so dropped first: its drop waits for the requests in flight.
+    inner: Box<dyn DiskQueue>,
+    counters: Arc<Counters>,
+    shared: Arc<Shared>,
+    /// By the tag that the inner queue gets. The caller's tags are not interpreted: two requests may have the same.
+    slots: Box<[Slot]>,
+    free: Vec<u32>,
+    in_flight: u64,
+    /// Requests since the last submit.
+    pushed: u64,
+    /// The inner queue's statistics that are counted already.
+    reported: QueueStats,
+}
+
+impl MeteredQueue {
+    fn ticks(&self) -> u64 {
+        // 0 stands for no time.
+        if self.shared.is_timed() { tsc::ticks().max(1) } else { 0 }
+    }
+
+    /// Count the requests that are about to be submitted together.
+    fn count_batch(&mut self) {
+        if self.pushed > 0 {
+            self.counters.batch(std::mem::take(&mut self.pushed));
+        }
+    }
+
+    fn count_stats(&mut self) {
+        let now = self.inner.stats();
+        self.counters.system(&self.reported, &now);
+        self.reported = now;
+    }
+}
+
+impl DiskQueue for MeteredQueue {
+    fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
+        let index = self.free.pop().ok_or(PushError::Full)?;
+        let slot =
+            Slot { tag: request.tag, len: request.len, started: self.ticks(), kind: Kind::of(request.op) };
+        if let Err(full) = self.inner.push(&Request { tag: index.into(), ..*request }) {
+            self.free.push(index);
+            return Err(full);
+        }
+        if let Some(place) = self.slots.get_mut(index as usize) {
+            *place = slot;
+        }
+        self.pushed += 1;
+        self.in_flight += 1;
+        self.counters.in_flight(self.in_flight);
+        Ok(())
+    }
+
+    fn submit(&mut self) {
+        self.count_batch();
+        self.inner.submit();
+        self.count_stats();
+    }
+
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        let before = out.len();
+        self.inner.reap(out);
+        let ended = out.get_mut(before..).unwrap_or_default();
+        if ended.is_empty() {
+            return;
+        }
+        let now = self.ticks();
+        for completion in ended {
+            let index = completion.tag;
+            let Some(slot) = self.slots.get(index as usize) else { continue };
+            completion.tag = slot.tag;
+            self.counters.completed(slot.kind, slot.len, completion.result.is_ok());
+            if slot.started != 0 && now != 0 {
+                // Counters of two processors may differ by a little.
+                let latency = self.shared.nanoseconds(now.saturating_sub(slot.started));
+                self.counters.latency(slot.kind, latency);
+            }
+            self.in_flight = self.in_flight.saturating_sub(1);
+            self.free.push(index as u32);
+        }
+        self.counters.in_flight(self.in_flight);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn completes_in_push(&self) -> bool {
+        self.inner.completes_in_push()
+    }
+
+    fn allow_blocking(&mut self) {
+        self.inner.allow_blocking();
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        self.inner.event()
+    }
+
+    fn eventfd(&mut self) -> Result<OwnedFd, IoError> {
+        self.inner.eventfd()
+    }
+
+    fn wait(&mut self) {
+        self.count_batch();
+        self.inner.wait();
+        self.count_stats();
+    }
+
+    fn engine(&self) -> &'static str {
+        self.inner.engine()
+    }
+
+    fn stats(&self) -> QueueStats {
+        self.inner.stats()
+    }
+}
+
+impl Drop for MeteredQueue {
+    fn drop(&mut self) {
+        // Requests that are in flight complete, but nobody reaps them.
+        self.counters.end();
+    }
+}

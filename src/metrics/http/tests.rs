@@ -1,0 +1,165 @@
+//! Clients, hostile ones among them.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use paradisk_serve::Permissions;
+
+use super::*;
+
+const GET: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+/// Longer than the server waits for anything here.
+const LONG: Duration = Duration::from_secs(20);
+
+/// A server of this text, and how often the text was made.
+fn server(text: impl Fn() -> Option<String> + Send + 'static) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let made = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&made);
+    let text = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        text()
+    };
+    let (_, address) = Server::serve(Listener::Tcp(listener), text).unwrap();
+    (address.unwrap(), made)
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream
+}
+
+/// The response to these bytes; what there is of it where the server has closed the connection before their end.
+fn ask(address: SocketAddr, request: &[u8]) -> String {
+    let mut stream = connect(address);
+    let _ = stream.write_all(request);
+    let mut response = String::new();
+    let _ = stream.read_to_string(&mut response);
+    response
+}
+
+#[test]
+fn requests_are_answered_by_their_method_and_path() {
+    let (address, _) = server(|| Some("a 1\n# EOF\n".to_owned()));
+    let response = ask(address, GET);
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let kind = "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n";
+    assert!(head.contains(kind) && head.contains("Content-Length: 10\r\n"), "{head}");
+    assert!(head.contains("\r\nConnection: close"), "{head}");
+    assert_eq!(body, "a 1\n# EOF\n");
+    let head_only = ask(address, b"HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(head_only.contains("Content-Length: 10\r\n") && head_only.ends_with("\r\n\r\n"), "{head_only}");
+    for (request, status) in [
+        (&b"GET /metrics?name=a HTTP/1.0\r\n\r\n"[..], 200),
+        (b"GET / HTTP/1.1\r\n\r\n", 404),
+        (b"GET /metrics/.. HTTP/1.1\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 405),
+        (b"\xff\0 / HTTP/1.1\r\n\r\n", 405),
+        (b"GET /metrics\r\n\r\n", 400),
+        (b"GET /metrics HTTP/2\r\n\r\n", 400),
+        (b"GET  /metrics HTTP/1.1\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
+    ] {
+        let response = ask(address, request);
+        let expected = format!("HTTP/1.1 {status} ");
+        assert!(response.starts_with(&expected), "{:?}: {response}", String::from_utf8_lossy(request));
+    }
+    let (address, _) = server(|| None);
+    assert!(ask(address, GET).starts_with("HTTP/1.1 503 "));
+}
+
+#[test]
+fn a_request_in_pieces_and_a_response_in_pieces_arrive_whole() {
+    // More than the buffers of a connection hold.
+    let long = "x 1\n".repeat(4 << 20);
+    let body = long.clone();
+    let (address, _) = server(move || Some(long.clone()));
+    let mut stream = connect(address);
+    for byte in GET {
+        stream.write_all(&[*byte]).unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(200));
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    assert!(response.split_once("\r\n\r\n").unwrap().1 == body);
+}
+
+#[test]
+fn the_text_is_made_once_in_a_while() {
+    let (address, made) = server(|| Some("# EOF\n".to_owned()));
+    let begin = Instant::now();
+    let asked = (0..200).filter(|_| ask(address, GET).ends_with("# EOF\n")).count();
+    let most = begin.elapsed().as_millis() / FRESH.as_millis() + 1;
+    let made = made.load(Ordering::Relaxed);
+    assert!(asked == 200 && (1..=most as usize).contains(&made), "{made} of {asked}, at most {most}");
+}
+
+#[test]
+fn clients_that_say_nothing_or_too_much_do_not_keep_others_out() {
+    let (address, _) = server(|| Some("# EOF\n".to_owned()));
+    let served = || ask(address, GET).ends_with("# EOF\n");
+    // More than there are places, all silent; some have begun.
+    let mut silent: Vec<_> = (0..3 * CONNECTIONS).map(|_| connect(address)).collect();
+    silent.iter_mut().step_by(2).for_each(|stream| stream.write_all(b"GET /met").unwrap());
+    assert!(served());
+    // The server has closed those that others have replaced.
+    assert_eq!(silent[0].read(&mut [0; 8]).unwrap_or(0), 0);
+    // A request without an end.
+    let begin = Instant::now();
+    let mut endless = connect(address);
+    let mut written = 0;
+    while endless.write(&[b'x'; 1024]).is_ok_and(|length| length > 0) && begin.elapsed() < LONG {
+        written += 1;
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(begin.elapsed() < LONG, "it was never cut off");
+    assert!(served(), "{written}");
+}
+
+#[test]
+fn no_phase_takes_longer_than_its_time() {
+    let (address, _) = server(|| Some("x 1\n".repeat(4 << 20)));
+    let begin = Instant::now();
+    // A byte in time does not prolong the time.
+    let mut slow = connect(address);
+    let mut bytes = 0;
+    while slow.write_all(b"G").is_ok() && begin.elapsed() < LONG {
+        bytes += 1;
+        thread::sleep(Duration::from_millis(100));
+    }
+    let took = begin.elapsed();
+    assert!(took >= REQUEST_TIME && took < 2 * REQUEST_TIME, "{took:?} for {bytes} bytes");
+    // One that takes no response.
+    let mut deaf = connect(address);
+    deaf.write_all(GET).unwrap();
+    let begin = Instant::now();
+    thread::sleep(RESPONSE_TIME + Duration::from_secs(1));
+    // What had been sent is there, and then the connection is over.
+    let mut rest = Vec::new();
+    let _ = deaf.read_to_end(&mut rest);
+    assert!(rest.len() < 4 << 22 && begin.elapsed() < LONG, "{} bytes, {:?}", rest.len(), begin.elapsed());
+}
+
+#[test]
+fn a_unix_socket_has_the_mode_of_the_option_and_goes_with_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics");
+    let permissions = Permissions { mode: 0o620, group: None };
+    let socket = Socket::listen_for(&path, permissions).unwrap();
+    let (server, address) = Server::serve(Listener::Unix(socket), || Some("# EOF\n".to_owned())).unwrap();
+    assert_eq!(address, None);
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o620);
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(GET).unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    assert!(response.ends_with("\r\n\r\n# EOF\n"), "{response}");
+    drop(server);
+    assert!(!path.exists());
+}
