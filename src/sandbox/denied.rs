@@ -182,6 +182,7 @@ pub(crate) const fn label(kind: Kind) -> &'static str {
         Kind::Thread(Signals) => "signals",
         Kind::Thread(ControlListener) => "control listener",
         Kind::Thread(ControlClient) => "control client",
+        Kind::Thread(Metrics) => "metrics",
         Kind::Thread(NbdListener) => "nbd listener",
         Kind::Thread(NbdClient) => "nbd client",
         Kind::Thread(VhostUserSession) => "vhost-user session",

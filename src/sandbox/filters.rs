@@ -27,7 +27,7 @@ use crate::mode::{Mode, Program};
 use crate::tables::{self, Kind, Rule, Test};
 
 /// Every kind that has a filter.
-pub(crate) const KINDS: [Kind; 18] = {
+pub(crate) const KINDS: [Kind; 19] = {
     use ThreadKind::*;
     [
         Kind::Main(Program::Run),
@@ -43,6 +43,7 @@ pub(crate) const KINDS: [Kind; 18] = {
         Kind::Thread(Signals),
         Kind::Thread(ControlListener),
         Kind::Thread(ControlClient),
+        Kind::Thread(Metrics),
         Kind::Thread(NbdListener),
         Kind::Thread(NbdClient),
         Kind::Thread(VhostUserSession),
