@@ -25,6 +25,7 @@ impl Sandbox {
     /// # Errors
     /// The kernel refuses something that it has, or has no filters of system calls.
     pub fn enter(mode: Mode, program: Program, grants: &Grants, note: impl Fn(&str)) -> Result<Self, Error> {
+        read_ahead();
         match mode {
             Mode::Off => {}
             Mode::Log => {
@@ -56,6 +57,7 @@ impl Sandbox {
     /// # Errors
     /// The kernel has no filters of system calls.
     pub fn of_threads(program: Program) -> Result<Self, Error> {
+        read_ahead();
         filters::prepare(Mode::On)?;
         Ok(Self { mode: Mode::On, program })
     }
@@ -70,6 +72,12 @@ impl Sandbox {
         }
         Ok(filters::install(Kind::Main(self.program))?)
     }
+}
+
+/// Have the crate rustix read what it otherwise reads at its first use, on whatever thread: the size of a page, which before Linux 6.4
+/// (PR_GET_AUXV) is in a file of /proc.
+fn read_ahead() {
+    let _ = rustix::param::page_size();
 }
 
 /// Drop all capabilities. Nothing gets them back, for there is no other program to execute and no_new_privs is set.

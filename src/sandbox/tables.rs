@@ -78,8 +78,6 @@ const fn blk(direction: u32, number: u32, size: u32) -> u32 {
     direction << 30 | size << 16 | 0x12 << 8 | number
 }
 
-/// include/uapi/linux/prctl.h.
-const PR_GET_AUXV: u32 = 0x4155_5856;
 /// include/uapi/linux/io_uring.h.
 const IORING_UNREGISTER_FILES: u32 = 3;
 
@@ -116,7 +114,6 @@ rules! {
         SYS_gettid "abort, locks, log messages";
         SYS_getpid "abort";
         SYS_tgkill [Own(0)] "abort; signals to virtual CPUs. To this process alone";
-        SYS_prctl [Is(0, PR_GET_AUXV)] "the size of a page, once";
         SYS_fcntl [Is(1, libc::F_GETFD as u32)] "debug builds check descriptors that they close";
         SYS_exit "the end of a thread";
         SYS_exit_group "the end of the process";
