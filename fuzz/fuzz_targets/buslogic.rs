@@ -5,6 +5,7 @@
 #![no_main]
 
 mod device;
+mod disk;
 mod input;
 
 use std::sync::atomic::Ordering::Relaxed;

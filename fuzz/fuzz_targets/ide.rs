@@ -6,6 +6,7 @@
 #![no_main]
 
 mod device;
+mod disk;
 mod input;
 
 use std::sync::atomic::Ordering::Relaxed;
