@@ -93,6 +93,34 @@ impl Rig {
         }
     }
 
+    /// MODE SELECT (6) of what MODE SENSE (6) returns, with one byte changed, and cut.
+    fn modes(&mut self, input: &mut Input<'_>, code: u8) {
+        let Some(id) = (0..TASKS).find(|id| !self.in_flight.contains(id)) else { return };
+        let address = Address { target: 3 * (code >> 4 & 1), lun: 0 };
+        // SAFETY: as in `task`.
+        let buf = unsafe { self.memory.piece(id as usize * DATA, 255) };
+        let (page, how) = (input.u8(), input.u8());
+        for cdb in [[0x1a, how & 8, page & 0x3f, page, 255, 0], [0x15, 0x10 | how & 1, 0, 0, input.u8(), 0]] {
+            let task = Task {
+                id,
+                address,
+                cdb: &cdb,
+                attribute: Attribute::Simple,
+                direction: Direction::Either,
+                bufs: &[buf],
+                len: 255,
+            };
+            if self.bus.submit(&task).is_none() {
+                assert!(self.in_flight.insert(id));
+                return;
+            }
+            // The length of mode data is reserved in the list.
+            buf.write(&[0]);
+            let at = usize::from(input.u8());
+            buf.slice(at, 1).write(&[input.u8()]);
+        }
+    }
+
     fn reap(&mut self) {
         let mut ended = Vec::new();
         self.bus.reap(&mut ended);
@@ -110,7 +138,8 @@ fuzz_target!(|data: &[u8]| {
         let code = input.u8();
         let address = Address { target: 3 * (code >> 4 & 1), lun: u16::from(code >> 6) };
         match code & 0xf {
-            0..=9 => rig.task(&mut input, code),
+            0..=8 => rig.task(&mut input, code),
+            9 => rig.modes(&mut input, code),
             10 => rig.bus.kick(),
             11 => rig.reap(),
             12 => {

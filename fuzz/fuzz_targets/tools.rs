@@ -74,8 +74,12 @@ fn make() -> Rig {
         let [parent, child, other] = &paths;
         let fill = |path: &Path, step: u64| {
             let disk = OpenOptions::new(path).open_format().expect("a disk");
-            for block in [0, 2, 5] {
-                Content::new(&*disk).write_at(&[block as u8 | 0x10; 4096], block * step).expect("a write");
+            // Some of zeros, that are allocated: the tools free them.
+            for (block, byte) in
+                [(0, 0x10), (1, 0), (2, 0x12), (5, 0), (6, 0), (8, 0x18), (9, 0x19), (11, 0x1b)]
+            {
+                Content::new(&*disk).write_at(&[byte | 1; 4096], block * step).expect("a write");
+                Content::new(&*disk).write_at(&[byte; 4096], block * step).expect("a write");
             }
             disk.flush().expect("a flush");
         };
@@ -84,14 +88,14 @@ fn make() -> Rig {
             vhd::create_dynamic(other, MIB, Some(4096)).expect("an image");
             fill(parent, 4096);
             vhd::create_differencing(child, parent, Some(4096)).expect("an image");
-            fill(child, 8192);
+            fill(child, 4096);
         } else {
             let options = CreateOptions { block_size: Some(1 << 20), ..CreateOptions::default() };
             vhdx::create_dynamic(parent, 12 * MIB, options).expect("an image");
             vhdx::create_dynamic(other, 12 * MIB, options).expect("an image");
             fill(parent, MIB);
             vhdx::create_differencing(child, parent, Some(1 << 20)).expect("an image");
-            fill(child, 2 * MIB);
+            fill(child, MIB);
         }
         rig.images[number] = paths.iter().map(|path| store(path)).collect();
     }

@@ -7,9 +7,11 @@ mod command;
 mod embedding;
 mod exact;
 mod failures;
+mod fuzz;
 mod imports;
 mod product;
 mod requirements;
+mod soak;
 mod summary;
 mod svm;
 
@@ -20,11 +22,13 @@ use checks::Scope;
 use guest_linux::{Clock, DebianSystem, KvmHost, Qemu, StockKernel};
 use summary::Report;
 
-const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|imports|crates|api\n\n  \
+const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|fuzz [OPTIONS]|soak [--minutes N]|imports|crates|api\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
                  --quick: formatting, lints and the tests beside the code, in minutes\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
     exact        instructions per I/O of each adapter, counted on emulated hardware virtualization, QEMU's devices beside it (--help)\n  \
+    fuzz         fuzz targets, all or one, guided by coverage; replays findings (--help)\n  \
+    soak         servers and adapters under load with faults: data verified, growth is an error (10 minutes)\n  \
     svm          runs a shell script on a Linux host with KVM inside QEMU, beside paradisk, vmlinuz, initramfs and the files\n               \
                  named; what it leaves in /out is unpacked into the folder RESULTS; --exact: its time is instructions, which are counted\n  \
     imports      what `test` checks of the import graph of each crate: no circles, nothing through a crate's root\n  \
@@ -46,6 +50,11 @@ fn main() -> ExitCode {
             svm(Clock::Instructions, script, results, files)
         }
         ["svm", script, results, ref files @ ..] => svm(Clock::Host, script, results, files),
+        ["fuzz", ref options @ ..] => {
+            let from = env::current_dir().unwrap_or_default();
+            crates(|| found(fuzz::run(options, &from)))
+        }
+        ["soak", ref options @ ..] => crates(|| soak::run(options)),
         ["imports"] => crates(|| imports::check().map(drop)),
         ["crates"] => crates(embedding::check),
         ["api"] => crates(api::write),
@@ -71,8 +80,13 @@ fn svm(clock: Clock, script: &str, results: &str, files: &[&str]) -> ExitCode {
     })
 }
 
-/// Something of the crates that others embed.
-fn crates(what: fn() -> Result<(), String>) -> ExitCode {
+/// A failure where something was found, which was printed.
+fn found(nothing: Result<bool, String>) -> Result<(), String> {
+    nothing?.then_some(()).ok_or_else(|| "there are findings".to_owned())
+}
+
+/// What runs in the root of the workspace.
+fn crates(what: impl FnOnce() -> Result<(), String>) -> ExitCode {
     let done = env::set_current_dir(workspace()).map_err(|error| error.to_string()).and_then(|()| what());
     if let Err(error) = &done {
         eprintln!("error: {error}");
@@ -105,6 +119,8 @@ fn everything() -> Report {
     let mut report = checks::run(Scope::All);
     report.check("product without the meter", product::check);
     embedding::run(&mut report);
+    report.check("fuzz targets", fuzz::check);
+    report.check("soak", soak::check);
     report.check("instructions per I/O", exact::check);
     report
 }

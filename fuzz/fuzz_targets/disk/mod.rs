@@ -13,6 +13,9 @@ use paradisk_disk_formats::{
 
 pub const CAPACITY: u64 = 64 << 10;
 
+/// Requests are held back for so many looks at the most: a device that waits for its disk, as PVSCSI's reset does, sleeps meanwhile.
+const HOLD_MOST: u32 = 16;
+
 /// How the disks behave.
 #[derive(Default)]
 pub struct Behaviour {
@@ -47,6 +50,7 @@ impl Disk for FuzzDisk {
             data: vec![0; CAPACITY as usize],
             behaviour: Arc::clone(&self.behaviour),
             waited: false,
+            looks: 0,
             requests: Vec::new(),
             event: File::open("/dev/null").expect("a file"),
         }))
@@ -60,6 +64,8 @@ struct FuzzQueue {
     data: Vec<u8>,
     behaviour: Arc<Behaviour>,
     waited: bool,
+    /// How often completions were looked for since there were some.
+    looks: u32,
     requests: Vec<(u64, Op, u64, u64, Vec<IoBuf>)>,
     event: File,
 }
@@ -73,9 +79,9 @@ impl FuzzQueue {
         if matches!(op, Op::Flush) {
             return Ok(());
         }
-        let end = offset.checked_add(len).expect("an end");
-        // The device checks ranges and lengths before the disk sees them.
-        let mut data = self.data.get_mut(offset as usize..end as usize).expect("a range of the disk");
+        let end = offset.checked_add(len).ok_or(IoError::OutOfRange)?;
+        let data = self.data.get_mut(offset as usize..end as usize);
+        let mut data = data.ok_or(IoError::OutOfRange)?;
         for buf in bufs {
             let (piece, rest) = data.split_at_mut_checked(buf.len()).expect("buffers of that length");
             match op {
@@ -95,9 +101,11 @@ impl DiskQueue for FuzzQueue {
     }
     fn submit(&mut self) {}
     fn reap(&mut self, out: &mut Vec<Completion>) {
-        if self.behaviour.hold.load(Relaxed) && !std::mem::take(&mut self.waited) {
+        self.looks += 1;
+        if self.behaviour.hold.load(Relaxed) && !std::mem::take(&mut self.waited) && self.looks < HOLD_MOST {
             return;
         }
+        self.looks = 0;
         for (tag, op, offset, len, bufs) in std::mem::take(&mut self.requests) {
             out.push(Completion { tag, result: self.execute(op, offset, len, &bufs) });
         }

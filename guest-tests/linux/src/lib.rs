@@ -21,6 +21,7 @@ mod stock;
 mod test_kernel;
 mod with_libraries;
 
+pub use cache::root as cache;
 pub use debian_system::{DebianSystem, root_initramfs};
 pub use error::Error;
 pub use initramfs::{initramfs, initramfs_with_fio, initramfs_with_libiscsi};
