@@ -1,10 +1,11 @@
-//! BusLogic's adapter under any guest: `fuzz/run buslogic`, or `cargo fuzz run buslogic`.
+//! BusLogic's adapter under any guest.
 //!
 //! With the highest bit of the first byte set, mailboxes are set up before. What follows is taken for what the guest does: accesses to
 //! registers, commands of the adapter, CCBs and mailboxes, and changes of memory. Disks hold requests back, and fail some.
 #![no_main]
 
 mod device;
+mod disk;
 mod input;
 
 use std::sync::atomic::Ordering::Relaxed;

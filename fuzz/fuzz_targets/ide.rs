@@ -1,4 +1,4 @@
-//! The IDE function under any guest: `fuzz/run ide`, or `cargo fuzz run ide`.
+//! The IDE function under any guest.
 //!
 //! The first byte of the input says whether ports are fixed. What follows is taken for what the guest does: accesses to registers, whole
 //! commands with and without the bus master, strings of the data port, and changes of memory, tables of regions among it. Disks hold
@@ -6,6 +6,7 @@
 #![no_main]
 
 mod device;
+mod disk;
 mod input;
 
 use std::sync::atomic::Ordering::Relaxed;

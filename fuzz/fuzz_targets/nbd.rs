@@ -1,4 +1,4 @@
-//! An NBD server with any client: `fuzz/run nbd`, or `cargo fuzz run nbd`.
+//! An NBD server with any client.
 //!
 //! The input is what the client sends. With the lowest bit of its first byte set, a good negotiation comes before it, with the next
 //! bit, one for structured replies; magic numbers are put where they belong, by the third bit.

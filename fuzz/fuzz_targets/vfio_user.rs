@@ -1,4 +1,4 @@
-//! A vfio-user server with any client: `fuzz/run vfio_user`, or `cargo fuzz run vfio_user`.
+//! A vfio-user server with any client.
 //!
 //! The first byte of the input says which adapter it is, and with its highest bit, that memory is mapped and rings are set up
 //! before. What follows is taken for what the client does: messages with descriptors, accesses to registers, and changes of

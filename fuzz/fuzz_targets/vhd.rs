@@ -1,4 +1,4 @@
-//! A file that calls itself a VHD: opened, checked, read, written, repaired, resized. `fuzz/run vhd`, or `cargo fuzz run vhd`.
+//! A file that calls itself a VHD: opened, checked, read, written, repaired, resized.
 //!
 //! The first two bytes say what is done. With the lowest bit set, footers and header get good checksums, so that the rest is
 //! reached.

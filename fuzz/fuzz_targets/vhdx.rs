@@ -1,4 +1,4 @@
-//! A file that calls itself a VHDX: opened, read, written. `fuzz/run vhdx`, or `cargo fuzz run vhdx`.
+//! A file that calls itself a VHDX: opened, read, written.
 //!
 //! The input says what is changed in an image, which is too large to be one: a byte of what is done, one that says where, then
 //! records of a place and a value. With the lowest bit set, headers and region tables get good checksums, so that the rest is

@@ -1,5 +1,4 @@
 //! The log of a VHDX with any content: replayed in memory, then in the file. Both must come to the same.
-//! `fuzz/run vhdx_log`, or `cargo fuzz run vhdx_log`.
 //!
 //! The input is the beginning of the ring or, with the lowest bit of its first byte set, what is changed in that of a disk in
 //! use. The entries that begin in it get a good checksum, where their length allows it, and the log's GUID.

@@ -1,4 +1,4 @@
-//! A vhost-user-blk server with any client: `fuzz/run vhost_user`, or `cargo fuzz run vhost_user`.
+//! A vhost-user-blk server with any client.
 //!
 //! With the lowest bit of the input's first byte set, memory is shared and a queue set up before, with the next bit, with notes
 //! of requests in flight whose first bytes the input has. What follows is taken for what the client does: messages with

@@ -1,4 +1,4 @@
-//! A VMBus with its synthetic SCSI controller, under any guest: `fuzz/run vmbus`, or `cargo fuzz run vmbus`.
+//! A VMBus with its synthetic SCSI controller, under any guest.
 //!
 //! With the highest bit of the first byte set, the driver is up before. What follows is taken for what the guest does: messages, packets
 //! in the rings, signals, and changes of its memory, the rings among it.

@@ -8,9 +8,11 @@ mod deb;
 mod embedding;
 mod exact;
 mod failures;
+mod fuzz;
 mod imports;
 mod product;
 mod requirements;
+mod soak;
 mod summary;
 mod svm;
 
@@ -21,11 +23,13 @@ use checks::Scope;
 use guest_linux::{Clock, DebianSystem, KvmHost, Qemu, StockKernel};
 use summary::Report;
 
-const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|imports|crates [NAME]|api|deb [--check]\n\n  \
+const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|fuzz [OPTIONS]|soak [--minutes N]|imports|crates [NAME]|api|deb [--check]\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
                  --quick: formatting, lints and the tests beside the code, in minutes\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
     exact        instructions per I/O of each adapter, counted on emulated hardware virtualization, QEMU's devices beside it (--help)\n  \
+    fuzz         fuzz targets, all or one, guided by coverage; replays findings (--help)\n  \
+    soak         servers and adapters under load with faults: data verified, growth is an error (10 minutes)\n  \
     svm          runs a shell script on a Linux host with KVM inside QEMU, beside paradisk, vmlinuz, initramfs and the files\n               \
                  named; what it leaves in /out is unpacked into the folder RESULTS; --exact: its time is instructions, which are counted\n  \
     imports      what `test` checks of the import graph of each crate: no circles, nothing through a crate's root\n  \
@@ -50,6 +54,11 @@ fn main() -> ExitCode {
             svm(Clock::Instructions, script, results, files)
         }
         ["svm", script, results, ref files @ ..] => svm(Clock::Host, script, results, files),
+        ["fuzz", ref options @ ..] => {
+            let from = env::current_dir().unwrap_or_default();
+            crates(|| found(fuzz::run(options, &from)))
+        }
+        ["soak", ref options @ ..] => crates(|| soak::run(options)),
         ["imports"] => crates(|| imports::check().map(drop)),
         ["crates"] => crates(|| embedding::check("")),
         ["crates", part] => crates(|| embedding::check(part)),
@@ -80,7 +89,12 @@ fn svm(clock: Clock, script: &str, results: &str, files: &[&str]) -> ExitCode {
     })
 }
 
-/// Something of the crates that others embed.
+/// A failure where something was found, which was printed.
+fn found(nothing: Result<bool, String>) -> Result<(), String> {
+    nothing?.then_some(()).ok_or_else(|| "there are findings".to_owned())
+}
+
+/// What runs in the root of the workspace.
 fn crates(what: impl FnOnce() -> Result<(), String>) -> ExitCode {
     let done = env::set_current_dir(workspace()).map_err(|error| error.to_string()).and_then(|()| what());
     if let Err(error) = &done {
@@ -115,6 +129,8 @@ fn everything() -> Report {
     report.check("product without the meter", product::check);
     embedding::run(&mut report);
     report.check("Debian package", deb::check);
+    report.check("fuzz targets", fuzz::check);
+    report.check("soak", soak::check);
     report.check("instructions per I/O", exact::check);
     report
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that tests call, with Debian's package for each.
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 10] = [
+    ("c++", "g++"),
     ("chromium", "chromium"),
     ("cpio", "cpio"),
     ("fio", "fio"),

@@ -1,127 +1,19 @@
-//! A PCI function that is called directly: its memory, its interrupts, and disks that hold requests back or fail them when the input says so.
+//! A PCI function that is called directly: its memory, its interrupts, its owner's calls, and disks that hold requests back or fail them.
 
-use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
+use paradisk_devices::scsi::Address;
 use paradisk_devices::{
     AdapterConfig, AdapterKind, Attachment, Coalescing, InterruptSink, MsiMessage, PciDevice, Policy, Time,
 };
-use paradisk_disk_formats::{
-    Allocation, Completion, DiscardLimits, Disk, DiskInfo, DiskQueue, IoBuf, IoError, Op, OpenError,
-    PushError, QueueConfig, QueueStats, RamDisk, Request, SectorSize, Status,
-};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
+use crate::disk::{Behaviour, FuzzDisk};
+
 pub const MEMORY: u64 = 256 << 10;
-const CAPACITY: u64 = 64 << 10;
-
-/// How the disks behave.
-#[derive(Default)]
-pub struct Behaviour {
-    /// Requests are held back until their queue is waited for.
-    pub hold: AtomicBool,
-    /// One in so many requests fails; 0: none.
-    pub failing: AtomicU8,
-    /// Requests so far, modulo 256.
-    count: AtomicU8,
-}
-
-struct FuzzDisk {
-    info: DiskInfo,
-    behaviour: Arc<Behaviour>,
-}
-
-impl FuzzDisk {
-    fn new(behaviour: Arc<Behaviour>) -> Self {
-        let ram = RamDisk::new(CAPACITY, SectorSize::B512).expect("a disk");
-        let discard = Some(DiscardLimits { granularity: 512, reads_zero: true });
-        let info = DiskInfo { volatile_cache: true, fua: false, discard, ..ram.info().clone() };
-        Self { info, behaviour }
-    }
-}
-
-impl Disk for FuzzDisk {
-    fn info(&self) -> &DiskInfo {
-        &self.info
-    }
-    fn queue(&self, _config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
-        Ok(Box::new(FuzzQueue {
-            data: vec![0; CAPACITY as usize],
-            behaviour: Arc::clone(&self.behaviour),
-            waited: false,
-            requests: Vec::new(),
-            event: File::open("/dev/null").expect("a file"),
-        }))
-    }
-    fn status(&self, _offset: u64, limit: u64) -> Result<Allocation, IoError> {
-        Ok(Allocation { len: limit, status: Status::Mapped })
-    }
-}
-
-struct FuzzQueue {
-    data: Vec<u8>,
-    behaviour: Arc<Behaviour>,
-    waited: bool,
-    requests: Vec<(u64, Op, u64, u64, Vec<IoBuf>)>,
-    event: File,
-}
-
-impl FuzzQueue {
-    fn execute(&mut self, op: Op, offset: u64, len: u64, bufs: &[IoBuf]) -> Result<(), IoError> {
-        let failing = self.behaviour.failing.load(Relaxed);
-        if failing > 0 && self.behaviour.count.fetch_add(1, Relaxed).is_multiple_of(failing) {
-            return Err(IoError::NoSpace);
-        }
-        if matches!(op, Op::Flush) {
-            return Ok(());
-        }
-        let end = offset.checked_add(len).expect("an end");
-        // The device checks ranges and lengths before the disk sees them.
-        let mut data = self.data.get_mut(offset as usize..end as usize).expect("a range of the disk");
-        for buf in bufs {
-            let (piece, rest) = data.split_at_mut_checked(buf.len()).expect("buffers of that length");
-            match op {
-                Op::Read => buf.write(piece),
-                _ => buf.read(piece),
-            };
-            data = rest;
-        }
-        Ok(())
-    }
-}
-
-impl DiskQueue for FuzzQueue {
-    fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
-        self.requests.push((request.tag, request.op, request.offset, request.len, request.bufs.to_vec()));
-        Ok(())
-    }
-    fn submit(&mut self) {}
-    fn reap(&mut self, out: &mut Vec<Completion>) {
-        if self.behaviour.hold.load(Relaxed) && !std::mem::take(&mut self.waited) {
-            return;
-        }
-        for (tag, op, offset, len, bufs) in std::mem::take(&mut self.requests) {
-            out.push(Completion { tag, result: self.execute(op, offset, len, &bufs) });
-        }
-    }
-    fn in_flight(&self) -> usize {
-        self.requests.len()
-    }
-    fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-    fn wait(&mut self) {
-        self.waited = true;
-    }
-    fn engine(&self) -> &'static str {
-        "fuzz"
-    }
-    fn stats(&self) -> QueueStats {
-        QueueStats::default()
-    }
-}
+/// Requests in flight at the most: few, so that others wait.
+const TASKS: u32 = 4;
 
 /// A guest that is interrupted does nothing: what it does next is the input's.
 struct NoInterrupts;
@@ -147,7 +39,7 @@ impl Guest {
         let (memory, behaviour) = (Arc::new(memory), Arc::<Behaviour>::default());
         let disk = |target: &u8| (*target, Attachment::new(Arc::new(FuzzDisk::new(Arc::clone(&behaviour)))));
         let disks: Vec<_> = targets.iter().map(disk).collect();
-        let config = AdapterConfig { kind, coalescing: Coalescing::policy(Policy::Batch), tasks: 4 };
+        let config = AdapterConfig { kind, coalescing: Coalescing::policy(Policy::Batch), tasks: TASKS };
         let mut device = paradisk_devices::build(memory.clone(), Box::new(NoInterrupts), config, &disks)
             .expect("an adapter");
         device.config_write(4, &[7, 0]);
@@ -185,7 +77,21 @@ impl Guest {
             }
             4 => self.device.set_coalescing(Coalescing::policy(Policy::OioIops)),
             5 => self.device.on_doorbell(usize::from(choice >> 4), self.now),
-            _ => self.device.config_write(4, &[choice & 7, 0]),
+            6 => self.plug(choice),
+            _ => self.device.config_write(4, &[choice >> 3 & 7, 0]),
+        }
+    }
+
+    /// Attach a disk at a target, or detach the one that is there.
+    pub fn plug(&mut self, choice: u8) {
+        let unit = Attachment::new(Arc::new(FuzzDisk::new(Arc::clone(&self.behaviour)))).unit(TASKS);
+        let Some(hot_plug) = self.device.hot_plug() else { return };
+        let address = Address { target: choice >> 3 & 7, lun: u16::from(choice >> 6 & 1) };
+        if choice & 0x80 != 0 {
+            hot_plug.detach(address, self.now);
+        } else if let Ok(unit) = unit {
+            // Refused where a target is taken, or there is none.
+            let _ = hot_plug.attach(address, unit);
         }
     }
 

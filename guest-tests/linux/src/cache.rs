@@ -45,7 +45,11 @@ fn remove(directory: &Path) -> Result<(), Error> {
     }
 }
 
-fn root() -> Result<PathBuf, Error> {
+/// The folder of all that is made once, and of what else lasts beyond a checkout.
+///
+/// # Errors
+/// The environment names neither a cache nor a home.
+pub fn root() -> Result<PathBuf, Error> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
     Ok(cache.ok_or(Error::NoHome)?.join("paradisk"))

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -120,13 +120,14 @@ pub(crate) fn was_rung(event: &OwnedFd) -> bool {
 
 impl Vmm {
     pub(crate) fn new(served: &Served, habits: Habits) -> Self {
-        let memfd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&memfd, MEMORY).unwrap();
-        Self::with_memory(served, habits, memfd)
+        Self::at(&served.socket, habits)
     }
 
-    pub(crate) fn with_memory(served: &Served, habits: Habits, memfd: OwnedFd) -> Self {
-        let mut client = Client::new(&served.socket);
+    /// Of a server at this socket.
+    pub(crate) fn at(socket: &Path, habits: Habits) -> Self {
+        let memfd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&memfd, MEMORY).unwrap();
+        let mut client = Client::new(socket);
         let file = FileOffset::new(File::from(memfd.try_clone().unwrap()), 0);
         let ranges = [(GuestAddress(0), MEMORY as usize, Some(file))];
         let memory = Arc::new(GuestMemoryMmap::from_ranges_with_files(ranges).unwrap());

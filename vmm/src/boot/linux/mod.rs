@@ -102,10 +102,14 @@ impl Linux {
     /// # Errors
     /// A file cannot be read or is no kernel; a part does not fit into guest memory; the command line is too long for the kernel.
     pub fn load(&self, machine: &Machine) -> Result<Loaded, LinuxError> {
-        self.load_into(machine.memory(), acpi::Hardware { cpus: machine.cpus(), vmbus: machine.has_vmbus() })
+        self.load_into(machine.memory(), machine.cpus(), machine.has_vmbus())
     }
 
-    fn load_into(&self, memory: &GuestMemory, hardware: acpi::Hardware) -> Result<Loaded, LinuxError> {
+    /// [`load`](Self::load) into memory without a machine, for a machine of `cpus` virtual CPUs.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_into(&self, memory: &GuestMemory, cpus: u8, vmbus: bool) -> Result<Loaded, LinuxError> {
         let ram = LowRam::of(memory);
         ram.has_space_for_tables()?;
         let mut file = Input::open(&self.kernel)?;
@@ -116,9 +120,9 @@ impl Linux {
         };
         let parts = Parts {
             initrd: self.initrd.as_deref().map(|path| load_initrd(path, &kernel, memory)).transpose()?,
-            rsdp: acpi::write(memory, hardware)?,
+            rsdp: acpi::write(memory, acpi::Hardware { cpus, vmbus })?,
         };
-        mp_table::write(memory, hardware.cpus)?;
+        mp_table::write(memory, cpus)?;
         self.write_cmdline(&kernel, memory)?;
         match self.protocol {
             Protocol::Linux64 => {

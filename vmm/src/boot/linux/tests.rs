@@ -116,7 +116,7 @@ impl Files {
     }
 
     fn load(&self, memory: &GuestMemory) -> Result<Loaded, LinuxError> {
-        self.linux.load_into(memory, acpi::Hardware { cpus: 1, vmbus: false })
+        self.linux.load_into(memory, 1, false)
     }
 
     /// The error, without the directory.

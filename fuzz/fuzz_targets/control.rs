@@ -1,0 +1,76 @@
+//! The control socket of `paradisk run` and `paradisk serve`, with any client; then the descriptions of disks and the sizes in its commands.
+//!
+//! The input is what a client sends. Where the first byte is even, it is text, and `{"command":` comes before it.
+#![no_main]
+
+/// The binary has no library; these modules are parts of both.
+#[allow(dead_code, unexpected_cfgs)]
+#[path = "../../src"]
+mod product {
+    pub(crate) mod control;
+    pub(crate) mod disk_spec;
+    pub(crate) mod units;
+}
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use facts::names::{Adapter, Coalescing};
+use libfuzzer_sys::fuzz_target;
+use product::control::server::{PendingCommand, Server};
+use product::control::{Command, Reply};
+use product::disk_spec::DiskSpec;
+use product::units;
+use serde_json::{Value, json};
+
+struct Rig {
+    _folder: tempfile::TempDir,
+    _server: Server,
+    path: PathBuf,
+}
+
+fn rig() -> Rig {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let server = Server::start(&path, |pending: PendingCommand| {
+        let done = execute(&pending.command);
+        pending.answer(done)
+    });
+    Rig { _folder: folder, _server: server.expect("a server"), path }
+}
+
+fn execute(command: &Command) -> Result<Value, String> {
+    match command {
+        Command::Attach { disk } => disk.parse::<DiskSpec>().map(|spec| json!(spec.source.to_string())),
+        Command::Resize { size, .. } => units::size(size).map(Value::from),
+        Command::Coalescing { policy, adapter } => {
+            if let Some(adapter) = adapter {
+                let _ = adapter.parse::<Adapter>();
+            }
+            policy.parse::<Coalescing>().map(|_| Value::Null).map_err(|error| error.to_string())
+        }
+        _ => Ok(Value::Null),
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    static RIG: OnceLock<Rig> = OnceLock::new();
+    let rig = RIG.get_or_init(rig);
+    let [first, data @ ..] = data else { return };
+    let mut stream = UnixStream::connect(&rig.path).expect("a server");
+    let start = if first & 1 == 0 { &b"{\"command\":"[..] } else { &[] };
+    // Fails where the server has hung up.
+    let _ = stream.write_all(&[start, data].concat());
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut answers = Vec::new();
+    if stream.read_to_end(&mut answers).is_ok() {
+        // A line for each command, and the last one is whole.
+        assert!(answers.is_empty() || answers.ends_with(b"\n"));
+        for line in answers.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            serde_json::from_slice::<Reply>(line).expect("an answer");
+        }
+    }
+});

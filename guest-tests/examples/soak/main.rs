@@ -1,0 +1,219 @@
+//! A soak: servers and adapters under load for a long time, with clients that vanish, servers that are killed, disks that grow, a full host and
+//! hot-plug. What is written is verified; memory, descriptors and threads of the processes that live on must not grow.
+//!
+//! `cargo xtask soak`, or `soak --paradisk FILE [--seconds N]`. Exit status 1: data were wrong, something grew, failed or hangs.
+
+#[path = "../../../serve/tests/vfio_user/client.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod client;
+mod guests;
+mod nbd;
+#[path = "../../../serve/tests/nbd/client.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod nbd_client;
+mod pattern;
+mod sample;
+mod server;
+mod vfio;
+mod vhost;
+#[path = "../../../serve/tests/vhost_user_blk/client.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod vhost_client;
+#[path = "../../../serve/tests/vfio_user/vmm.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod vmm;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use paradisk_devices::AdapterKind;
+use sample::Series;
+
+/// A load whose cycle takes longer than this hangs. A cycle takes seconds, on a busy machine some more.
+const CYCLE_MOST: Duration = Duration::from_secs(120);
+
+/// The adapters that `paradisk serve vfio-user` offers.
+const SERVED: [AdapterKind; 7] = [
+    AdapterKind::Pvscsi,
+    AdapterKind::Lsi,
+    AdapterKind::LsiSas,
+    AdapterKind::BusLogic,
+    AdapterKind::IdeNative,
+    AdapterKind::VirtioBlk,
+    AdapterKind::VirtioScsi,
+];
+
+/// Work that is repeated until the time is over. A panic is a failure.
+trait Load {
+    /// One cycle, after which its long-lived process is idle. The bytes that were verified.
+    fn cycle(&mut self, number: u64) -> u64;
+
+    /// The process that must not grow, if one lives on.
+    fn process(&self) -> Option<u32> {
+        None
+    }
+
+    /// What happened besides cycles: faults injected, resizes, and the like.
+    fn events(&self) -> String {
+        String::new()
+    }
+}
+
+/// How a load ended.
+struct Outcome {
+    name: String,
+    cycles: u64,
+    verified: u64,
+    events: String,
+    series: Series,
+    failure: Option<String>,
+}
+
+/// When a load's cycle began, in milliseconds since the start; 0: it has ended.
+type Beat = Arc<AtomicU64>;
+
+fn drive(name: String, make: Make, until: Instant, begin: Instant, beat: &Beat) -> Outcome {
+    let mut outcome = Outcome {
+        name,
+        cycles: 0,
+        verified: 0,
+        events: String::new(),
+        series: Series::default(),
+        failure: None,
+    };
+    let stamp = || beat.store(begin.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
+    stamp();
+    let run = || {
+        let mut load = make();
+        while Instant::now() < until {
+            stamp();
+            outcome.verified += load.cycle(outcome.cycles);
+            outcome.cycles += 1;
+            if let Some(process) = load.process() {
+                outcome.series.take(process);
+            }
+            outcome.events = load.events();
+        }
+    };
+    let ended = catch_unwind(AssertUnwindSafe(run));
+    beat.store(0, Ordering::Relaxed);
+    if let Err(panic) = ended {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        outcome.failure = Some(text.unwrap_or_else(|| "a panic".to_owned()));
+    } else if outcome.cycles == 0 {
+        outcome.failure = Some("no cycle ended".to_owned());
+    } else {
+        outcome.failure = outcome.series.growth();
+    }
+    outcome
+}
+
+type InPlace = Box<dyn FnOnce(&server::Place) -> Box<dyn Load> + Send>;
+type Make = Box<dyn FnOnce() -> Box<dyn Load> + Send>;
+
+/// The loads by name.
+fn loads(paradisk: &Path, folder: &Path) -> Vec<(String, Make)> {
+    let mut loads: Vec<(String, Make)> = Vec::new();
+    let mut add = |name: &str, make: InPlace| {
+        let place = server::Place { paradisk: paradisk.into(), folder: folder.join(name.replace(' ', "-")) };
+        std::fs::create_dir_all(&place.folder).unwrap();
+        loads.push((name.to_owned(), Box::new(move || make(&place))));
+    };
+    add("nbd", Box::new(|place| Box::new(nbd::Steady::new(place))));
+    add("nbd killed", Box::new(|place| Box::new(nbd::Killed::new(place))));
+    add("nbd full host", Box::new(|place| Box::new(nbd::Full::new(place))));
+    add("vhost-user-blk", Box::new(|place| Box::new(vhost::Load::new(place))));
+    for kind in SERVED {
+        add(kind.as_str(), Box::new(move |place| Box::new(vfio::Load::new(place, kind))));
+    }
+    add("guests", Box::new(|place| Box::new(guests::Parent::new(place))));
+    loads
+}
+
+fn table(outcomes: &[Outcome]) -> String {
+    let mut text = format!(
+        "\n{:<16} {:>7} {:>10} {:>21} {:>11} {:>11}  {}\n",
+        "load", "cycles", "verified", "memory, MiB", "descriptors", "threads", "result"
+    );
+    for outcome in outcomes {
+        let (memory, descriptors, threads) = outcome.series.ends();
+        let result = outcome.failure.as_deref().map_or("good", |_| "FAILED");
+        let verified = format!("{} MiB", outcome.verified >> 20);
+        text += &format!(
+            "{:<16} {:>7} {verified:>10} {memory:>21} {descriptors:>11} {threads:>11}  {result} {}\n",
+            outcome.name, outcome.cycles, outcome.events
+        );
+    }
+    for Outcome { name, failure, .. } in outcomes {
+        text.extend(failure.iter().map(|failure| format!("\nFAILED: {name}: {failure}\n")));
+    }
+    text
+}
+
+fn run(paradisk: &Path, time: Duration) -> ExitCode {
+    let folder = tempfile::tempdir().unwrap();
+    let (begin, until) = (Instant::now(), Instant::now() + time);
+    let mut running = Vec::new();
+    for (name, make) in loads(paradisk, folder.path()) {
+        let beat = Beat::default();
+        let theirs = Arc::clone(&beat);
+        let called = name.clone();
+        running.push((name, beat, thread::spawn(move || drive(called, make, until, begin, &theirs))));
+    }
+    let mut hangs = Vec::new();
+    while running.iter().any(|(_, _, thread)| !thread.is_finished()) && hangs.is_empty() {
+        thread::sleep(Duration::from_millis(200));
+        let now = begin.elapsed().as_millis() as u64;
+        for (name, beat, _) in &running {
+            let began = beat.load(Ordering::Relaxed);
+            if began > 0 && now.saturating_sub(began) > CYCLE_MOST.as_millis() as u64 {
+                hangs.push(name.clone());
+            }
+        }
+    }
+    let finished = running.into_iter().filter(|(_, _, thread)| thread.is_finished());
+    let outcomes: Vec<Outcome> = finished.map(|(_, _, thread)| thread.join().unwrap()).collect();
+    println!("{}", table(&outcomes));
+    for name in &hangs {
+        println!("FAILED: {name}: no cycle ended for {} s", CYCLE_MOST.as_secs());
+    }
+    println!(
+        "{} s; memory may grow by {}, descriptors and threads not at all",
+        begin.elapsed().as_secs(),
+        sample::BOUND
+    );
+    let good = hangs.is_empty() && outcomes.iter().all(|outcome| outcome.failure.is_none());
+    if !hangs.is_empty() {
+        // Their threads would be waited for.
+        server::kill_all();
+        let _ = folder.keep();
+        std::process::exit(1);
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        ["guests"] => guests::child(),
+        ["--paradisk", paradisk] => run(&PathBuf::from(paradisk), Duration::from_secs(60)),
+        ["--paradisk", paradisk, "--seconds", seconds] => match seconds.parse() {
+            Ok(seconds) => run(&PathBuf::from(paradisk), Duration::from_secs(seconds)),
+            Err(error) => {
+                eprintln!("error: --seconds {seconds}: {error}");
+                ExitCode::from(2)
+            }
+        },
+        _ => {
+            eprintln!("usage: soak --paradisk FILE [--seconds N]");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! `paradisk` as a process.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Time for the kernel to free what a killed process had open.
+const RELEASE: Duration = Duration::from_secs(20);
+
+/// The binary, and a folder for a load's files.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) paradisk: PathBuf,
+    pub(crate) folder: PathBuf,
+}
+
+/// Processes that were started, so that none outlives a soak that hangs.
+static STARTED: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+
+pub(crate) fn kill_all() {
+    for process in &STARTED {
+        if let Some(pid) = Pid::from_raw(process.load(Relaxed) as i32) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// A process that is killed when dropped.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Process {
+    pub(crate) fn new(child: Child) -> Self {
+        let free = STARTED.iter().find(|slot| slot.compare_exchange(0, child.id(), Relaxed, Relaxed).is_ok());
+        assert!(free.is_some(), "too many processes");
+        Self(child)
+    }
+
+    /// End it as an operator does, and wait: it must end well.
+    pub(crate) fn end(mut self) {
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, Signal::TERM).unwrap();
+        let status = self.0.wait().unwrap();
+        assert!(status.success(), "a server ended with {status}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        for slot in &STARTED {
+            let _ = slot.compare_exchange(self.0.id(), 0, Relaxed, Relaxed);
+        }
+    }
+}
+
+impl Place {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Start a server, which listens when this returns. The kernel frees the image of a server that was killed only when it has taken down its
+    /// io_uring, some time after the process has gone: until then, a new one finds the image busy.
+    pub(crate) fn serve(&self, protocol: &str, socket: &Path, args: &[&str]) -> Process {
+        let begin = Instant::now();
+        loop {
+            match self.try_serve(protocol, socket, args) {
+                Some(process) => return process,
+                None => assert!(
+                    begin.elapsed() < RELEASE,
+                    "no server: {}",
+                    fs::read_to_string(self.file("errors")).unwrap_or_default()
+                ),
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn try_serve(&self, protocol: &str, socket: &Path, args: &[&str]) -> Option<Process> {
+        let mut command = Command::new(&self.paradisk);
+        command.args(["serve", protocol, "--socket"]).arg(socket).args(args);
+        let errors = File::create(self.file("errors")).unwrap();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
+        let mut process = Process::new(child);
+        let mut line = String::new();
+        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        line.starts_with("serving").then_some(process)
+    }
+
+    /// A command that must succeed.
+    pub(crate) fn run(&self, args: &[&str]) {
+        let output = Command::new(&self.paradisk).args(args).stdin(Stdio::null()).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "paradisk {args:?}: {error}");
+    }
+
+    /// An image of a format, and its path.
+    pub(crate) fn image(&self, format: &str, size: &str) -> String {
+        let path = self.file(&format!("disk.{format}")).display().to_string();
+        let mut args = vec!["image", "create", &path, "--format", format, "--size", size];
+        if format != "raw" {
+            args.extend(["--subformat", "dynamic"]);
+        }
+        self.run(&args);
+        path
+    }
+}
