@@ -12,6 +12,10 @@ mod product {
     pub(crate) mod units;
 }
 
+#[allow(dead_code)]
+#[path = "../../src/failure.rs"]
+mod failure;
+
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -20,7 +24,7 @@ use std::sync::OnceLock;
 
 use facts::names::{Adapter, Coalescing};
 use libfuzzer_sys::fuzz_target;
-use product::control::server::{PendingCommand, Server};
+use product::control::server::{Listener, PendingCommand, Server};
 use product::control::{Command, Reply};
 use product::disk_spec::DiskSpec;
 use product::units;
@@ -35,7 +39,8 @@ struct Rig {
 fn rig() -> Rig {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
-    let server = Server::start(&path, |pending: PendingCommand| {
+    let Ok(listener) = Listener::bind(&path) else { panic!("no socket") };
+    let server = listener.serve(|pending: PendingCommand| {
         let done = execute(&pending.command);
         pending.answer(done)
     });
