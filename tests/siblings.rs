@@ -260,7 +260,7 @@ fn life(mut family: Family, random: &mut Rng, seen: &mut Seen) {
         }
         if let (Some(child), true) = (step.merges, text.contains("stopped:")) {
             seen.stopped += 1;
-            assert!(text.contains("reads as before, and merging it again goes on"), "{place}");
+            assert!(text.contains("reads as before and can be merged again"), "{place}");
             assert!(matches!(family.read(child), Some(Ok(_))), "{place}");
         }
         let _ = fs::remove_file(family.folder.join("new").with_extension(family.format));

@@ -24,7 +24,7 @@ fn image_bench_refuses_what_makes_no_sense_and_what_destroys() {
         &bench(&["path=a,readonly=on", "--rw", "write", "--destroy"]),
         &["readonly=on, and --rw write writes"],
     );
-    refused(&bench(&["ram=1M"]), &["none of the disks is a file", "--raw FILE"]);
+    refused(&bench(&["ram=1M"]), &["no disk is a file", "--raw FILE"]);
     refused(&["image", "bench", &image, &image], &[&image, "given twice"]);
     for writer in [&["--rw", "read,randwrite"][..], &["--rw", "write"], &["--rw", "randrw"], &["--fill"]] {
         let args = [&["image", "bench", &image], writer].concat();
