@@ -15,7 +15,7 @@ const DEPTH: u16 = 32;
 const MIB: u64 = 1 << 20;
 const SECTORS: u64 = BLOCK as u64 / 512;
 /// Time for a guest to see a new capacity.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESIZE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The disk grows up to here.
 const MOST: u64 = 64 * MIB;
 
@@ -94,7 +94,7 @@ impl crate::Load for Load {
             self.place.run(&["ctl", &self.control, "resize", "disk0", &self.capacity.to_string()]);
             let begin = Instant::now();
             while client.config(8) != (self.capacity / 512).to_le_bytes() {
-                assert!(begin.elapsed() < PATIENCE, "the guest does not see {} bytes", self.capacity);
+                assert!(begin.elapsed() < RESIZE_TIMEOUT, "the guest does not see {} bytes", self.capacity);
                 thread::sleep(Duration::from_millis(20));
             }
             self.model.grow(self.capacity / BLOCK as u64);
