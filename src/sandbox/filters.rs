@@ -1,15 +1,16 @@
 //! The tables as seccomp filters, and their installation.
 //!
-//! A thread has up to three filters beside those that it inherits. The kernel runs all of them at each call and takes the most severe answer,
-//! for which "trap" is more severe than an error number, which is more severe than "allow":
+//! A thread has one filter beside those that it inherits. The filter has parts, and the first one that has an answer for a call decides:
 //!
-//! 1. calls that are refused with EACCES,
-//! 2. `clone3` is refused with ENOSYS, in kinds that start threads: the C library then uses `clone`, whose flags a filter sees,
-//! 3. the calls of the kind, and those of 1 and 2; any other is trapped ([`denied`](crate::denied)).
+//! 1. KVM_RUN is allowed, in a virtual CPU's thread,
+//! 2. calls that are refused with EACCES,
+//! 3. `clone3` is refused with ENOSYS, in kinds that start threads: the C library then uses `clone`, whose flags a filter sees,
+//! 4. the calls of the kind; any other is trapped ([`denied`](crate::denied)).
 //!
-//! Since Linux 5.11 the kernel notes for each call number whether all filters allow it whatever the arguments are, and then runs none. The calls
-//! of the I/O path (io_uring_enter, epoll, reads and writes) are such. Of the frequent calls only KVM_RUN has a condition; seccompiler tests
-//! call numbers one after the other from the lowest, and that of ioctl, 16, is among the first.
+//! The kernel runs all filters of a thread at each call, and takes the most severe answer. Since Linux 5.11 it notes for each call number
+//! whether all filters allow it whatever the arguments are, and then runs none. The calls of the I/O path (io_uring_enter, epoll, reads and
+//! writes) are such. Of the frequent calls only KVM_RUN has a condition. seccompiler tests call numbers one after the other from the
+//! lowest, and alternatives in their order, so KVM_RUN has a test of its own before them.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -21,6 +22,7 @@ use seccompiler::{
     TargetArch, apply_filter,
 };
 
+use crate::bpf;
 use crate::denied;
 use crate::error::Error;
 use crate::mode::{Mode, Program};
@@ -53,10 +55,9 @@ pub(crate) const KINDS: [Kind; 19] = {
 };
 
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
-type Compiled = Result<Vec<BpfProgram>, seccompiler::Error>;
 
 /// The filters, made before the first thread.
-static FILTERS: OnceLock<BTreeMap<Kind, Vec<BpfProgram>>> = OnceLock::new();
+static FILTERS: OnceLock<BTreeMap<Kind, BpfProgram>> = OnceLock::new();
 
 /// Make all filters, and have each thread that starts from now on install its own.
 pub(crate) fn prepare(mode: Mode) -> Result<(), Error> {
@@ -75,49 +76,41 @@ pub(crate) fn prepare(mode: Mode) -> Result<(), Error> {
     Ok(())
 }
 
-/// Install the filters of this kind on this thread.
+/// Install the filter of this kind on this thread.
 pub(crate) fn install(kind: Kind) -> Result<(), seccompiler::Error> {
     denied::name_this_thread(kind);
     // A kind that is not among them has the least calls.
     let least = Kind::Thread(ThreadKind::Console);
     let filters = FILTERS.get().and_then(|filters| filters.get(&kind).or_else(|| filters.get(&least)));
-    filters.into_iter().flatten().try_for_each(|program| apply_filter(program))
+    filters.map_or(Ok(()), |program| apply_filter(program))
 }
 
-/// The filters of a kind, in the order of installation: the last is the one that may not allow `seccomp`.
-pub(crate) fn compile(kind: Kind, mode: Mode) -> Compiled {
-    let refused: Vec<c_long> = tables::refused(kind).collect();
-    let threads = (!tables::starts(kind).is_empty()).then_some(libc::SYS_clone3);
+/// The filter of a kind.
+pub(crate) fn compile(kind: Kind, mode: Mode) -> Result<BpfProgram, seccompiler::Error> {
     let any = |numbers: &[c_long]| numbers.iter().map(|number| (*number, Vec::new())).collect::<Rules>();
-    let mut programs = Vec::new();
-    // In this mode they are reported and made as others are.
-    if mode == Mode::On {
-        programs.push(program(
-            any(&refused),
-            SeccompAction::Allow,
-            SeccompAction::Errno(libc::EACCES as u32),
-        )?);
+    let mut parts = Vec::new();
+    // In the other mode they are reported and made as others are.
+    let refused: Vec<c_long> = tables::refused(kind).filter(|_| mode == Mode::On).collect();
+    if !refused.is_empty() {
+        let answer = SeccompAction::Errno(libc::EACCES as u32);
+        parts.push(program(any(&refused), SeccompAction::Allow, answer)?);
     }
-    if let Some(clone3) = threads {
-        programs.push(program(
-            any(&[clone3]),
-            SeccompAction::Allow,
-            SeccompAction::Errno(libc::ENOSYS as u32),
-        )?);
+    if !tables::starts(kind).is_empty() {
+        let answer = SeccompAction::Errno(libc::ENOSYS as u32);
+        parts.push(program(any(&[libc::SYS_clone3]), SeccompAction::Allow, answer)?);
     }
     let mut rules = Rules::new();
     for (number, alternatives) in tables::allowed(kind) {
         rules.insert(number, alternatives_of(&alternatives)?);
     }
-    if mode == Mode::On {
-        rules.extend(any(&refused));
-    }
-    rules.extend(threads.map(|clone3| (clone3, Vec::new())));
-    programs.push(program(rules, SeccompAction::Trap, SeccompAction::Allow)?);
-    if mode == Mode::Log {
-        programs.iter_mut().for_each(|program| *program = denied::made_by_the_handler(program));
-    }
-    Ok(programs)
+    parts.push(program(rules, SeccompAction::Trap, SeccompAction::Allow)?);
+    let filter = bpf::joined(parts);
+    let filter = if kind == Kind::Thread(ThreadKind::Vcpu) {
+        bpf::allowing_ioctl(tables::KVM_RUN, filter)
+    } else {
+        filter
+    };
+    Ok(if mode == Mode::Log { bpf::allowing_calls_at(denied::address_of_calls(), filter) } else { filter })
 }
 
 fn program(

@@ -8,12 +8,13 @@
 //!
 //! - `confine`: these steps,
 //! - `tables`: the system calls of each kind of thread, with reasons,
-//! - `filters`: the tables as seccomp filters,
+//! - `filters`, `bpf`: the tables as seccomp filters,
 //! - `denied`: what happens at a call that no filter allows,
 //! - `files`: Landlock.
 //!
 //! All of it holds for a thread and the threads that it starts afterwards. So [`Sandbox::enter`] must come before the first thread.
 
+mod bpf;
 mod confine;
 mod denied;
 mod error;

@@ -85,6 +85,9 @@ const NONE: u32 = 0;
 const WRITE: u32 = 1;
 const READ: u32 = 2;
 
+/// Of a virtual CPU's thread: the guest runs until its next exit to user space.
+pub(crate) const KVM_RUN: u32 = kvm(NONE, 0x80, 0);
+
 rules! {
     /// Every thread: memory, locks, time, signals, messages, its end. Memory never becomes code.
     EVERY {
@@ -180,7 +183,7 @@ rules! {
 
     /// A virtual CPU.
     VCPU {
-        SYS_ioctl [Is(1, kvm(NONE, 0x80, 0))] "KVM_RUN";
+        SYS_ioctl [Is(1, KVM_RUN)] "the guest runs";
         SYS_ioctl [Is(1, kvm(READ, 0x81, 144))] "KVM_GET_REGS: hypercalls, instructions that KVM does not know, halt check";
         SYS_ioctl [Is(1, kvm(WRITE, 0x82, 144))] "KVM_SET_REGS: the same";
         SYS_ioctl [Is(1, kvm(READ, 0x83, 312))] "KVM_GET_SREGS: the same";

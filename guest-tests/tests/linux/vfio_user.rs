@@ -131,7 +131,7 @@ fn check_grown(report: &Report, devices: &[Device]) {
     assert_eq!(report.done.error, None);
     for Device { protocol, driver, media, .. } in devices {
         let disk = report.disks.iter().find(|disk| disk.size == media[0].size);
-        let disk = disk.unwrap_or_else(|| panic!("no {protocol:?}: {:#?}", report.disks));
+        let disk = disk.unwrap_or_else(|| panic!("no {protocol:?}: {}", found(report)));
         assert_eq!((&*disk.driver, &disk.error), (*driver, &None), "{protocol:?}");
         let checked = disk.checked.as_ref().unwrap_or_else(|| panic!("{protocol:?}: not verified"));
         assert_eq!(checked.after, crc32c::crc32c(&media[0].content()), "{protocol:?}");
@@ -139,6 +139,12 @@ fn check_grown(report: &Report, devices: &[Device]) {
         let reported = report.done.log.iter().any(|line| line.contains(&attention));
         assert!(reported || driver.starts_with("virtio"), "{protocol:?}: {:#?}", report.done.log);
     }
+}
+
+/// The disks that the guest has, and its log.
+fn found(report: &Report) -> String {
+    let disks = report.disks.iter().map(|disk| format!("{} {} {}", disk.name, disk.driver, disk.size));
+    disks.chain(report.done.log.iter().cloned()).collect::<Vec<_>>().join("\n")
 }
 
 fn prepared() -> Result<(Qemu, Images), guest_linux::Error> {
@@ -210,7 +216,7 @@ fn check(report: &Report, devices: &[Device]) {
         for medium in &device.media {
             let disk = report.disks.iter().find(|disk| disk.size == medium.size);
             let what = format!("{:?}, {}", device.protocol, medium.format.serial());
-            let disk = disk.unwrap_or_else(|| panic!("no {what}: {:#?}", report.disks));
+            let disk = disk.unwrap_or_else(|| panic!("no {what}: {}", found(report)));
             assert_eq!((&*disk.driver, &*disk.serial), (device.driver, medium.format.serial()), "{what}");
             verified(&what, medium, disk);
         }

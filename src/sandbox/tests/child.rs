@@ -11,7 +11,7 @@ use crate::confine::Sandbox;
 use crate::files::Grants;
 use crate::filters::KINDS;
 use crate::mode::{Mode, Program};
-use crate::tables::Kind;
+use crate::tables::{KVM_RUN, Kind};
 
 /// What the child does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,7 @@ pub(super) enum Act {
     SignalOther,
     ReplaceHandler,
     TypeInto,
+    RunGuest,
     OpenForWriting,
     Open,
     Panic,
@@ -30,13 +31,14 @@ pub(super) enum Act {
     Status,
 }
 
-const ACTS: [Act; 12] = [
+const ACTS: [Act; 13] = [
     Act::Socket,
     Act::Exec,
     Act::MapCode,
     Act::SignalOther,
     Act::ReplaceHandler,
     Act::TypeInto,
+    Act::RunGuest,
     Act::OpenForWriting,
     Act::Open,
     Act::Panic,
@@ -108,6 +110,7 @@ fn perform(act: Act, granted: &std::path::Path, other: &std::path::Path) {
             Act::SignalOther => drop(libc::syscall(libc::SYS_tgkill, 1, 1, 0)),
             Act::ReplaceHandler => drop(libc::signal(libc::SIGSYS, libc::SIG_IGN)),
             Act::TypeInto => drop(libc::ioctl(0, libc::TIOCSTI, c"x".as_ptr())),
+            Act::RunGuest => assert_eq!(libc::ioctl(0, KVM_RUN.into()), -1, "it is no virtual CPU"),
             Act::OpenForWriting => denied(OpenOptions::new().write(true).open(granted.join("image"))),
             Act::Open => denied(File::open("/proc/self/maps")),
             Act::Panic => {
