@@ -12,6 +12,7 @@ mod disk_spec;
 mod documents;
 mod failure;
 mod generate;
+mod http;
 mod image;
 mod inherited;
 #[cfg(feature = "bench")]

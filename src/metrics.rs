@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! queue's thread -> counters (paradisk_disk_formats::Metered) -> Snapshot -> document: JSON
-//! device's thread -> its report ------------------------------------^   `-> open_metrics: text -> http: clients
+//! device's thread -> its report ------------------------------------^   `-> open_metrics: text -> server
 //! ```
 
 mod document;
-mod http;
 mod listen;
 mod open_metrics;
+mod server;
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use facts::tsc::tsc_hz;
 use paradisk_devices::{ModerationState, Stats};
 use paradisk_disk_formats::{Metered, QueueMetrics};
 
-pub(crate) use self::document::{AdapterDocument, ModerationDocument, QueueDocument, moderation, queues};
-pub(crate) use self::http::Server;
+pub(crate) use self::document::{AdapterDocument, QueueDocument, queues};
 pub(crate) use self::listen::{Listener, Options};
+pub(crate) use self::server::Server;
 
 /// What is counted for each disk. What is not counted costs nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

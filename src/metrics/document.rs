@@ -70,7 +70,7 @@ struct BatchDocument {
 
 /// The moderation of an interrupt vector.
 #[derive(Debug, Serialize)]
-pub(crate) struct ModerationDocument {
+struct ModerationDocument {
     policy: &'static str,
     /// Of so many completions ...
     completions: u32,
@@ -79,12 +79,12 @@ pub(crate) struct ModerationDocument {
     held_back: bool,
 }
 
-/// An adapter of a server. That of a machine has more.
+/// An adapter. Where the machine is ours, there is more about it.
 #[derive(Debug, Serialize)]
 pub(crate) struct AdapterDocument {
     name: String,
     requests: u64,
-    completions: u64,
+    pub(crate) completions: u64,
     errors: u64,
     interrupts: u64,
     interrupts_suppressed: u64,
@@ -111,7 +111,7 @@ impl AdapterDocument {
 }
 
 /// The moderation of all vectors.
-pub(crate) fn moderation(states: &[ModerationState]) -> Vec<ModerationDocument> {
+fn moderation(states: &[ModerationState]) -> Vec<ModerationDocument> {
     states.iter().map(ModerationDocument::from).collect()
 }
 

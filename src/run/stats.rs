@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use facts::SCHEMA;
 use facts::host::{Host, host};
 use facts::tsc::to_ticks;
+use paradisk_devices::Stats;
 use paradisk_vmm::{CpuClocks, CpuSplit, Exits, Machine};
 use serde::Serialize;
 
 use super::storage::{Listed, Storage};
-use crate::metrics::{self, AdapterSnapshot, ModerationDocument, QueueDocument};
+use crate::metrics::{self, AdapterDocument, QueueDocument};
 
 /// The document.
 #[derive(Debug, Serialize)]
@@ -59,21 +60,13 @@ struct ExitCounts {
 
 #[derive(Debug, Serialize)]
 struct AdapterStats {
-    name: String,
-    requests: u64,
-    completions: u64,
-    errors: u64,
-    interrupts: u64,
-    interrupts_suppressed: u64,
-    doorbells: u64,
-    /// System calls of its disks' queues.
-    submits: u64,
+    #[serde(flatten)]
+    counters: AdapterDocument,
     /// CPU cycles of its thread, system calls included.
     cycles: u64,
     interrupts_per_io: Option<f64>,
     doorbells_per_io: Option<f64>,
     cycles_per_io: Option<f64>,
-    moderation: Vec<ModerationDocument>,
 }
 
 /// Counts from the machine's start.
@@ -91,7 +84,7 @@ impl Meter {
     /// The counters so far.
     pub(super) fn read(&self, machine: &Machine, storage: &Storage) -> Document {
         let adapters = adapters(machine, storage);
-        let completions = adapters.iter().map(|adapter| adapter.completions).sum();
+        let completions = adapters.iter().map(|adapter| adapter.counters.completions).sum();
         // A whole run has enough 10 ms samples to split by.
         let spent = clocks(machine, storage).since(&self.clocks).split(0, to_ticks);
         let per_io = |cycles: u64| per(cycles, completions).unwrap_or_default();
@@ -130,23 +123,16 @@ fn clocks(machine: &Machine, storage: &Storage) -> CpuClocks {
 
 fn adapters(machine: &Machine, storage: &Storage) -> Vec<AdapterStats> {
     let of = |controller: &super::storage::Controller| {
-        let AdapterSnapshot { name, stats, moderation } = controller.snapshot();
+        let adapter = controller.snapshot();
+        let Stats { interrupts, doorbells, completions, .. } = adapter.stats;
         let time = machine.io_thread_time(controller.device);
         let cycles = to_ticks(time.map_or(Duration::ZERO, |time| time.on_cpu));
         AdapterStats {
-            name,
-            requests: stats.requests,
-            completions: stats.completions,
-            errors: stats.errors,
-            interrupts: stats.interrupts,
-            interrupts_suppressed: metrics::suppressed(&stats),
-            doorbells: stats.doorbells,
-            submits: stats.submits,
+            counters: AdapterDocument::new(&adapter),
             cycles,
-            interrupts_per_io: per(stats.interrupts, stats.completions),
-            doorbells_per_io: per(stats.doorbells, stats.completions),
-            cycles_per_io: per(cycles, stats.completions),
-            moderation: metrics::moderation(&moderation),
+            interrupts_per_io: per(interrupts, completions),
+            doorbells_per_io: per(doorbells, completions),
+            cycles_per_io: per(cycles, completions),
         }
     };
     storage.controllers().iter().map(of).collect()

@@ -1,86 +1,49 @@
-//! The HTTP server of metrics: one thread, which serves a bounded number of clients for a bounded time each.
+//! A page over HTTP: one thread, which serves a bounded number of clients for a bounded time each.
 //!
 //! A client sends a request and gets one response, and the connection is closed (HTTP/1.1, RFC 9112). Each phase of a connection has a
 //! deadline that nothing extends. A client that connects when all places are taken replaces the one that has been in the phase of its request
-//! for longest; where all are being answered it waits. The text is made at most every 50 ms, however many clients ask for it, because that
-//! interrupts the threads of adapters.
+//! for longest; where all are being answered it waits.
 
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use paradisk_disk_formats::{ThreadKind, spawn};
-use paradisk_serve::Socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, send, shutdown};
 
-use super::Snapshot;
-use super::listen::Listener;
-use super::open_metrics::{self, CONTENT_TYPE};
-use crate::failure::Failure;
-
 /// Clients at a time.
 const CONNECTIONS: usize = 16;
-/// Longest request in bytes. Prometheus sends less than 1 KiB.
+/// Longest request in bytes. Browsers and Prometheus send less than 1 KiB.
 const LONGEST_REQUEST: usize = 8 << 10;
 /// How long a client may take to send its request, and to receive the response.
 const REQUEST_TIME: Duration = Duration::from_secs(2);
 const RESPONSE_TIME: Duration = Duration::from_secs(10);
 /// How long the client may take to close the connection. With unread data from it, the kernel would drop what it has not received.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
-/// The age up to which a text is sent again.
-const FRESH: Duration = Duration::from_millis(50);
 /// Pause after the host could not accept a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The server. Dropping it removes the file of its socket.
-pub(crate) struct Server {
-    _socket: Option<Socket>,
+/// The page of a server.
+pub(crate) struct Page {
+    /// The path of its URL.
+    pub(crate) path: &'static str,
+    /// Its media type.
+    pub(crate) kind: &'static str,
+    /// The page at present. `None`: there is none any more, or not in time.
+    pub(crate) text: Box<dyn FnMut() -> Option<Arc<str>> + Send>,
 }
 
-impl Server {
-    /// Serve what `snapshot` returns, if there is a socket for it. `None` from it: there are none any more, or not in time.
-    pub(crate) fn start(
-        listener: Option<Listener>,
-        snapshot: impl Fn() -> Option<Snapshot> + Send + 'static,
-    ) -> Result<Option<Self>, Failure> {
-        let Some(listener) = listener else { return Ok(None) };
-        let failed = |error: io::Error| Failure::Failed(format!("--metrics: {error}"));
-        let text = move || snapshot().map(open_metrics::encode);
-        let (server, address) = Self::serve(listener, text).map_err(failed)?;
-        if let Some(address) = address {
-            eprintln!("metrics: http://{address}/metrics");
-        }
-        Ok(Some(server))
-    }
-
-    /// Serve a text; the address, for TCP.
-    fn serve(
-        listener: Listener,
-        text: impl Fn() -> Option<String> + Send + 'static,
-    ) -> io::Result<(Self, Option<SocketAddr>)> {
-        let (listening, socket, address) = match listener {
-            Listener::Tcp(listener) => {
-                let address = listener.local_addr()?;
-                (OwnedFd::from(listener), None, Some(address))
-            }
-            Listener::Unix(socket) => (socket.listener().as_fd().try_clone_to_owned()?, Some(socket), None),
-        };
-        rustix::io::ioctl_fionbio(&listening, true)?;
-        let pages = Pages { text: Box::new(text), latest: None };
-        spawn(ThreadKind::Metrics, "metrics", move || run(&listening, pages))?;
-        Ok((Self { _socket: socket }, address))
-    }
-}
-
-/// Makes responses.
-struct Pages {
-    text: Box<dyn Fn() -> Option<String> + Send>,
-    latest: Option<(Instant, Arc<str>)>,
+/// Serve a page on a thread of this name until the process ends.
+///
+/// # Errors
+/// The host refuses the thread.
+pub(crate) fn serve(listener: OwnedFd, thread: &str, page: Page) -> io::Result<()> {
+    rustix::io::ioctl_fionbio(&listener, true)?;
+    spawn(ThreadKind::Metrics, thread, move || run(&listener, page)).map(drop)
 }
 
 /// A response.
@@ -92,7 +55,7 @@ struct Response {
 /// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
-    Metrics,
+    Page,
     /// There is no such path.
     NotFound,
     /// The method is not supported.
@@ -112,8 +75,8 @@ struct Request {
 impl Request {
     const BAD: Self = Self { target: Target::Bad, body: true };
 
-    /// From the bytes up to the empty line.
-    fn parse(bytes: &[u8]) -> Self {
+    /// From the bytes up to the empty line, where the page has this path.
+    fn parse(bytes: &[u8], page: &str) -> Self {
         let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let [method, target, version] = words[..] else { return Self::BAD };
@@ -122,7 +85,7 @@ impl Request {
         }
         let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
         let target = match (method, path) {
-            (b"GET" | b"HEAD", b"/metrics") => Target::Metrics,
+            (b"GET" | b"HEAD", path) if path == page.as_bytes() => Target::Page,
             (b"GET" | b"HEAD", _) => Target::NotFound,
             _ => Target::NotAllowed,
         };
@@ -130,30 +93,19 @@ impl Request {
     }
 }
 
-impl Pages {
+impl Page {
     fn response(&mut self, request: Request) -> Response {
         let plain = |status, text: &str| (status, "text/plain; charset=utf-8", Arc::from(text));
         let (status, kind, text) = match request.target {
-            Target::Metrics => match self.metrics() {
-                Some(text) => ("200 OK", CONTENT_TYPE, text),
-                None => plain("503 Service Unavailable", "no metrics at the moment\n"),
+            Target::Page => match (self.text)() {
+                Some(text) => ("200 OK", self.kind, text),
+                None => plain("503 Service Unavailable", "not available at the moment\n"),
             },
-            Target::NotFound => plain("404 Not Found", "the metrics are at /metrics\n"),
+            Target::NotFound => plain("404 Not Found", &format!("the only page is {}\n", self.path)),
             Target::NotAllowed => plain("405 Method Not Allowed", "only GET and HEAD\n"),
             Target::Bad => plain("400 Bad Request", "not a request of HTTP/1.1\n"),
         };
         Response::new(status, kind, text, request.body)
-    }
-
-    fn metrics(&mut self) -> Option<Arc<str>> {
-        if let Some((made, text)) = &self.latest
-            && made.elapsed() < FRESH
-        {
-            return Some(Arc::clone(text));
-        }
-        let text: Arc<str> = (self.text)()?.into();
-        self.latest = Some((Instant::now(), Arc::clone(&text)));
-        Some(text)
     }
 }
 
@@ -207,18 +159,18 @@ impl Connection {
     }
 
     /// Go on as far as possible without waiting, at most one system call's worth in each phase, so that all clients have their turn.
-    fn advance(&mut self, pages: &mut Pages) -> Result<(), Over> {
+    fn advance(&mut self, page: &mut Page) -> Result<(), Over> {
         if let Phase::Request(received) = &mut self.phase {
             let mut part = [0; 2048];
             if !receive(&self.socket, &mut part, |bytes| received.extend_from_slice(bytes))? {
                 return Ok(());
             }
             let request = match received.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-                Some(_) => Request::parse(received),
+                Some(_) => Request::parse(received, page.path),
                 None if received.len() > LONGEST_REQUEST => Request::BAD,
                 None => return Ok(()),
             };
-            self.phase = Phase::Response { response: pages.response(request), sent: 0 };
+            self.phase = Phase::Response { response: page.response(request), sent: 0 };
             self.deadline = Instant::now() + RESPONSE_TIME;
         }
         if let Phase::Response { response, sent } = &mut self.phase {
@@ -255,7 +207,7 @@ fn receive(socket: &OwnedFd, part: &mut [u8], mut take: impl FnMut(&[u8])) -> Re
     }
 }
 
-fn run(listener: &OwnedFd, mut pages: Pages) {
+fn run(listener: &OwnedFd, mut page: Page) {
     let mut connections: Vec<Connection> = Vec::new();
     loop {
         let Ok(ready) = wait(listener, &connections) else {
@@ -267,7 +219,7 @@ fn run(listener: &OwnedFd, mut pages: Pages) {
         connections.retain_mut(|connection| {
             let ready = flags.next().is_some_and(|ready| *ready);
             // The deadline last: this thread itself may have come late to a request that is there.
-            (!ready || connection.advance(&mut pages).is_ok()) && Instant::now() < connection.deadline
+            (!ready || connection.advance(&mut page).is_ok()) && Instant::now() < connection.deadline
         });
         if accepts && make_place(&mut connections) {
             match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
