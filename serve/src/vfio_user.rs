@@ -19,4 +19,4 @@ pub mod spec;
 
 pub use channel::Ended;
 pub use memory::ClientMemory;
-pub use server::{Handle, Memory, Note, Report, Reporter, Server};
+pub use server::{Handle, Memory, Note, Report, Server};

@@ -39,7 +39,10 @@ fn requests_are_answered_by_their_method_and_path() {
     let response = ask(address, GET);
     let (head, body) = response.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    assert!(head.contains("Content-Type: text/x-test\r\n") && head.contains("Content-Length: 10\r\n"), "{head}");
+    assert!(
+        head.contains("Content-Type: text/x-test\r\n") && head.contains("Content-Length: 10\r\n"),
+        "{head}"
+    );
     assert!(head.contains("\r\nConnection: close"), "{head}");
     assert_eq!(body, "a 1\n# EOF\n");
     let head_only = ask(address, b"HEAD /metrics HTTP/1.1\r\n\r\n");

@@ -107,8 +107,7 @@ mod tests {
         let path = folder.path().join("metrics");
         let permissions = Permissions { mode: 0o620, group: None };
         let socket = Socket::listen_for(&path, permissions).unwrap();
-        let (server, address) =
-            Server::serve(Listener::Unix(socket), || Some("# EOF\n".to_owned())).unwrap();
+        let (server, address) = Server::serve(Listener::Unix(socket), || Some("# EOF\n".to_owned())).unwrap();
         assert_eq!(address, None);
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o620);
         let mut stream = UnixStream::connect(&path).unwrap();

@@ -198,7 +198,6 @@ rules! {
     /// Threads that call devices of a machine.
     MACHINE {
         SYS_ioctl [Is(1, kvm(WRITE, 0xa5, 32))] "KVM_SIGNAL_MSI: interrupts";
-        SYS_ioctl [Is(1, kvm(WRITE, 0x61, 8))] "KVM_IRQ_LINE: interrupts";
         SYS_ioctl [Is(1, kvm(WRITE, 0x76, 32))] "KVM_IRQFD: interrupts by eventfd";
         SYS_ioctl [Is(1, kvm(WRITE, 0x6a, 8))] "KVM_SET_GSI_ROUTING: the same";
         SYS_ioctl [Is(1, kvm(WRITE, 0x79, 64))] "KVM_IOEVENTFD: doorbells, when the guest moves base address registers";
@@ -207,9 +206,9 @@ rules! {
         SYS_eventfd2 "an interrupt's eventfd";
     }
 
-    /// The serial console's interrupt.
-    CONSOLE_INPUT {
-        SYS_ioctl [Is(1, kvm(WRITE, 0x61, 8))] "KVM_IRQ_LINE: a typed character interrupts the guest";
+    /// Threads that raise interrupts by their line.
+    LINES {
+        SYS_ioctl [Is(1, kvm(WRITE, 0x61, 8))] "KVM_IRQ_LINE: interrupts; a character that is typed";
     }
 
     /// Threads that wait for clients.
@@ -323,16 +322,16 @@ pub(crate) const REFUSED: &[(c_long, &str)] = &[
 fn own(kind: Kind) -> &'static [&'static [Rule]] {
     use ThreadKind::*;
     match kind {
-        Kind::Main(Program::Run) => &[EVERY, MACHINE_MAIN, MACHINE, DISK, QUEUE, QUEUE_SETUP],
+        Kind::Main(Program::Run) => &[EVERY, MACHINE_MAIN, MACHINE, LINES, DISK, QUEUE, QUEUE_SETUP],
         Kind::Main(Program::Nbd) => &[EVERY, END, DISK, QUEUE, QUEUE_SETUP],
         Kind::Main(Program::VhostUser) => &[EVERY, END, LISTENER, DISK, QUEUE, QUEUE_SETUP],
         Kind::Main(Program::VfioUser) => {
             &[EVERY, END, LISTENER, CLIENT, CLIENT_MEMORY, DISK, QUEUE, QUEUE_SETUP]
         }
         Kind::Thread(DiskTransfer | DiskHelper) => &[EVERY, DISK],
-        Kind::Thread(Adapter) => &[EVERY, MACHINE, DISK, QUEUE],
-        Kind::Thread(Vcpu) => &[EVERY, VCPU, MACHINE],
-        Kind::Thread(Terminal) => &[EVERY, CONSOLE_INPUT],
+        Kind::Thread(Adapter) => &[EVERY, MACHINE, LINES, DISK, QUEUE],
+        Kind::Thread(Vcpu) => &[EVERY, VCPU, MACHINE, LINES],
+        Kind::Thread(Terminal) => &[EVERY, LINES],
         Kind::Thread(ControlListener) => &[EVERY, LISTENER],
         Kind::Thread(ControlClient) => &[EVERY, CONTROL, DISK],
         Kind::Thread(Metrics) => &[EVERY, LISTENER, METRICS],
@@ -444,7 +443,7 @@ const ALL: &[&[Rule]] = &[
     QUEUE_SETUP,
     VCPU,
     MACHINE,
-    CONSOLE_INPUT,
+    LINES,
     LISTENER,
     CLIENT,
     CLIENT_MEMORY,

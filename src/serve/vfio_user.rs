@@ -120,7 +120,7 @@ fn serve(
         Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
     });
     let mut server = server.map_err(|error| failed(&error))?;
-    let (refresher, moderated) = (server.handle(), server.handle());
+    let (refresher, moderated, asked) = (server.handle(), server.handle(), server.handle());
     let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());
     let coalescing: SetPolicy =
         Box::new(move |policy| moderated.set_coalescing(Coalescing { policy, ..config.coalescing }));
@@ -128,9 +128,9 @@ fn serve(
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
     let adapter = format!("{kind}0");
-    let (reporter, name) = (server.reporter(), adapter.clone());
+    let name = adapter.clone();
     let report = Box::new(move |_: &[DiskSnapshot]| {
-        let report = reporter.report(REPORT_TIME)?;
+        let report = asked.report(REPORT_TIME)?;
         Some(AdapterSnapshot { name: name.clone(), stats: report.stats, moderation: report.moderation })
     });
     let (refresh, coalescing) = (Some(refresh), Some(coalescing));

@@ -9,19 +9,13 @@ use super::*;
 
 const JOB: Workload = Workload {
     mode: Mode::Measure,
-    target: 0,
-    random_percent: 100,
     read_percent: 100,
-    block_size: 4096,
     queue_depth: 8,
     workers: 2,
     seed: 1,
     generation: 0,
-    start: 0,
-    span: 0,
-    ticks: 0,
     ios: 1000,
-    shape: Shape::PLAIN,
+    ..Workload::FILL
 };
 
 fn native(disk: Arc<dyn paradisk_disk_formats::Disk>) -> Native {

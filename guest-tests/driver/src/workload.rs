@@ -50,6 +50,26 @@ pub struct Workload {
     pub shape: Shape,
 }
 
+impl Workload {
+    /// Fill the disk at target 0 in blocks of 4 KiB, 32 in flight: a job to vary.
+    pub const FILL: Self = Self {
+        mode: Mode::Fill,
+        target: 0,
+        random_percent: 100,
+        read_percent: 50,
+        block_size: 4096,
+        queue_depth: 32,
+        workers: 1,
+        seed: 3,
+        generation: 1,
+        start: 0,
+        span: 0,
+        ticks: 0,
+        ios: 0,
+        shape: Shape::PLAIN,
+    };
+}
+
 /// What an application's accesses have beside mix and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]

@@ -13,22 +13,7 @@ use crate::vmm::{Habits, Vmm};
 const MIB: u64 = 1 << 20;
 /// Bytes of the disk that are used: what a cycle reads and writes.
 const SPAN: u64 = 2 * MIB;
-const JOB: Workload = Workload {
-    mode: Mode::Fill,
-    target: 0,
-    random_percent: 100,
-    read_percent: 50,
-    block_size: 4096,
-    queue_depth: 32,
-    workers: 1,
-    seed: 7,
-    generation: 0,
-    start: 0,
-    span: SPAN,
-    ticks: 0,
-    ios: 500,
-    shape: guest_driver::Shape::PLAIN,
-};
+const JOB: Workload = Workload { seed: 7, generation: 0, span: SPAN, ios: 500, ..Workload::FILL };
 
 pub(crate) fn options(kind: AdapterKind) -> Options {
     match kind {

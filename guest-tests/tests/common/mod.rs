@@ -37,22 +37,7 @@ use vm_memory::GuestAddressSpace;
 pub(crate) const TASKS: u32 = 1024;
 
 /// A job to vary: fills the disk.
-pub(crate) const JOB: Workload = Workload {
-    mode: Mode::Fill,
-    target: 0,
-    random_percent: 100,
-    read_percent: 50,
-    block_size: 4096,
-    queue_depth: 32,
-    workers: 1,
-    seed: 3,
-    generation: 1,
-    start: 0,
-    span: 0,
-    ticks: 0,
-    ios: 0,
-    shape: guest_driver::Shape::PLAIN,
-};
+pub(crate) const JOB: Workload = Workload::FILL;
 
 /// A disk to make, of so many bytes.
 #[derive(Clone, Copy, Debug)]

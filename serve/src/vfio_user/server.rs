@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::time::Duration;
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
-use paradisk_devices::{Coalescing, InterruptSink, ModerationState, PciDevice, Stats};
+use paradisk_devices::{Coalescing, InterruptSink, ModerationState, PciDevice, Stats, Time};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vm_memory::GuestMemoryAtomic;
@@ -28,8 +28,7 @@ const STOP: Event = Event::Own(0);
 const LISTENER: Event = Event::Own(1);
 const CLIENT: Event = Event::Own(2);
 const UNMASK: Event = Event::Own(3);
-const CHANGED: Event = Event::Own(4);
-const QUERY: Event = Event::Own(5);
+const MESSAGES: Event = Event::Own(4);
 
 /// An event of a server, for its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,26 +41,46 @@ pub enum Note {
     NotAccepted(Errno),
 }
 
-/// Changes a server from any thread while it runs.
+/// Changes a server and asks it, from any thread while it runs.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    changed: Arc<OwnedFd>,
-    coalescing: Sender<Coalescing>,
+    messages: Sender<Request>,
+    wake: Arc<OwnedFd>,
+}
+
+/// A message to the server.
+#[derive(Debug)]
+enum Request {
+    Refresh,
+    SetCoalescing(Coalescing),
+    Report(SyncSender<Report>),
 }
 
 impl Handle {
     /// Have the server check the capacities of its disks soon ([`Disk::rescan`](paradisk_disk_formats::Disk::rescan),
     /// [`Disk::grow`](paradisk_disk_formats::Disk::grow)), and report a change to the guest.
     pub fn refresh(&self) {
-        // Fails only where the counter is full: the server has not handled earlier calls yet.
-        let _ = rustix::io::write(&*self.changed, &1u64.to_ne_bytes());
+        self.send(Request::Refresh);
     }
 
     /// Have the server change the interrupt moderation of its device soon.
     pub fn set_coalescing(&self, coalescing: Coalescing) {
+        self.send(Request::SetCoalescing(coalescing));
+    }
+
+    /// What the device has done so far; `None` if the server does not answer within `timeout`: it does not run, or waits for a disk.
+    #[must_use]
+    pub fn report(&self, timeout: Duration) -> Option<Report> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.send(Request::Report(answer));
+        answered.recv_timeout(timeout).ok()
+    }
+
+    fn send(&self, request: Request) {
         // Fails only where the server has ended.
-        if self.coalescing.send(coalescing).is_ok() {
-            self.refresh();
+        if self.messages.send(request).is_ok() {
+            // Fails only where the counter is full: the server has not handled earlier messages yet.
+            let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         }
     }
 }
@@ -76,25 +95,6 @@ pub struct Report {
     pub moderation: Vec<ModerationState>,
 }
 
-/// Asks a server, from any thread, what its device has done.
-#[derive(Clone, Debug)]
-pub struct Reporter {
-    queries: Sender<SyncSender<Report>>,
-    wake: Arc<OwnedFd>,
-}
-
-impl Reporter {
-    /// The server's answer; `None` if it does not answer within `timeout`: it does not run, or waits for a disk.
-    #[must_use]
-    pub fn report(&self, timeout: Duration) -> Option<Report> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.queries.send(answer).ok()?;
-        // Fails only where the counter is full: the server has not handled earlier calls yet.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-        answered.recv_timeout(timeout).ok()
-    }
-}
-
 /// The client's memory, for `build`.
 pub type Memory = GuestMemoryAtomic<ClientMemory>;
 
@@ -106,9 +106,7 @@ pub struct Server {
     message: Message,
     reply: Reply,
     handle: Handle,
-    coalescing: Receiver<Coalescing>,
-    reporter: Reporter,
-    queries: Receiver<SyncSender<Report>>,
+    messages: Receiver<Request>,
     events: EventLoop,
     /// The descriptors in `events` beside those of the device.
     watched: Watched,
@@ -142,24 +140,21 @@ impl Server {
         let interrupts = Interrupts::new(signals, function.intx, function.msi_vectors, msix);
         let event = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Arc::new);
         let doorbells = function.device.doorbells().iter().map(|_| event()).collect::<Result<Vec<_>, _>>()?;
-        let (sender, coalescing) = mpsc::channel();
-        let (queries, inbox) = mpsc::channel();
+        let (sender, messages) = mpsc::channel();
         Ok(Self {
             listener,
             channel: None,
             session: Session::new(function, interrupts, doorbells, memory),
             message: Message::default(),
             reply: Reply::default(),
-            handle: Handle { changed: event()?, coalescing: sender },
-            coalescing,
-            reporter: Reporter { queries, wake: event()? },
-            queries: inbox,
+            handle: Handle { messages: sender, wake: event()? },
+            messages,
             events: EventLoop::new()?,
             watched: Watched { stop: -1, ..Watched::default() },
         })
     }
 
-    /// A handle to change the server while it runs.
+    /// A handle to change the server and to ask it while it runs.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
@@ -169,12 +164,6 @@ impl Server {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.session.function.device.stats()
-    }
-
-    /// A handle to ask the server what its device has done.
-    #[must_use]
-    pub fn reporter(&self) -> Reporter {
-        self.reporter.clone()
     }
 
     /// Serve one client after another until `stop` is readable. Then wait for the requests in flight, disconnect the client and reset the device.
@@ -231,22 +220,24 @@ impl Server {
                     }
                 }
                 UNMASK => self.session.interrupts.unmask_line(),
-                CHANGED => {
-                    let device = &mut self.session.function.device;
-                    self.coalescing.try_iter().for_each(|coalescing| device.set_coalescing(coalescing));
-                    device.refresh(now);
-                }
-                QUERY => self.answer_queries(),
+                MESSAGES => self.take_messages(now),
                 Event::Completions | Event::Own(_) => {}
             }
         }
     }
 
-    fn answer_queries(&self) {
-        let device = &self.session.function.device;
-        for answer in self.queries.try_iter() {
-            // Fails where nobody waits any more.
-            let _ = answer.try_send(Report { stats: device.stats(), moderation: device.moderation() });
+    fn take_messages(&mut self, now: Time) {
+        let device = &mut self.session.function.device;
+        for message in self.messages.try_iter() {
+            match message {
+                Request::Refresh => device.refresh(now),
+                Request::SetCoalescing(coalescing) => device.set_coalescing(coalescing),
+                Request::Report(answer) => {
+                    // Fails where nobody waits any more.
+                    let _ =
+                        answer.try_send(Report { stats: device.stats(), moderation: device.moderation() });
+                }
+            }
         }
     }
 
@@ -354,8 +345,7 @@ impl Server {
             if let Some(fd) = self.session.interrupts.unmask_event() {
                 events.add(fd, UNMASK, Interest::Edge)?;
             }
-            events.add(&self.handle.changed, CHANGED, Interest::Edge)?;
-            events.add(&self.reporter.wake, QUERY, Interest::Edge)?;
+            events.add(&self.handle.wake, MESSAGES, Interest::Edge)?;
             for (doorbell, index) in self.session.doorbells.iter().zip(0..) {
                 events.add(doorbell, Event::Doorbell(index), Interest::Edge)?;
             }

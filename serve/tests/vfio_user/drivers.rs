@@ -17,22 +17,8 @@ use crate::vmm::{Habits, Served, Vmm};
 
 pub(crate) const DISK: u64 = 4 << 20;
 
-pub(crate) const JOB: Workload = Workload {
-    mode: Mode::Measure,
-    target: 0,
-    random_percent: 100,
-    read_percent: 50,
-    block_size: 4096,
-    queue_depth: 32,
-    workers: 1,
-    seed: 7,
-    generation: 3,
-    start: 0,
-    span: 0,
-    ticks: 0,
-    ios: 500,
-    shape: guest_driver::Shape::PLAIN,
-};
+pub(crate) const JOB: Workload =
+    Workload { mode: Mode::Measure, seed: 7, generation: 3, ios: 500, ..Workload::FILL };
 
 pub(crate) fn serve(kind: AdapterKind) -> Served {
     Served::new(kind, Arc::new(RamDisk::new(DISK, SectorSize::B512).unwrap()))
@@ -98,16 +84,16 @@ fn written_is_read(kind: AdapterKind, interrupts: InterruptMode, habits: Habits,
         assert!(report.interrupts > 0, "{kind} {interrupts:?} {mode:?}");
     }
     // Asked while it serves.
-    let report = served.reporter.report(Duration::from_secs(20)).unwrap();
+    let report = served.handle.report(Duration::from_secs(20)).unwrap();
     let asked = report.stats;
     assert!(asked.requests >= 2 * DISK / 4096 + JOB.ios && asked.completions == asked.requests, "{asked:?}");
     assert_eq!(report.moderation.is_empty(), kind == AdapterKind::IdeNative);
     assert!(report.moderation.iter().all(|vector| vector.policy == Policy::Batch && !vector.held_back));
-    let reporter = served.reporter.clone();
+    let handle = served.handle.clone();
     drop(vmm);
     let (_, stats) = served.stop();
     assert_eq!((stats.requests, stats.interrupts), (asked.requests, asked.interrupts));
-    assert!(reporter.report(Duration::ZERO).is_none(), "it has stopped");
+    assert!(handle.report(Duration::ZERO).is_none(), "it has stopped");
 }
 
 const BY_MESSAGE: Habits = Habits { ioeventfds: false, keeps_table: false };

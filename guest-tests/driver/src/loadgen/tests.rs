@@ -173,22 +173,7 @@ impl Adapter for Ram {
     }
 }
 
-const JOB: Workload = Workload {
-    mode: Mode::Fill,
-    target: 0,
-    random_percent: 100,
-    read_percent: 50,
-    block_size: 4096,
-    queue_depth: 8,
-    workers: 2,
-    seed: 3,
-    generation: 1,
-    start: 0,
-    span: 0,
-    ticks: 0,
-    ios: 0,
-    shape: Shape::PLAIN,
-};
+const JOB: Workload = Workload { queue_depth: 8, workers: 2, ..Workload::FILL };
 
 fn run(ram: &mut Ram, host: &mut Host, job: Workload) -> Report {
     let mut report = Report::EMPTY;
