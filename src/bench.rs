@@ -116,6 +116,11 @@ fn check(args: &Args) -> Result<(), Failure> {
                 disk.source
             )));
         }
+        if disk.queues.is_some() {
+            let text =
+                format!("disk {}: queues is for `paradisk run`: this guest drives one queue", disk.source);
+            return Err(Failure::Usage(text));
+        }
     }
     let writes = match args.workload {
         Some(Workload::Verify) => true,

@@ -53,11 +53,13 @@ pub(crate) struct DiskSpec {
     pub(crate) parent_dir: Option<PathBuf>,
     /// Bytes of memory for the map of a VHD or VHDX at the most; `None`: the default.
     pub(crate) map_memory: Option<u64>,
+    /// Request queues of the adapter; `None`: as another disk on it has, else one.
+    pub(crate) queues: Option<u16>,
 }
 
 /// The keys with their values.
 pub(crate) const KEYS: &str = "path=FILE[//[N]], fd=N, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
-     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE";
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE, queues=N";
 
 /// Characters of a serial number at the most.
 const SERIAL_MOST: usize = 36;
@@ -88,6 +90,7 @@ struct Keys {
     delay: Option<Duration>,
     parent_dir: Option<PathBuf>,
     map_memory: Option<u64>,
+    queues: Option<u16>,
 }
 
 impl FromStr for DiskSpec {
@@ -125,6 +128,15 @@ impl FromStr for DiskSpec {
         if source.is_file() && keys.delay.is_some() {
             return Err(wrong("delay is for disks without files (ram=, null=)".to_owned()));
         }
+        if let Some(queues) = keys.queues {
+            let most = keys.adapter.map_or(1, |adapter| adapter.kind().max_queues());
+            if most == 1 {
+                return Err(wrong("queues is for adapter=virtio-blk and adapter=virtio-scsi".to_owned()));
+            }
+            if !(1..=most).contains(&queues) {
+                return Err(wrong(format!("`queues={queues}`: expected 1 to {most}")));
+            }
+        }
         Ok(Self::new(source, keys))
     }
 }
@@ -147,6 +159,7 @@ impl DiskSpec {
             delay: keys.delay,
             parent_dir: keys.parent_dir,
             map_memory: keys.map_memory,
+            queues: keys.queues,
         }
     }
 }
@@ -161,6 +174,10 @@ impl Keys {
             )),
             "parent-dir" => once(&mut self.parent_dir, key, value.into()),
             "map-memory" => once(&mut self.map_memory, key, units::size(value)?),
+            "queues" => {
+                let queues = value.parse().map_err(|_| format!("`queues={value}`: expected a number"))?;
+                once(&mut self.queues, key, queues)
+            }
             "ram" => self.source(Source::Ram(units::size(value)?)),
             "null" => self.source(Source::Null(units::size(value)?)),
             "format" => once(&mut self.format, key, word(key, value, &FORMATS)?),
@@ -263,8 +280,10 @@ mod tests {
             delay: None,
             parent_dir: None,
             map_memory: None,
+            queues: None,
         };
         assert_eq!(disk, expected);
+        assert_eq!(spec("queues=4,ram=1M,adapter=virtio-scsi").queues, Some(4));
         assert_eq!(spec("path=a.vhdx,map-memory=256M").map_memory, Some(256 << 20));
         assert_eq!(spec("ram=256M").source, Source::Ram(256 << 20));
         assert_eq!(spec("readonly=off,null=4G").source, Source::Null(4 << 30));
@@ -294,6 +313,11 @@ mod tests {
             ("ram=1M,readonly=on", "readonly is for files"),
             ("ram=1M,format=raw", "format, direct, parent-dir and map-memory are for files"),
             ("path=a,delay=1ms", "delay is for disks without files"),
+            ("ram=1M,queues=2", "queues is for adapter=virtio-blk and adapter=virtio-scsi"),
+            ("ram=1M,queues=2,adapter=pvscsi", "queues is for adapter=virtio-blk"),
+            ("ram=1M,queues=0,adapter=virtio-blk", "`queues=0`: expected 1 to 64"),
+            ("ram=1M,queues=63,adapter=virtio-scsi", "`queues=63`: expected 1 to 62"),
+            ("ram=1M,queues=two,adapter=virtio-blk", "`queues=two`: expected a number"),
             ("ram=1M,delay=1", "duration `1`"),
             ("ram=1M,delay=11s", "at most 10s"),
         ] {

@@ -69,6 +69,14 @@ fn what_makes_no_sense_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     refused(&mut serve(&socket, "pvscsi", &["ram=1M,adapter=lsi"]), 2, "adapter is not for this command");
+    let queues = |adapter, count| {
+        let mut command = serve(&socket, adapter, &["ram=1M"]);
+        command.args(["--queues", count]);
+        command
+    };
+    refused(&mut queues("pvscsi", "2"), 2, "--queues 2: pvscsi takes 1 to 1");
+    refused(&mut queues("virtio-blk", "0"), 2, "--queues 0: virtio-blk takes 1 to 64");
+    refused(&mut queues("virtio-scsi", "63"), 2, "--queues 63: virtio-scsi takes 1 to 62");
     refused(&mut serve(&socket, "virtio-blk", &["ram=1M"; 2]), 2, "virtio-blk takes 1 at the most");
     refused(&mut serve(&socket, "floppy", &["ram=1M"]), 2, "is not one of: pvscsi");
     refused(&mut serve(&socket, "ide", &["ram=1M"]), 2, "use ide-native");

@@ -136,7 +136,7 @@ where
 {
     // The guest's driver does not support fixed ports.
     let kind = if adapter == Adapter::Ide { AdapterKind::IdeNative } else { adapter.kind() };
-    let config = AdapterConfig { kind, coalescing, tasks: TASKS };
+    let config = AdapterConfig { coalescing, tasks: TASKS, ..AdapterConfig::new(kind) };
     Ok(paradisk_devices::build(memory, interrupts, config, &[(0, subject.attachment())])?)
 }
 
@@ -150,6 +150,6 @@ fn vmbus_device<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    let config = AdapterConfig { kind: AdapterKind::Storvsc, coalescing, tasks: TASKS };
+    let config = AdapterConfig { coalescing, tasks: TASKS, ..AdapterConfig::new(AdapterKind::Storvsc) };
     Ok(paradisk_devices::build_vmbus(memory, synic, config, &[(0, subject.attachment())])?)
 }

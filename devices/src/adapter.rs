@@ -48,6 +48,18 @@ impl AdapterKind {
             Self::Storvsc => *target < vmbus::storvsc::MAX_LUNS,
         })
     }
+
+    /// Most request queues that [`AdapterConfig::queues`] may ask for: 1 for an adapter whose number of queues is its own or its guest's matter.
+    #[must_use]
+    pub const fn max_queues(self) -> u16 {
+        match self {
+            #[cfg(feature = "virtio")]
+            Self::VirtioBlk => blk::MAX_QUEUES,
+            #[cfg(feature = "virtio")]
+            Self::VirtioScsi => virtio::scsi::MAX_REQUEST_QUEUES,
+            _ => 1,
+        }
+    }
 }
 
 /// A disk to be attached to an adapter.
@@ -95,13 +107,15 @@ pub struct AdapterConfig {
     pub coalescing: Coalescing,
     /// Requests in flight at the most.
     pub tasks: u32,
+    /// Request queues, 1 to [`max_queues`](AdapterKind::max_queues); a larger number counts as that. A virtio device offers its guest so many.
+    pub queues: u16,
 }
 
 impl AdapterConfig {
-    /// The usual moderation, and 256 requests in flight.
+    /// The usual moderation, 256 requests in flight, one queue.
     #[must_use]
     pub fn new(kind: AdapterKind) -> Self {
-        Self { kind, coalescing: Coalescing::default(), tasks: 256 }
+        Self { kind, coalescing: Coalescing::default(), tasks: 256, queues: 1 }
     }
 }
 
@@ -142,7 +156,7 @@ pub fn build<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    let AdapterConfig { kind, coalescing, tasks } = config;
+    let AdapterConfig { kind, coalescing, tasks, queues } = config;
     check_targets(kind, disks)?;
     let serials = serials(kind, disks);
     let bus = || -> Result<Bus, BuildError> {
@@ -187,14 +201,14 @@ where
             let queue = disk.queue(&QueueConfig { depth: tasks, engine: *engine })?;
             let serial = blk::serial(serial);
             let queue_size = u16::try_from(tasks).unwrap_or(blk::MAX_QUEUE_SIZE);
-            let config = blk::Config { coalescing, queue_size, tasks, serial, ..blk::Config::default() };
+            let config = blk::Config { coalescing, queues, queue_size, tasks, serial };
             Box::new(VirtioBlk::new(memory, Arc::clone(disk), queue, interrupts, config)?)
         }
         #[cfg(feature = "virtio")]
         AdapterKind::VirtioScsi => {
             let queue_size = u16::try_from(tasks).unwrap_or(virtio::scsi::MAX_QUEUE_SIZE);
             let defaults = virtio::scsi::Config::default();
-            let config = virtio::scsi::Config { coalescing, queue_size, tasks, ..defaults };
+            let config = virtio::scsi::Config { coalescing, queues, queue_size, tasks, ..defaults };
             Box::new(VirtioScsi::new(memory, bus()?, interrupts, config)?)
         }
         #[cfg(feature = "vmbus")]
@@ -235,7 +249,7 @@ pub fn build_vmbus<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    let AdapterConfig { kind, coalescing, tasks } = config;
+    let AdapterConfig { kind, coalescing, tasks, .. } = config;
     if kind != AdapterKind::Storvsc {
         return Err(BuildError::NoVmbusDevice(kind));
     }
@@ -282,6 +296,7 @@ mod tests {
     use vm_memory::GuestMemoryMmap;
 
     use super::*;
+    use crate::Time;
     use crate::testing::{Counts, MEMORY, MIB, Sink};
 
     #[test]
@@ -305,7 +320,7 @@ mod tests {
             serial: None,
         };
         let error = |kind, disks: &[(u8, Attachment)]| {
-            let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: 32 };
+            let config = AdapterConfig { tasks: 32, ..AdapterConfig::new(kind) };
             let sink = Box::new(Sink(Arc::new(Counts::default())));
             build(memory.clone(), sink, config, disks).err().map(|error| error.to_string())
         };
@@ -322,6 +337,25 @@ mod tests {
             let twice = error(kind, &[(1, disk.clone()), (1, disk.clone())]);
             assert!(twice.is_some_and(|text| text.contains("taken")), "{kind}");
         }
+    }
+
+    #[test]
+    fn a_virtio_device_offers_as_many_queues_as_are_asked_for() {
+        let memory = Arc::new(GuestMemoryMmap::<()>::from_ranges(&MEMORY).unwrap());
+        let disk = Attachment::new(Arc::new(RamDisk::new(MIB, SectorSize::B512).unwrap()));
+        // Of the common configuration, which is first in the BAR (VIRTIO 1.2, 4.1.4.3). virtio-scsi has two more queues.
+        const NUM_QUEUES: u64 = 18;
+        let offered = |kind, queues| {
+            let config = AdapterConfig { queues, ..AdapterConfig::new(kind) };
+            let sink = Box::new(Sink(Arc::new(Counts::default())));
+            let mut device = build(memory.clone(), sink, config, &[(0, disk.clone())]).unwrap();
+            let mut count = [0; 2];
+            device.bar_read(0, NUM_QUEUES, &mut count, Time(0));
+            u16::from_le_bytes(count)
+        };
+        assert_eq!([1, 4, 64, 65].map(|queues| offered(AdapterKind::VirtioBlk, queues)), [1, 4, 64, 64]);
+        assert_eq!([1, 4, 62, 64].map(|queues| offered(AdapterKind::VirtioScsi, queues)), [3, 6, 64, 64]);
+        assert_eq!(AdapterKind::Pvscsi.max_queues(), 1);
     }
 
     #[test]

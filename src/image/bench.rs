@@ -208,6 +208,7 @@ fn as_raw(path: &Path, way: &Way) -> Result<DiskSpec, Failure> {
         delay: None,
         parent_dir: None,
         map_memory: None,
+        queues: None,
     })
 }
 

@@ -101,7 +101,15 @@ pub(super) struct Storage {
 }
 
 /// The disks of the command line, open, and the adapters to be created.
-pub(super) struct Disks(Vec<Planned<OpenDisk>>);
+pub(super) struct Disks(Vec<Adapted>);
+
+/// An adapter to be created.
+struct Adapted {
+    kind: AdapterKind,
+    /// The most that one of its disks asks for.
+    queues: u16,
+    disks: BTreeMap<u8, OpenDisk>,
+}
 
 /// The adapter of a disk; PVSCSI where none is named.
 fn kind_of(adapter: Option<Adapter>) -> AdapterKind {
@@ -175,13 +183,13 @@ impl Disks {
             .collect::<Result<Vec<_>, Failure>>()?;
         let mut planned = plan(&kinds, disks);
         number(&mut planned)?;
-        let opened = |(target, (_, opened))| (target, opened);
-        Ok(Self(
-            planned
-                .into_iter()
-                .map(|(kind, disks)| (kind, disks.into_iter().map(opened).collect()))
-                .collect(),
-        ))
+        let adapted = |(kind, disks): Planned<(usize, OpenDisk)>| {
+            let asked = disks.values().filter_map(|(order, _)| specs.get(*order)?.queues);
+            let queues = asked.max().unwrap_or(1);
+            let opened = |(target, (_, opened))| (target, opened);
+            Adapted { kind, queues, disks: disks.into_iter().map(opened).collect() }
+        };
+        Ok(Self(planned.into_iter().map(adapted).collect()))
     }
 }
 
@@ -195,8 +203,8 @@ impl Storage {
         confined: bool,
     ) -> Result<Self, Failure> {
         let mut storage = Self { controllers: Vec::new(), coalescing, confined, metering };
-        for (kind, disks) in planned {
-            storage.add(machine, kind, disks)?;
+        for adapted in planned {
+            storage.add(machine, adapted)?;
         }
         Ok(storage)
     }
@@ -204,13 +212,12 @@ impl Storage {
     fn add(
         &mut self,
         machine: &mut Machine,
-        kind: AdapterKind,
-        disks: BTreeMap<u8, OpenDisk>,
+        Adapted { kind, queues, disks }: Adapted,
     ) -> Result<(), Failure> {
         let number = self.controllers.iter().filter(|other| other.kind == kind).count();
         let name = format!("{kind}{number}");
         let failed = |error: String| Failure::Failed(format!("{name}: {error}"));
-        let config = AdapterConfig { kind, coalescing: self.coalescing, tasks: TASKS };
+        let config = AdapterConfig { kind, coalescing: self.coalescing, tasks: TASKS, queues };
         let attached: Vec<_> = disks.iter().map(|(target, opened)| (*target, opened.attachment())).collect();
         let added = match kind.bus() {
             BusKind::Vmbus => machine.add_vmbus(|memory, synic| {
@@ -288,6 +295,9 @@ impl Storage {
             return Err("virtio-blk: a disk of its own PCI function cannot come while the guest runs; \
                         use an adapter with targets"
                 .to_owned());
+        }
+        if spec.queues.is_some() {
+            return Err("queues: an adapter has the queues that it was made with".to_owned());
         }
         let confined = self.confined;
         let others = self.controllers.iter().flat_map(|controller| controller.disks.values());

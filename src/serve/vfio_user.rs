@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// A disk: a path, or KEY=VALUE,... as for the other commands, without adapter; may be repeated, in the order of targets
     #[arg(long, value_name = "SPEC", required = true)]
     disk: Vec<DiskSpec>,
+    /// Request queues, for virtio-blk and virtio-scsi
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    queues: u16,
     #[command(flatten)]
     moderation: Moderation,
     #[command(flatten)]
@@ -93,6 +96,11 @@ fn check(args: &Args, kind: AdapterKind) -> Result<(), Failure> {
     if let Some(text) = elsewhere {
         return Err(Failure::Usage(format!("--adapter: {text}")));
     }
+    let most = kind.max_queues();
+    if !(1..=most).contains(&args.queues) {
+        let text = format!("--queues {}: {kind} takes 1 to {most}", args.queues);
+        return Err(Failure::Usage(text));
+    }
     let most = kind.targets().count();
     if args.disk.len() > most {
         return Err(Failure::Usage(format!("{} disks: {kind} takes {most} at the most", args.disk.len())));
@@ -107,7 +115,7 @@ fn serve(
     ((socket, place), manager): (&(Socket, String), &Manager),
     (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
 ) -> Result<Option<PendingCommand>, Failure> {
-    let config = AdapterConfig { kind, coalescing: args.moderation.get(), tasks: TASKS };
+    let config = AdapterConfig { kind, coalescing: args.moderation.get(), tasks: TASKS, queues: args.queues };
     let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;

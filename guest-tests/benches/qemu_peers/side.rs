@@ -219,7 +219,7 @@ fn one(adapter: Adapter, socket: &Path, disks: &[Arc<dyn Disk>], stopped: &UnixS
     match adapter {
         Adapter::VfioUser(kind) => {
             let disks: Vec<_> = kind.targets().zip(disks.iter().map(attachment)).collect();
-            let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: TASKS };
+            let config = AdapterConfig { tasks: TASKS, ..AdapterConfig::new(kind) };
             let socket = Socket::listen(socket).unwrap();
             let listener = socket.listener().try_clone().unwrap();
             let server = vfio_user::Server::new(listener, |memory, interrupts| {

@@ -61,6 +61,7 @@ pub(crate) fn describe(name: &str) -> Result<Disk, String> {
         write_back: optional("queue/write_cache") == "write back",
         discard_max: number("queue/discard_max_bytes")?,
         write_zeroes_max: number("queue/write_zeroes_max_bytes")?,
+        queues: fs::read_dir(path(name, "mq")).map_or(0, Iterator::count),
         checked: None,
         fio: Vec::new(),
         libiscsi: Vec::new(),

@@ -62,6 +62,8 @@ pub struct Disk {
     pub discard_max: u64,
     /// Most bytes in one command that writes zeros; 0: the kernel writes them itself.
     pub write_zeroes_max: u64,
+    /// Queues that the kernel uses.
+    pub queues: usize,
     /// What became of the verification, where the job asked for one.
     pub checked: Option<Checked>,
     /// What fio did, each time that the job has it run.

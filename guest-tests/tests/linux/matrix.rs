@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use guest_init::{Checked, Disk, Job, Plan};
 use guest_tests::linux::{Guest, Report, command_line};
-use paradisk_devices::{AdapterConfig, AdapterKind, Coalescing};
+use paradisk_devices::{AdapterConfig, AdapterKind};
 use paradisk_vmm::{Host, Machine};
 
 use crate::medium::{Format, Medium, initial};
@@ -101,7 +101,7 @@ fn run(host: &Host, images: &Images, kind: AdapterKind, media: &[Medium]) -> Rep
         for (index, disks) in disks.chunks(kind.targets().count()).enumerate() {
             // One IDE adapter of a machine has the ports of a PC/AT.
             let kind = if kind == AdapterKind::Ide && index > 0 { AdapterKind::IdeNative } else { kind };
-            let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: TASKS };
+            let config = AdapterConfig { tasks: TASKS, ..AdapterConfig::new(kind) };
             let placed: Vec<_> = kind.targets().zip(disks.iter().cloned()).collect();
             machine.add_device(|memory, interrupts| {
                 Ok(paradisk_devices::build(memory, interrupts, config, &placed)?)

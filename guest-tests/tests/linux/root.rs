@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use guest_tests::linux::{Guest, System};
-use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
+use paradisk_devices::{AdapterConfig, AdapterKind, Attachment};
 use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::{EngineKind, Image, OpenOptions, Repair, vhdx};
 use paradisk_vmm::{Host, Machine, layout};
@@ -76,7 +76,7 @@ fn boot(host: &Host, system: &System, kind: AdapterKind, image: &Path) -> Guest 
     let disk = OpenOptions::new(image).open().unwrap();
     let disk = Attachment { disk, engine: EngineKind::default(), serial: None };
     let target = kind.targets().next().unwrap();
-    let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: 256 };
+    let config = AdapterConfig::new(kind);
     let devices = |machine: &mut Machine| {
         let build =
             |memory, interrupts| Ok(paradisk_devices::build(memory, interrupts, config, &[(target, disk)])?);

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
+use paradisk_devices::{AdapterConfig, AdapterKind, Attachment};
 use paradisk_disk_formats::{Disk, EngineKind};
 use paradisk_serve::{Socket, vfio_user, vhost_user_blk};
 
 use crate::medium::Medium;
 
-/// Queues of a vhost-user-blk.
+/// Queues of virtio devices.
 pub(crate) const QUEUES: u16 = 2;
 const TASKS: u32 = 256;
 
@@ -42,7 +42,7 @@ impl Served {
     pub(crate) fn vfio_user(path: &Path, kind: AdapterKind, media: &[Medium]) -> Self {
         let socket = Socket::listen(path).unwrap();
         let disks: Vec<_> = kind.targets().zip(media.iter().map(attachment)).collect();
-        let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: TASKS };
+        let config = AdapterConfig { tasks: TASKS, queues: QUEUES, ..AdapterConfig::new(kind) };
         let listener = socket.listener().try_clone().unwrap();
         let mut server = vfio_user::Server::new(listener, |memory, interrupts| {
             Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)

@@ -16,7 +16,7 @@ use crate::served::{self, QUEUES, Served};
 use crate::{Images, needed};
 
 const FORMATS: [Format; 3] = [Format::Raw, Format::VhdDifferencing, Format::VhdxDifferencing];
-/// Some boots freeze in QEMU for a reason not found, hence another try.
+/// Some boots freeze in QEMU for a reason not found, and once in more than 50 BusLogic's driver had no disk on a busy machine, hence another try.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
 pub(crate) const TRIES: u32 = 2;
 /// Bytes of the smallest disk, and by how much the next one is larger.
@@ -27,13 +27,14 @@ const MORE: u64 = 4 << 20;
 
 /// What the kernel complains of in QEMU, by the words that it begins with: tables of the machine, and clocks of one that is
 /// interpreted on a busy host.
-const OF_QEMU: [&str; 8] = [
+const OF_QEMU: [&str; 9] = [
     "mtrr: ",
     "acpi PNP0A0",
     "ACPI: ",
     "tsc: ",
     "clocksource: ",
     "APIC calibration not consistent",
+    "..MP-BIOS bug: 8254 timer not connected to IO-APIC",
     "Unstable clock detected",
     "rcu: ",
 ];
@@ -83,11 +84,12 @@ fn stock_drivers_and_fio(test: &str, machine: &str) {
         // All is closed before the images are looked at.
         served.into_iter().for_each(|served| served.stop().unwrap());
         match Report::parse(&printed) {
-            Ok(report) if ended => return check(&report, &devices),
+            Ok(report) if ended && (last || has_all(&report, &devices)) => return check(&report, &devices),
+            Ok(report) if ended => println!("{test}: disks are missing, once more: {}", found(&report)),
             Err(error) if ended || last => panic!("{error}"),
-            _ => assert!(!last, "it does not end"),
+            _ if last => panic!("it does not end"),
+            _ => println!("{test}: the guest froze, once more"),
         }
-        println!("{test}: the guest froze, once more");
     }
 }
 
@@ -119,11 +121,14 @@ fn disks_grow() {
         served.into_iter().for_each(|served| served.stop().unwrap());
         devices.iter_mut().for_each(|device| device.media[0].size += MORE);
         match Report::parse(&printed) {
-            Ok(report) if ended => return check_grown(&report, &devices),
+            Ok(report) if ended && (last || has_all(&report, &devices)) => {
+                return check_grown(&report, &devices);
+            }
+            Ok(report) if ended => println!("disks_grow: disks are missing, once more: {}", found(&report)),
             Err(error) if ended || last => panic!("{error}"),
-            _ => assert!(!last, "it does not end"),
+            _ if last => panic!("it does not end"),
+            _ => println!("disks_grow: the guest froze, once more"),
         }
-        println!("disks_grow: the guest froze, once more");
     }
 }
 
@@ -139,6 +144,11 @@ fn check_grown(report: &Report, devices: &[Device]) {
         let reported = report.done.log.iter().any(|line| line.contains(&attention));
         assert!(reported || driver.starts_with("virtio"), "{protocol:?}: {:#?}", report.done.log);
     }
+}
+
+/// Whether the guest has a disk for each of ours.
+fn has_all(report: &Report, devices: &[Device]) -> bool {
+    report.disks.len() == devices.iter().map(|device| device.media.len()).sum::<usize>()
 }
 
 /// The disks that the guest has, and its log.

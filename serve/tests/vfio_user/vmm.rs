@@ -47,7 +47,8 @@ impl Served {
         let (stop, stopped) = UnixStream::pair().unwrap();
         let target = kind.targets().next().unwrap();
         let disks = [(target, Attachment { disk, engine: EngineKind::default(), serial: None })];
-        let config = AdapterConfig { kind, coalescing: Coalescing::policy(Policy::Batch), tasks: 256 };
+        let config =
+            AdapterConfig { coalescing: Coalescing::policy(Policy::Batch), ..AdapterConfig::new(kind) };
         let sandbox = Sandbox::of_threads(Program::VfioUser).unwrap();
         let mut server = Server::new(listener, |memory, interrupts| {
             Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
