@@ -33,9 +33,9 @@ pub(crate) enum Metering {
 }
 
 impl Metering {
-    /// Count the requests of a disk.
+    /// Count the requests of a disk. With `--log trace`, each request is printed, too.
     pub(crate) fn apply(self, opened: &mut OpenDisk) {
-        if self != Self::Off {
+        if self != Self::Off || tracing::enabled!(tracing::Level::TRACE) {
             let metered = Metered::new(Arc::clone(&opened.disk), tsc_hz());
             opened.disk = Arc::new(metered);
             time_requests(opened, self == Self::Latencies);

@@ -240,6 +240,38 @@ fn latencies_are_measured_when_they_are_wanted() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+/// The kernel may keep the files of its rings open for a moment.
+#[test]
+fn a_server_that_was_killed_is_started_again_at_once() {
+    let folder = Folder::new();
+    let (socket, image) = (folder.path("socket"), folder.name("disk.raw"));
+    for _ in 0..10 {
+        let mut server = serve("nbd", &["--socket", socket.to_str().unwrap(), "--disk", &image]);
+        let (mut child, _) = ready(&mut server);
+        load(&mut Client::connect(&socket));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_trace_has_each_request() {
+    let folder = Folder::new();
+    let (socket, image) = (folder.path("socket"), folder.name("disk.raw"));
+    let mut server = Command::new(env!("CARGO_BIN_EXE_paradisk"));
+    server.args(["--log", "trace", "serve", "nbd", "--socket", socket.to_str().unwrap(), "--disk", &image]);
+    let (mut child, _) = ready(server.stderr(Stdio::piped()));
+    load(&mut Client::connect(&socket));
+    ended(&mut child, Signal::TERM);
+    let mut trace = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut trace).unwrap();
+    let count = |text: &str| trace.lines().filter(|line| line.contains(text)).count() as u64;
+    let requests: u64 = LOAD.iter().map(|(_, count, ..)| count).sum();
+    // The last flush is that of the end.
+    assert_eq!((count("request starts"), count("request ends")), (requests + 1, requests + 1), "{trace}");
+    assert_eq!((count("op=Read offset=65536 len=8192"), count("op=Flush")), (1, 2), "{trace}");
+}
+
 /// What is asked over the Unix socket by a client that others wrote.
 fn curl(socket: &Path, options: &[&str]) -> Option<String> {
     std::thread::sleep(FRESH);

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
 use crate::error::Error;
@@ -80,8 +81,10 @@ fn read_ahead() {
     let _ = rustix::param::page_size();
 }
 
-/// Drop all capabilities. Nothing gets them back, for there is no other program to execute and no_new_privs is set.
+/// Drop all capabilities. Nothing gets them back, for there is no other program to execute and no_new_privs is set. A core file would have
+/// the memory of the guest, and contents of disks.
 fn drop_privileges() -> io::Result<()> {
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     Ok(set_no_new_privs(true)?)

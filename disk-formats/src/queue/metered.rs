@@ -11,6 +11,8 @@
 //!             Metrics::queues (any thread)
 //! ```
 //!
+//! Each request is also an event of the crate `tracing` at its start and at its end, at level `TRACE`.
+//!
 //! The counters of a queue that is dropped are continued by the next queue of the disk. So they never decrease, and there are as many sets as
 //! there were queues at the same time.
 
@@ -157,6 +159,7 @@ impl DiskQueue for MeteredQueue {
             self.free.push(index);
             return Err(full);
         }
+        tracing::trace!(slot = index, op = ?request.op, offset = request.offset, len = request.len, "request starts");
         if let Some(place) = self.slots.get_mut(index as usize) {
             *place = slot;
         }
@@ -184,6 +187,10 @@ impl DiskQueue for MeteredQueue {
             let index = completion.tag;
             let Some(slot) = self.slots.get(index as usize) else { continue };
             completion.tag = slot.tag;
+            match &completion.result {
+                Ok(()) => tracing::trace!(slot = index, "request ends"),
+                Err(error) => tracing::trace!(slot = index, %error, "request ends"),
+            }
             self.counters.completed(slot.kind, slot.len, completion.result.is_ok());
             if slot.started != 0 && now != 0 {
                 // Counters of two processors may differ by a little.

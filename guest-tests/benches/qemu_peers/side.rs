@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use guest_linux::Qemu;
-use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
+use paradisk_devices::{AdapterConfig, AdapterKind, Attachment};
 use paradisk_disk_formats::{Disk, EngineKind, FormatName, OpenOptions};
 use paradisk_serve::{Socket, vfio_user, vhost_user_blk};
 
