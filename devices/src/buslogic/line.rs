@@ -63,7 +63,7 @@ impl Line {
         state.update_line(function)
     }
 
-    /// On a virtual CPU's thread: the driver acknowledges. False: nothing was done; the device's thread has to.
+    /// On a virtual CPU's thread: the driver acknowledges. False: nothing was done, and the device's thread must acknowledge.
     pub(super) fn try_acknowledge(&self) -> bool {
         let Some(shared) = &self.shared else { return false };
         let mut state = self.lock();

@@ -51,7 +51,7 @@ use crate::scsi::{Bus, TaskEnd};
 pub const TARGETS: u8 = 16;
 /// The adapter's own target.
 pub const OWN_ID: u8 = 7;
-/// Bytes of the longest CDB of a CCB.
+/// Maximum length of a CDB in a CCB, in bytes.
 const LONGEST_CDB: u8 = 12;
 
 /// Whether a target may have units.
@@ -65,7 +65,7 @@ pub const fn has_target(target: u8) -> bool {
 pub struct Config {
     /// Interrupt moderation.
     pub coalescing: Coalescing,
-    /// The most requests in flight; the bus must have been made for at least as many. Further requests wait.
+    /// Maximum number of requests in flight; the bus must have been made for at least as many. Further requests wait.
     pub tasks: u32,
 }
 

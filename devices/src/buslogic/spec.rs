@@ -185,7 +185,7 @@ pub struct PciInfo {
 
 /// [`PciInfo`]: no ISA ports.
 pub const ISA_PORT_NONE: u8 = 7;
-/// [`PciInfo`]: both bytes are terminated, and this is valid.
+/// [`PciInfo::flags`]: both bytes are terminated, and this reply is valid.
 pub const PCI_INFO_FLAGS: u8 = 0x83;
 
 /// Reply to [`INQUIRE_SETUP`](opcode::INQUIRE_SETUP).
@@ -206,7 +206,7 @@ pub struct Setup {
     pub mailbox_base: [u8; 3],
     /// Of targets 0 to 7: offset in bits 3:0, period in 6:4, synchronous in 7.
     pub sync: [u8; 8],
-    /// Of targets 0 to 7: no disconnection.
+    /// Of targets 0 to 7: disconnection (in Linux's header, 1: permitted). The adapter returns 0.
     pub no_disconnect: u8,
     /// Signature.
     pub signature: [u8; 3],
@@ -216,7 +216,7 @@ pub struct Setup {
     pub wide_active: u8,
     /// Of targets 8 to 15, as `sync`.
     pub sync_high: [u8; 8],
-    /// Of targets 8 to 15: no disconnection.
+    /// Of targets 8 to 15: disconnection, as `no_disconnect`.
     pub no_disconnect_high: u8,
     /// Reserved.
     pub reserved: u8,
@@ -234,7 +234,7 @@ pub struct ExtendedSetup {
     pub bus_type: u8,
     /// Address of the BIOS in units of 4 KiB; 0: none.
     pub bios_address: u8,
-    /// Scatter-gather elements of a request at the most.
+    /// Maximum number of scatter-gather elements of a request.
     pub sg_limit: U16,
     /// Mailboxes of each direction.
     pub mailboxes: u8,
@@ -468,7 +468,7 @@ pub struct SgElement {
     pub address: U32,
 }
 
-/// The most elements of a scatter-gather list.
+/// Maximum number of elements of a scatter-gather list.
 pub const SG_LIMIT: u16 = 8192;
 
 const _: () = {

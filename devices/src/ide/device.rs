@@ -253,7 +253,7 @@ where
         &[]
     }
 
-    /// All accesses but those that start or stop something or transfer data.
+    /// All accesses except those that may start a command, a reset or a DMA transfer, wait for the disk, or transfer data.
     fn is_register_access(&self, bar: u8, offset: u64, access: Access) -> bool {
         match (Place::of(self.mode, bar, offset), access) {
             (Place::Data(_), _) | (Place::Control(_), Access::Write) => false,

@@ -60,7 +60,7 @@ use crate::interrupt::InterruptSink;
 use crate::moderation::Coalescing;
 use crate::pci::{Function, Identity, LayoutError};
 
-/// Drives at the most: primary master, primary slave, secondary master, secondary slave.
+/// Maximum number of drives: primary master, primary slave, secondary master, secondary slave.
 pub const MAX_DRIVES: usize = 4;
 
 /// How the channels are reached (PCI IDE Controller Specification 1.0, 2).

@@ -2,7 +2,7 @@
 //!
 //! The range is read again from its start: in pieces of 64 sectors, and the piece that fails sector by sector. So all sectors before the one that
 //! the drive reports are in guest memory, as drivers assume (ATA/ATAPI-7, 6.2.2: the address is that of the first unrecoverable error). A read of
-//! 65,536 sectors takes at most 1,088 more requests, of which two fail.
+//! 65,536 sectors takes at most 1,087 more requests, of which at most two fail.
 
 use super::command::{Operation, Protocol, Transfer};
 use super::taskfile::Sectors;
@@ -15,7 +15,7 @@ const PIECE: u32 = 64;
 pub(super) struct Search {
     /// The transfer whose disk request failed.
     transfer: Transfer,
-    /// Where the first unreadable sector may be: the sectors that have not been read again.
+    /// The sectors to read again; the first unreadable one is among them.
     suspects: Sectors,
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Next {
     Read(Search),
     /// This sector cannot be read.
     Found(Transfer, u64),
-    /// No read failed this time.
+    /// All suspects were read: the error does not repeat.
     AllRead(Transfer),
 }
 

@@ -170,7 +170,7 @@ const _: () = assert!(size_of::<Prd>() == 8);
 
 /// In [`Prd::flags`]: the table ends here.
 pub const PRD_LAST: u16 = 1 << 15;
-/// The most descriptors of a table, which lies in 64 KiB (SFF-8038i, 1.2).
+/// Maximum number of descriptors of a table, which lies in 64 KiB (SFF-8038i, 1.2).
 pub const MAX_PRDS: u64 = 8192;
 
 impl Prd {
@@ -326,9 +326,9 @@ pub mod smart {
 
 /// DATA SET MANAGEMENT, features register: TRIM.
 pub const TRIM: u8 = 1;
-/// DATA SET MANAGEMENT: the most blocks of 512 bytes.
+/// DATA SET MANAGEMENT: maximum number of blocks of 512 bytes.
 pub const MAX_TRIM_BLOCKS: u16 = 8;
 /// Bytes of a data block that holds no sectors.
 pub const BLOCK: usize = 512;
-/// The most sectors that READ MULTIPLE and WRITE MULTIPLE transfer with one interrupt. Also their number after a reset.
+/// Maximum number of sectors that READ MULTIPLE and WRITE MULTIPLE transfer with one interrupt. Also their number after a reset.
 pub const MAX_MULTIPLE: u8 = 16;

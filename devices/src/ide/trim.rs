@@ -1,11 +1,11 @@
-//! The data of DATA SET MANAGEMENT: the ranges to discard (ATA8-ACS, 7.9).
+//! The data of DATA SET MANAGEMENT: the ranges to discard (ACS-2, 7.10).
 
 use paradisk_disk_formats::{DiskInfo, IoBuf};
 use zerocopy::FromBytes;
 
 use super::spec::{BLOCK, MAX_TRIM_BLOCKS, TrimRange};
 
-/// The most bytes of these data.
+/// Maximum length of these data in bytes.
 const MAX_BYTES: usize = BLOCK * MAX_TRIM_BLOCKS as usize;
 
 /// A range of the disk, in bytes.

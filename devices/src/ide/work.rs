@@ -36,7 +36,7 @@ pub(super) enum Work {
     AwaitDma(Transfer),
     /// The disk request of a DMA transfer is in flight.
     Dma(Transfer),
-    /// A read failed; the drive searches the first unreadable sector.
+    /// A read failed; the drive searches for the first unreadable sector.
     Search(Search),
     /// TRIM waits for the bus master to transfer this many bytes of ranges.
     AwaitRanges(usize),

@@ -16,7 +16,8 @@ use crate::time::Time;
 /// for disks.
 const MAX_LATE_EVENTS: usize = 64;
 
-/// A SAS controller reports hot-plug by events. Parallel SCSI has no such event: the guest must scan for the unit.
+/// A SAS controller reports hot-plug by events. On parallel SCSI the guest must scan for the unit: MPI has an event for that
+/// ([`event::SCSI_DEVICE_STATUS_CHANGE`]), but Linux ignores it, so it is not sent.
 impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
         if !self.personality.has_target(address.target) {

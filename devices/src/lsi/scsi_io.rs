@@ -374,7 +374,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         })
     }
 
-    /// Post a reply, or keep it until the guest provides a frame.
+    /// Post a reply, or queue it until the guest provides a frame.
     pub(super) fn post(&mut self, reply: Reply) {
         if !self.late_replies.is_empty() || !self.try_post(&reply) {
             if self.late_replies.len() >= MAX_LATE {

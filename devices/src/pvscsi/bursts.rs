@@ -2,19 +2,20 @@
 //!
 //! PVSCSI's driver kicks for each request from the threshold on. A threshold that is too low costs an exit for each request, one that is too high
 //! leaves requests waiting. The threshold is set for the last request of the burst. If the guest puts in fewer, the device's poll finds them. The
-//! poll is due after the time that the guest's bursts take, within bounds.
+//! poll is due after one and a half times the duration of the guest's bursts, within bounds.
 //!
-//! **Size.** A guest that keeps N requests outstanding puts in N less those that are in flight or whose completions it has not read; with N unread
-//! it reads them and puts in N again. N is the most that was seen outstanding. That holds while the guest reads nothing. Where the driver's
-//! interrupt handler is reading when the device sleeps, it reads all that is there, so only requests in flight count. How far the handler
-//! has come by then depends on which of two CPUs is faster: counted as unread, it would make the number of exits change with every build.
-//! Where the handler reads each completion at once, few requests are ever seen outstanding together. A guest that stops twice after the same number of
-//! requests puts in bursts of that size. Where the device is woken for each request and is faster than the guest, it sees no burst at all: then
-//! a trial suppresses all kicks for some polls (`threshold`).
+//! **Size.** N is the most requests that were seen outstanding. A guest that keeps N requests outstanding puts in N less the requests in
+//! flight and less the completions that it has not read. If all N completions are unread, it reads them and puts in N again. That holds if
+//! the guest is not reading completions when the device sleeps. If the driver's interrupt handler is reading them, it reads all of them, so
+//! only the requests in flight are subtracted. The number still unread at that moment depends on the relative speed of two CPUs; if it were
+//! subtracted, the number of exits would depend on that, too. If the handler reads each completion at once, few requests are ever seen
+//! outstanding together. A guest that stops twice after the same number of requests puts in bursts of that size. If the device is woken for
+//! each request and is faster than the guest, it sees no burst at all: then a trial suppresses all kicks for some polls (`threshold`).
 //!
-//! **Position.** What was taken of a burst is counted from its first request, whether kicks were suppressed meanwhile or not. A forecast that begins
-//! anew in the middle of a burst expects more than can come; the poll then finds the rest of the burst, the next forecast begins there, and each burst
-//! waits for a poll. A poll that finds part of a burst therefore counts as its end: what comes next is the first request of another.
+//! **Position.** Requests of a burst are counted from its first one, whether kicks were suppressed meanwhile or not. A forecast that begins
+//! in the middle of a burst expects more than can come; the poll then finds the rest of the burst, the next forecast begins there, and each
+//! burst waits for a poll. A poll that finds part of a burst therefore counts as its end: the next request is the first one of another
+//! burst.
 
 use std::time::Duration;
 
@@ -22,16 +23,16 @@ use crate::bursts::{EarlyPolls, MostOutstanding};
 use crate::kick_suppression::{MIN_REQUESTS, POLL_IDLE};
 use crate::time::Time;
 
-/// The longest time to a poll. Bursts that take longer than two thirds of this are polled for before they end.
+/// The longest time to a poll. The poll for a burst that takes longer than this is due before the burst ends.
 const LONGEST_WAIT: Duration = Duration::from_micros(600);
-/// A guest that put in fewer requests than these since the last poll has stopped.
+/// If a poll finds fewer requests than these, the guest has stopped.
 const MIN_PROGRESS: u32 = 4;
 /// Polls that may find no request of a burst before the guest counts as absent.
 const MAX_EMPTY_POLLS: u8 = 2;
 /// After so many complete bursts the threshold is set for the last request, not for one shortly before.
 const RELIABLE: u8 = 4;
 
-/// The longest burst that is learned from where the guest stops. A guest that does not stop has put in more in between.
+/// The longest burst that is learned from two stops of the guest. More requests than these between two stops are no single burst.
 const MAX_RUN: u32 = 256;
 
 /// The burst that is expected.
@@ -40,7 +41,7 @@ pub(super) struct Bursts {
     most: MostOutstanding,
     /// The most requests outstanding that were seen since the device slept last.
     seen: u32,
-    /// Completions that the guest had read when requests were taken, and whether it has read others since.
+    /// The guest's index of the completion ring when requests were taken, and whether the guest has read completions since.
     read: u32,
     reads: bool,
     /// Requests of a burst that begins when the guest has read all completions.
@@ -50,12 +51,12 @@ pub(super) struct Bursts {
     taken: u32,
     taken_before: u32,
     empty_polls: u8,
-    /// The burst begins with the next request: until then no time of it passes.
+    /// The burst begins with the next request: its duration is measured from there.
     stopped: bool,
     since: Time,
-    /// Complete bursts since the last one that stopped short.
+    /// Complete bursts since the guest last stopped early.
     complete: u8,
-    /// How long bursts take.
+    /// Duration of bursts: a moving average.
     takes: Duration,
     excuses: EarlyPolls,
     /// Requests since the guest stopped last, and between that stop and the one before.
@@ -107,7 +108,7 @@ impl Bursts {
         self.run = self.run.saturating_add(count);
     }
 
-    /// Requests are about to be taken: the guest has so many outstanding, and has read so many completions, counted by the ring.
+    /// Requests are about to be taken: the guest has so many outstanding, and `read` is its index of the completion ring.
     #[inline]
     pub(super) fn fetches(&mut self, outstanding: u32, read: u32) {
         self.seen = self.seen.max(outstanding);
@@ -119,8 +120,8 @@ impl Bursts {
         self.seen = 0;
     }
 
-    /// Before each sleep: how many requests will come in the next burst, with `in_flight` in flight and `unread` completions in the ring, when the guest
-    /// has read so many, counted by the ring.
+    /// Before each sleep: how many requests will come in the next burst, with `in_flight` in flight and `unread` completions in the ring.
+    /// `read`: the guest's index of the completion ring.
     pub(super) fn forecast(&mut self, in_flight: u32, unread: u32, read: u32) -> u32 {
         let outstanding = in_flight.saturating_add(unread);
         let seen = std::mem::take(&mut self.seen);
@@ -146,9 +147,9 @@ impl Bursts {
         }
         let burst = self.judge(late);
         match burst {
-            // While nothing of it has come, requests in flight that end make it longer.
+            // Until its first request comes, requests in flight that complete make the burst longer.
             Burst::InProgress if self.taken == 0 => self.expected = self.expected.max(next),
-            // A guest that has not begun to read puts in no more than it has free.
+            // A guest that has not begun to read completions puts in no more than `next`.
             Burst::InProgress if !self.reads => {
                 self.expected = self.expected.min(self.taken.saturating_add(next))
             }
@@ -203,7 +204,7 @@ impl Bursts {
         }
     }
 
-    /// The guest has stopped. If it has stopped after as many requests the last time, these are a burst.
+    /// The guest has stopped. If it stopped after as many requests the last time, its bursts have that size.
     fn stops(&mut self) {
         let run = std::mem::take(&mut self.run);
         if run == std::mem::replace(&mut self.run_before, run) && run <= MAX_RUN {

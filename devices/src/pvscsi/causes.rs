@@ -1,12 +1,12 @@
 //! Causes of interrupts: the status and mask registers.
 //!
-//! With INTx, a driver reads the status, acknowledges by writing it back, and then polls the rings. If its write is posted, the driver may poll the
-//! rings before the write arrives here. So a cause that was raised after the read and before the write arrived may not have been seen, and is not
-//! acknowledged by that write.
+//! With INTx, a driver reads the status, acknowledges by writing it back, and then polls the rings. If its write is posted, the driver may
+//! poll the rings before the write arrives here. So the driver may not have seen a cause that was raised between the read and the arrival
+//! of the write; that write does not acknowledge it.
 
 use super::spec::Interrupts;
 
-/// The registers, and what belongs to them.
+/// The registers, and which causes the driver has not been told of or has not read.
 #[derive(Debug)]
 pub(super) struct Causes {
     status: Interrupts,
@@ -33,17 +33,16 @@ impl Causes {
         self.mask.bits()
     }
 
-    /// The driver acknowledges what it has read; `seen`: causes behind which there is nothing that it has not looked at.
-    /// Those that are to come again.
+    /// The driver acknowledges `causes`; `seen`: causes whose ring it has emptied. Returns the causes to raise again.
     pub(super) fn acknowledge(&mut self, causes: Interrupts, seen: Interrupts) -> Interrupts {
         let again = (causes & self.unread) - seen;
         self.status &= !causes;
-        // Once: a driver that acknowledges without having read shall not be interrupted for ever.
+        // A cause is raised again only once: a driver that acknowledges without reading the status must not be interrupted for ever.
         self.unread &= !causes;
         again
     }
 
-    /// Set the mask. Those of the causes let through that no message told of.
+    /// Set the mask. Returns the pending causes that it enables and for which no message was sent.
     pub(super) fn set_mask(&mut self, mask: Interrupts) -> Interrupts {
         self.mask = mask;
         let due = self.unsent & mask;
@@ -51,7 +50,7 @@ impl Causes {
         due & self.status
     }
 
-    /// True: a message is due.
+    /// Raise causes. True: a message is due.
     pub(super) fn raise(&mut self, causes: Interrupts) -> bool {
         self.status |= causes;
         self.unread |= causes;
@@ -62,7 +61,7 @@ impl Causes {
         through
     }
 
-    /// Causes that are to come again after an acknowledgement.
+    /// Raise causes again after an acknowledgement. They stay read.
     pub(super) fn come_again(&mut self, causes: Interrupts) {
         self.status |= causes;
     }

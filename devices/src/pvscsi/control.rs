@@ -49,7 +49,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
                 self.bus.drain();
                 self.drop_rings();
                 self.rings = Rings::new(&mut self.dma, setup);
-                // A kick that went another way than this command may have come before it.
+                // A kick (an event) may have arrived before this command (a message).
                 self.more = self.rings.is_some();
                 self.more
             }
@@ -79,7 +79,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
                 {
                     self.more |= rings.set_threshold(0);
                 }
-                // Here, other than everywhere else, a status of zero says "not enabled".
+                // For this command alone, a status of zero means "not enabled".
                 self.collector.status = u32::from(self.kicks.enabled);
                 return;
             }
@@ -117,13 +117,13 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         true
     }
 
-    /// The request ends through its completion, be it as aborted or because it was faster.
+    /// The request ends by its completion: as aborted, or with its own status if the disk has completed it before.
     fn abort(&mut self, abort: &CmdDescAbortCmd, now: Time) {
         let (context, target) = (abort.context.get(), abort.target.get());
         let named = |pending: &Pending| pending.context == context && u32::from(pending.target) == target;
         let in_flight = self.in_flight.iter().find(|(_, pending)| named(pending)).map(|(id, _)| id);
         let mut found = in_flight.is_some();
-        // Linux does not kick before: it may be in the ring, where no task number is free for it.
+        // Linux does not kick before this command: the request may still be in the ring or the backlog.
         let waits = |request: &Request, _: &Parsed| {
             let this = !found && named(&Pending::of(request));
             found |= this;
@@ -138,8 +138,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     fn config_page(&mut self, config: &CmdDescConfigCmd) -> bool {
         if self.posted {
-            // The driver reads the page without reading a register first, and frees the page if it finds nothing: a late write
-            // would go to memory with another use.
+            // The driver reads the page without reading a register first, and then frees it: a late write would go to reused memory.
             return false;
         }
         let about = config.page_address.get() >> 32;
@@ -156,8 +155,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.dma.write_bytes(config.cmp_addr.get(), page.as_bytes()).is_ok()
     }
 
-    /// Everything but configuration space and the agreement about kicks goes back to its start. That agreement stays: a
-    /// driver does not ask again after a reset, and one that never asked kicks always.
+    /// Reset everything but configuration space, the scratch register and the request-call threshold as negotiated. Linux does not
+    /// negotiate the threshold again after a reset; a driver that never did always kicks.
     fn adapter_reset(&mut self) {
         self.bus.reset_all();
         self.bus.drain();

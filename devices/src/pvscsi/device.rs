@@ -105,7 +105,7 @@ where
         &DOORBELLS
     }
 
-    /// The commands: what they are about has changed when the last word of them is written.
+    /// Drivers rely on the effect of a command as soon as they have written its last dword.
     fn needs_prompt_writes(&self) -> bool {
         true
     }
@@ -159,7 +159,7 @@ where
     fn quiesce(&mut self, now: Time) {
         self.bus.drain();
         self.complete(now);
-        // What was taken from the ring is done, too.
+        // Requests in the backlog are executed, too.
         while self.rings.is_some() && self.function.bus_master() && self.start_backlog(now) {
             self.bus.drain();
             self.complete(now);
@@ -173,7 +173,7 @@ where
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
         let before = self.in_flight.count();
         self.complete(now);
-        // What waits in the ring or the backlog for task numbers can go on, and no event tells of that any more.
+        // Requests that wait for task numbers, in the ring or the backlog, can start now. No event is left to report that.
         self.more |= self.in_flight.count() < before;
         self.memory_in_use().meets(self.dma.users_of(ranges))
     }

@@ -10,7 +10,7 @@ use crate::kind::AdapterKind;
 use crate::scsi::{Address, AttachError, LogicalUnit};
 use crate::time::Time;
 
-/// Messages kept for a guest that does not read them; later ones are lost, as on hardware.
+/// Messages stored for a guest that does not read them; later ones are dropped.
 const MAX_LATE_MESSAGES: usize = 1024;
 
 impl<A: GuestAddressSpace> HotPlug for Pvscsi<A> {
@@ -19,7 +19,7 @@ impl<A: GuestAddressSpace> HotPlug for Pvscsi<A> {
             return Err(AttachError::Target(address));
         }
         self.bus.attach(address, unit.named(|| AdapterKind::Pvscsi.serial_of_place(address)))?;
-        // The units share task numbers in another way now.
+        // The number of units decides how many task numbers are reserved for each.
         self.stuck = false;
         self.announce(MSG_DEV_ADDED, address);
         Ok(())

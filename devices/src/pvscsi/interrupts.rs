@@ -27,7 +27,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let again = self.causes.acknowledge(Interrupts::from_bits_truncate(value), seen);
         self.update_line();
         if !again.is_empty() {
-            // The line goes up anew, for interrupt controllers that look for that.
+            // The line falls and rises, for interrupt controllers that detect edges.
             self.causes.come_again(again);
             self.update_line();
         }

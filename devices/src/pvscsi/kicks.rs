@@ -60,7 +60,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         let late = kicks.poll_at.is_some_and(|time| now >= time);
         if late && can_fetch && rings.waiting() > 0 {
-            // They are taken first: what became of the burst is decided when all waiting requests are counted.
+            // These requests are taken first: whether the burst is complete is decided when all waiting requests are counted.
             return true;
         }
         let suppressed = kicks.suppress(in_flight, rings.unread_and_read(), late, now);
@@ -72,7 +72,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         let lowered = threshold < before;
         if lowered && can_fetch && rings.waiting() > 0 {
-            // If a single request is taken now, the threshold stays. One behind it may have come without a kick.
+            // If a single request is taken now, the threshold stays. Another request behind it may have come without a kick.
             kicks.poll_at = Some(now.after(POLL_IDLE));
             return true;
         }

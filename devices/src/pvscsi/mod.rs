@@ -1,7 +1,7 @@
 //! VMware's paravirtual SCSI adapter, as the PVSCSI drivers of Linux, FreeBSD and Windows know it.
 //!
-//! Requests and completions pass through rings in guest memory; registers ring the doorbell and run the few commands.
-//! - `spec`: what drivers know of it,
+//! Requests and completions pass through rings in guest memory; registers are the doorbells and execute the few commands.
+//! - `spec`: registers, commands and structures,
 //! - `collector`: the command registers,
 //! - `rings`: the rings,
 //! - `request`: parses a ring entry into a task, and makes the completion of a task,
@@ -9,7 +9,7 @@
 //! - `kicks`, `threshold`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the driver,
 //! - `control`: executes the commands,
 //! - `causes`, `interrupts`: the interrupt registers, and the signals by INTx, MSI or MSI-X,
-//! - `hotplug`: disks that come and go,
+//! - `hotplug`: disks attached and detached while the guest runs,
 //! - `device`: register space and the contract with the owner.
 
 mod bursts;
@@ -48,21 +48,21 @@ use crate::pci::{Function, Identity, LayoutError};
 use crate::retry::Retry;
 use crate::scsi::{Bus, TaskEnd};
 
-/// Targets at the most.
+/// Maximum number of targets.
 pub const MAX_TARGETS: u8 = 64;
 
 /// How long a reset of the bus or of a device waits for disk I/O, with the virtual CPU that wrote the register.
 const RESET_WAIT: Duration = Duration::from_millis(250);
 
-/// How an adapter is made.
+/// Configuration of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Interrupt moderation.
     pub coalescing: Coalescing,
     /// Targets that the guest is told to look for, 1 to [`MAX_TARGETS`].
     pub targets: u8,
-    /// Requests in flight at the most; the bus must have been made for at least as many. Further requests wait in the
-    /// guest's ring.
+    /// Maximum number of requests in flight; the bus must have been made for at least as many. Further requests wait in the
+    /// guest's ring, or with several units in a backlog no longer than the ring.
     pub tasks: u32,
 }
 
@@ -99,7 +99,7 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     in_flight: InFlight<Pending>,
     /// Requests that are taken from the ring and have no task number yet: no more than the ring has entries.
     backlog: Backlog<Request>,
-    /// Requests wait in the ring, and none can be taken before a request in flight has completed.
+    /// Requests wait in the ring, and none can be taken until a request in flight completes.
     stuck: bool,
     /// How long a reset of a bus or device waits for disk I/O.
     reset_wait: Duration,
@@ -109,7 +109,7 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     retry: Retry,
     /// The ring had more than was taken.
     more: bool,
-    /// Memory for what a batch needs.
+    /// Lists that each batch reuses.
     bufs: Vec<paradisk_disk_formats::IoBuf>,
     ended: Vec<(u32, TaskEnd)>,
     stats: Stats,

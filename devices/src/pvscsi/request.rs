@@ -14,7 +14,7 @@ use super::spec::{
 use crate::dma::{Access, Dma};
 use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd, single_level_lun};
 
-/// Pieces of a request's data at the most, empty and chain elements included. Drivers use 128.
+/// Maximum number of elements of a scatter list, empty and chain elements included. Linux uses at most 128.
 pub(super) const MAX_SEGMENTS: usize = 1024;
 
 /// The part of a [`RingReqDesc`] that the device reads: all but the unused end.
@@ -64,7 +64,7 @@ impl Pending {
     pub(super) fn completion<A: GuestAddressSpace>(&self, end: &TaskEnd, dma: &mut Dma<A>) -> RingCmpDesc {
         match end {
             TaskEnd::Answered { status: Status::Good, transferred, .. } => good(self.context, *transferred),
-            // A transfer that is shorter or longer than the buffer is no adapter error: drivers check the length.
+            // A transfer that is shorter than the buffer is no adapter error: drivers compare the lengths.
             TaskEnd::Answered { status, transferred, sense, .. } => {
                 let (host, sense_len) = self.deliver_sense(sense.as_ref(), dma);
                 completion(self.context, *transferred, sense_len, host, *status as u16)

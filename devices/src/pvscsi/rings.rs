@@ -56,7 +56,7 @@ pub(super) struct Rings<M> {
     /// Index of the next completion. Those before `cmp_posted` are posted.
     cmp_prod: u32,
     cmp_posted: u32,
-    /// The guest's index when it was last read.
+    /// The guest's index of the completion ring when the device last read it.
     cmp_cons: u32,
     /// The request-call threshold in guest memory.
     threshold: u32,

@@ -23,17 +23,17 @@ pub const MSIX_PBA_OFFSET: u32 = 0x7000;
 pub const REG_COMMAND: u64 = 0x0;
 /// Write: the next dword of the command's descriptor.
 pub const REG_COMMAND_DATA: u64 = 0x4;
-/// Read: how the last command went.
+/// Read: status of the last command.
 pub const REG_COMMAND_STATUS: u64 = 0x8;
 /// Causes of interrupts; writing ones clears them.
 pub const REG_INTR_STATUS: u64 = 0x100c;
-/// Causes that are let through.
+/// Enabled causes (1: the cause interrupts).
 pub const REG_INTR_MASK: u64 = 0x2010;
-/// Write: look at the request ring, it has something other than reads and writes.
+/// Write: doorbell for requests other than reads and writes.
 pub const REG_KICK_NON_RW_IO: u64 = 0x3014;
 /// Scratch.
 pub const REG_DEBUG: u64 = 0x3018;
-/// Write: look at the request ring.
+/// Write: doorbell for reads and writes.
 pub const REG_KICK_RW_IO: u64 = 0x4018;
 
 bitflags! {
@@ -58,31 +58,31 @@ pub const COMMAND_FAILED: u32 = u32::MAX;
 
 /// Numbers of the commands.
 pub mod command {
-    /// Forget everything.
+    /// Reset the adapter and drop the rings.
     pub const ADAPTER_RESET: u32 = 1;
     /// Run a command without rings; no driver uses it.
     pub const ISSUE_SCSI: u32 = 2;
-    /// Here are the rings.
+    /// Set up the request and completion rings.
     pub const SETUP_RINGS: u32 = 3;
     /// Reset all devices.
     pub const RESET_BUS: u32 = 4;
     /// Reset one device.
     pub const RESET_DEVICE: u32 = 5;
-    /// End one request.
+    /// Abort one request.
     pub const ABORT_CMD: u32 = 6;
     /// Read a configuration page.
     pub const CONFIG: u32 = 7;
-    /// Here is the message ring.
+    /// Set up the message ring.
     pub const SETUP_MSG_RING: u32 = 8;
     /// Eject a device; no driver uses it.
     pub const DEVICE_UNPLUG: u32 = 9;
-    /// The driver leaves out kicks below the threshold in the rings' state.
+    /// Enable the request-call threshold: the driver does not kick for fewer waiting requests than the rings' state says.
     pub const SETUP_REQCALLTHRESHOLD: u32 = 10;
 }
 
-/// Pages of the request ring, and of the completion ring, at the most.
+/// Maximum number of pages of the request ring, and of the completion ring.
 pub const SETUP_RINGS_MAX_NUM_PAGES: usize = 32;
-/// Pages of the message ring at the most.
+/// Maximum number of pages of the message ring.
 pub const SETUP_MSG_RING_MAX_NUM_PAGES: usize = 16;
 
 /// Descriptor of [`command::SETUP_RINGS`].
@@ -141,17 +141,17 @@ const _: () = assert!(size_of::<CmdDescAbortCmd>() == 16);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CmdDescConfigCmd {
-    /// Where the page goes.
+    /// Guest-physical address that the page is written to.
     pub cmp_addr: U64,
-    /// What the page is about: the kind in the upper half.
+    /// The object that the page describes; the kind of object in the upper half.
     pub page_address: U64,
-    /// Which page.
+    /// Page number, for instance [`CONFIG_PAGE_CONTROLLER`].
     pub page_num: U32,
     pad: U32,
 }
 const _: () = assert!(size_of::<CmdDescConfigCmd>() == 24);
 
-/// Configuration page about the controller.
+/// Number of the configuration page of the controller.
 pub const CONFIG_PAGE_CONTROLLER: u32 = 0x1958;
 /// Kind of page address: the controller.
 pub const CONFIG_CONTROLLER_ADDRESS: u64 = 0x2120;
@@ -207,7 +207,7 @@ pub struct RingsState {
     pub cmp_cons_idx: U32,
     /// Device: size of the completion ring.
     pub cmp_num_entries_log2: U32,
-    /// Device: below as many waiting requests the driver does not kick.
+    /// Device: with fewer waiting requests than these, the driver does not kick.
     pub req_call_threshold: U32,
     pad: [u8; 100],
     /// Device: messages put in.
@@ -246,9 +246,9 @@ pub struct RingReqDesc {
     pub data_addr: U64,
     /// Bytes of data.
     pub data_len: U64,
-    /// Where sense data go.
+    /// Guest-physical address that sense data are written to.
     pub sense_addr: U64,
-    /// Room there.
+    /// Bytes available there.
     pub sense_len: U32,
     /// [`RequestFlags`].
     pub flags: U32,
@@ -264,7 +264,7 @@ pub struct RingReqDesc {
     pub bus: u8,
     /// Target.
     pub target: u8,
-    /// Processor that would like the interrupt.
+    /// Virtual CPU that submitted the request.
     pub vcpu_hint: U16,
     unused: [u8; 58],
 }
@@ -311,19 +311,19 @@ pub struct RingCmpDesc {
 }
 const _: () = assert!(size_of::<RingCmpDesc>() == 32);
 
-/// How the adapter got on with a request (those values that it uses).
+/// The adapter's status of a request (the values that this adapter uses).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum HostStatus {
-    /// The device server answered, well or not.
+    /// The device server answered; `scsi_status` has its status.
     Success = 0x00,
     /// There is no such device.
     SelectionTimeout = 0x11,
-    /// The request makes no sense.
+    /// A field of the request is invalid.
     InvalidParam = 0x1a,
     /// Sense data could not be delivered.
     SenseFailed = 0x1b,
-    /// Data would move the other way.
+    /// The request's direction is not that of its CDB.
     BadMsg = 0x1d,
     /// Ended by a reset.
     BusReset = 0x25,

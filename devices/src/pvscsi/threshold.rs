@@ -1,11 +1,12 @@
-//! How many kicks to suppress: what was negotiated of the request-call threshold, and what is known of the driver.
+//! How many kicks to suppress: the negotiated request-call threshold, and forecasts and trials of the driver's bursts.
 
 use super::bursts::{Burst, Bursts};
 use super::polling::Polling;
 use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, POLL_IDLE, Suppressed};
 use crate::time::Time;
 
-/// Suppresses all kicks: more requests than any ring holds. The threshold that it makes is one below that of a device that is awake.
+/// Suppresses all kicks: more requests than any ring holds. The threshold is one more than this, and one less than `u32::MAX`, the
+/// threshold of a device that is awake.
 const ALL_KICKS: u32 = u32::MAX - 2;
 
 /// Sleeps in a row without suppressed kicks, and without back-off, before a trial. Odd: a trial that began with the last request of a burst tells
@@ -25,7 +26,7 @@ pub(super) struct Kicks {
     pub(super) since: Time,
     /// The threshold was set with many requests in flight.
     pub(super) busy: bool,
-    /// What is taken belongs to the burst that `bursts` knows.
+    /// Requests that are taken belong to the burst that `bursts` follows.
     in_burst: bool,
     /// Kicks for requests of the burst are suppressed.
     suppressed: bool,
@@ -55,8 +56,8 @@ impl Kicks {
         }
     }
 
-    /// The kicks to suppress while the device sleeps, with so many completions unread and read, the latter counted by the ring. `late`: the time of a
-    /// poll has come.
+    /// The kicks to suppress while the device sleeps. `unread`: completions that the guest has not read; `read`: its index of the
+    /// completion ring; `late`: the time of a poll has come.
     pub(super) fn suppress(
         &mut self,
         in_flight: u32,

@@ -13,7 +13,7 @@ use super::descriptors::{self, DescriptorChain, INDIRECT, NEXT, WRITE};
 use super::queue::Broken;
 use crate::dma::{Access, Dma, DmaError, Span, Spans};
 
-/// Most descriptors of a chain. Drivers stay below the queue's size.
+/// Maximum number of descriptors of a chain. Drivers stay below the queue's size.
 const MAX_DESCRIPTORS: usize = 1024;
 
 /// A run of guest memory.

@@ -1,7 +1,7 @@
 //! An estimate of how many requests a guest keeps outstanding. A guest reuses the head descriptor of a completed request, so
 //! the number of requests between two uses of one head is about the depth.
 
-/// Weight of a new sample in the average: `1 >> SMOOTHING`.
+/// The weight of a new sample in the average is `1 / (1 << SMOOTHING)`.
 const SMOOTHING: u32 = 3;
 
 /// The estimate for one queue.

@@ -1,7 +1,7 @@
 //! An iterator over the descriptors of a chain (VIRTIO 1.2, 2.7.5).
 //!
 //! It yields the same descriptors as `virtio_queue::DescriptorChain`, which the tests compare it with. A table is translated
-//! once, and a descriptor is read by two loads. A request has at least three descriptors, so this is much of its cost.
+//! once, and a descriptor is read by two loads. A read or write has at least three descriptors, so this is much of its cost.
 
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
@@ -27,7 +27,7 @@ pub struct DescriptorChain<'a, M> {
     span: Option<Span<'a>>,
     entries: u16,
     next: u16,
-    /// Most descriptors that may follow. More descriptors than entries mean a loop.
+    /// Maximum number of descriptors that may follow. More descriptors than entries mean a loop.
     left: u16,
     /// Sum of the descriptors' lengths so far.
     bytes: u32,

@@ -23,7 +23,7 @@ use crate::moderation::Coalescing;
 use crate::pci::{BusMaster, Function, Identity, LayoutError};
 use crate::time::Time;
 
-/// Most queues.
+/// Maximum number of queues.
 pub const MAX_QUEUES: u16 = 64;
 
 /// The identity of a device.
@@ -37,7 +37,7 @@ pub(super) struct DeviceKind {
     pub(super) features: u64,
     /// Queues, 1 to [`MAX_QUEUES`].
     pub(super) queues: u16,
-    /// Most entries of a queue; a power of two.
+    /// Maximum number of entries of a queue; a power of two.
     pub(super) queue_size: u16,
 }
 

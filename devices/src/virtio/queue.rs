@@ -38,9 +38,9 @@ impl From<Error> for Broken {
 pub(super) enum Armed {
     /// Chains wait already: the device must not sleep.
     ChainsWait,
-    /// The guest notifies of the next chain.
+    /// The guest notifies the device of the next chain.
     Notifies,
-    /// The guest notifies of a later chain; the device is to poll after this time.
+    /// The guest notifies the device of a later chain. The device must poll after this time.
     PollAfter(Duration),
 }
 
@@ -222,7 +222,7 @@ impl Virtqueue {
         if self.armed != Some(event) {
             let offset = VIRTQ_USED_RING + 8 * u64::from(self.ring.size());
             store(memory, (self.ring.used_ring(), offset), event, Relaxed)?;
-            // The guest stores its index and then loads the event index; the device does both in the other order.
+            // The guest stores its index, then loads the event index. The device stores the event index, then loads the guest's index.
             fence(SeqCst);
             let waiting = self.waiting(memory) > 0;
             self.armed = (!waiting).then_some(event);
@@ -287,7 +287,7 @@ impl Virtqueue {
     /// Which posted completions the guest wants a signal for. If it wants none, they are decided.
     pub(super) fn requested_signal<M: Spans>(&mut self, memory: &M) -> Requested {
         let used = self.ring.next_used();
-        // The guest stores its event index and then loads the used index; the device does both in the other order.
+        // The guest stores its event index, then loads the used index. The device has stored the used index, and loads the event index now.
         fence(SeqCst);
         debug_assert_eq!(self.published, used, "a completion that was not posted cannot be signalled");
         let load = |offset| load_one(memory, (self.ring.avail_ring(), offset), Relaxed).ok();

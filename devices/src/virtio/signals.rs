@@ -11,7 +11,8 @@ pub(super) struct Signal {
     pub(super) in_flight: u32,
     /// Requests that wait in the rings. They count as outstanding, as their completions will follow.
     pub(super) waiting: u32,
-    /// Moderation would have signalled, but the guest did not want it.
+    /// The next signal that the guest wants is sent at once: moderation would have sent one that the guest did not want, or it is
+    /// [forced](Self::force).
     unused: bool,
     /// The strongest request for a signal among the queues checked so far.
     requested: Requested,
@@ -49,7 +50,7 @@ impl Signal {
         self.moderator.completed(self.in_flight + self.waiting, now)
     }
 
-    /// Decide at the next [`decide`](Self::decide), whatever moderation says.
+    /// The next [`decide`](Self::decide) signals if the guest wants a signal, whatever moderation says.
     pub(super) fn force(&mut self) {
         self.unused = true;
     }

@@ -20,13 +20,13 @@ bitflags! {
     pub struct DeviceStatus: u8 {
         /// The guest has noticed the device.
         const ACKNOWLEDGE = 1;
-        /// It has a driver for it.
+        /// The guest has a driver for the device.
         const DRIVER = 1 << 1;
         /// The driver is ready.
         const DRIVER_OK = 1 << 2;
         /// Features are negotiated.
         const FEATURES_OK = 1 << 3;
-        /// The device cannot go on.
+        /// The device is broken, and processes nothing until reset.
         const DEVICE_NEEDS_RESET = 1 << 6;
         /// The driver has failed and does not use the device.
         const FAILED = 1 << 7;
@@ -118,7 +118,7 @@ pub const QUEUE_DESC: u64 = 32;
 pub const QUEUE_DRIVER: u64 = 40;
 /// Address of the used ring.
 pub const QUEUE_DEVICE: u64 = 48;
-/// What a doorbell is written with (only with a feature that is not offered).
+/// Value that the driver writes to the doorbell (only with a feature that is not offered).
 pub const QUEUE_NOTIFY_DATA: u64 = 56;
 /// One: reset the queue.
 pub const QUEUE_RESET: u64 = 58;

@@ -195,7 +195,7 @@ impl<D: PciDevice> Driver<D> {
         self.memory.write_obj(RawDescriptor::from(descriptor), GuestAddress(at)).unwrap();
     }
 
-    /// Make a chain available, without telling. Returns its head.
+    /// Make a chain available, without a notification. Returns its head.
     pub(super) fn put(&mut self, queue: u16, pieces: &[Piece]) -> u16 {
         let at = self.rings_at(queue);
         let ring = self.rings[usize::from(queue)];
@@ -221,7 +221,7 @@ impl<D: PciDevice> Driver<D> {
         self.put(queue, &[Piece { address: table, len: 16 * pieces.len() as u32, flags: INDIRECT }])
     }
 
-    /// Make a chain available whose descriptors are from this one on, and tell.
+    /// Make a chain available whose descriptors start at index `first`, and notify the device.
     pub(super) fn put_at(&mut self, queue: u16, first: u16, pieces: &[Piece]) {
         let at = self.rings_at(queue);
         for (n, piece) in (first..).zip(pieces) {
@@ -232,7 +232,7 @@ impl<D: PciDevice> Driver<D> {
         self.kick(queue);
     }
 
-    /// Let the device work until it would sleep. The heads of the chains that came back through these queues.
+    /// Let the device work until it would sleep. Returns the heads of the chains that these queues completed.
     pub(super) fn serve(&mut self, queues: &[u16]) -> Vec<u32> {
         let mut heads = Vec::new();
         for _ in 0..100 {
@@ -280,14 +280,14 @@ impl<D: PciDevice> Driver<D> {
         taken
     }
 
-    /// Say which completion is to be told.
+    /// Set the event index: the completion to be signalled.
     pub(super) fn set_used_event(&mut self, queue: u16, event: u16) {
         let size = u64::from(self.rings[usize::from(queue)].size);
         let at = self.rings_at(queue) + DRIVER + 4 + 2 * size;
         self.memory.write_obj(event, GuestAddress(at)).unwrap();
     }
 
-    /// Wait for a chain on a queue with nothing else about: the length in the used ring.
+    /// Wait for the only chain in flight on a queue. Returns the length in the used ring.
     pub(super) fn run_chain(&mut self, queue: u16, head: u16) -> u32 {
         self.kick(queue);
         for _ in 0..100 {

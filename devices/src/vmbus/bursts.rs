@@ -4,8 +4,8 @@
 //! index. So the first request of a burst is signalled, and starts at once. For the others the mask is set, and the device polls the ring when they
 //! are due by the guest's pace: two wake-ups for a burst, in place of one for each request. A guest with few requests outstanding is never masked.
 //!
-//! The pace is measured where a poll comes too early, and assumed to be a little faster after each that does not. A burst that a poll
-//! finds stopped is over: the guest is asked to signal again, and the caller backs off.
+//! The pace is measured when a poll finds part of a burst, and assumed to be a little faster after each complete burst. If a poll finds no
+//! further request of a burst, the burst is over: the mask is cleared, and the caller backs off.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::bursts::{EarlyPolls, MostOutstanding};
 use crate::kick_suppression::{MIN_REQUESTS, POLL_IDLE};
 use crate::time::Time;
 
-/// Fewer requests than these to come are signalled.
+/// If fewer requests than these are expected, the guest signals each.
 const MIN_MISSING: u32 = 4;
-/// A burst is complete without this share of what was expected.
+/// A burst is complete if at most `1 / UNCERTAIN` of the expected requests are missing.
 const UNCERTAIN: u32 = 8;
-/// Time to a poll, whatever the pace.
+/// Bounds of the time to a poll.
 const SHORTEST: Duration = Duration::from_micros(8);
 const LONGEST: Duration = POLL_IDLE;
 /// The pace before it is measured: time for each request.
 const FIRST_PACE: Duration = Duration::from_micros(1);
-/// The pace gets faster by this part (a shift) with each burst that was complete in time.
+/// Each complete burst shortens the time for each request by `1 / (1 << FASTER)` of it.
 const FASTER: u32 = 5;
 
 /// What is known of a guest's bursts.
@@ -91,9 +91,11 @@ impl Bursts {
         }
     }
 
-    /// Requests were taken that the guest has signalled: whether they begin a burst. `free`: how many more the guest has kept outstanding.
+    /// Requests were taken that the guest has signalled: decide whether they begin a burst. `free`: how many more the guest usually has
+    /// outstanding.
     fn begin(&mut self, free: u32, unread: u32, taken: u32, now: Time) -> Forecast {
-        // The guest puts a request in for each that it does not keep outstanding, or has yet to read.
+        // The guest puts in as many requests as are missing from its usual number. If none is missing, it puts in one for each completion
+        // that it has not read.
         let expected = match free {
             0 => unread.saturating_sub(taken),
             missing => missing,

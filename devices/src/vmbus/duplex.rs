@@ -4,9 +4,9 @@
 //! no signal. So the pending signal is stored ([`Outgoing::owed`]) until the moderator releases it, its deadline has passed, or the guest has read
 //! the ring for another reason.
 //!
-//! The guest signals when it puts a packet into an empty ring whose mask is clear. With many requests in flight the mask stays set while the thread
-//! sleeps: the thread polls the ring with each completion, and a deadline bounds the wait ([`KickSuppression`]). So it does
-//! after the first request of a burst, until the others are due ([`Bursts`]).
+//! The guest signals when it puts a packet into an empty ring whose mask is clear. With many requests in flight the mask stays set while
+//! the thread sleeps: the thread polls the ring with each completion, and a deadline bounds the wait ([`KickSuppression`]). The mask also
+//! stays set after the first request of a burst, until the others are due ([`Bursts`]).
 
 use std::collections::VecDeque;
 
@@ -24,9 +24,9 @@ use crate::moderation::{Coalescing, ModerationState, Moderator};
 use crate::retry::Retry;
 use crate::time::Time;
 
-/// Bytes of the ring that a request of one page occupies.
+/// Bytes of the ring that a request with one page of data occupies.
 const REQUEST_BYTES: u32 = 112;
-/// Bytes that a completion takes.
+/// Bytes of the ring that a completion occupies.
 const COMPLETION_BYTES: u32 = 88;
 
 /// The sink of the channels' signals, and their number.
@@ -206,7 +206,7 @@ impl<M> Duplex<M> {
         self.retry_late(signals)
     }
 
-    /// Put the packets in that wait for space.
+    /// Put the packets that wait for space into the ring.
     #[cold]
     pub(super) fn retry_late(&mut self, signals: &mut Signals) -> Result<(), Broken> {
         self.retry.tried();
@@ -251,7 +251,7 @@ impl<M> Duplex<M> {
             self.suppressed = None;
             return Ok(false);
         }
-        // Where nobody has looked at the ring since the last time, what was decided then stands, and other events do not put the poll off.
+        // If the ring was not served since the last sleep, the last decision stands: other events do not delay the poll.
         let suppressed = self.suppressed.take().or_else(|| self.suppress(in_flight, now));
         if suppressed.is_some() {
             self.incoming.mask();
@@ -282,7 +282,7 @@ impl<M> Duplex<M> {
             Forecast::StoppedShort | Forecast::Due(_) | Forecast::Signals => {}
         }
         let Forecast::Due(poll) = forecast else {
-            // A sleep of the back-off.
+            // Count a sleep of the back-off.
             let _ = self.suppression.before_sleep(0, 0, late);
             return None;
         };
@@ -293,7 +293,7 @@ impl<M> Duplex<M> {
         Some(Suppressed { since: now, poll, burst: true })
     }
 
-    /// The deadline of the next call.
+    /// When the device must be called again at the latest.
     pub(super) fn deadline(&mut self, now: Time) -> Option<Time> {
         let owed = self.moderator.deadline().filter(|_| self.outgoing.signal_owed());
         let full = self.retry.deadline(!self.late.is_empty(), now);

@@ -12,9 +12,9 @@ use zerocopy::little_endian::U64;
 use super::spec::{GpadlBody, GpadlCreated, GpadlHeader, MessageHeader, message, status};
 use crate::dma::PAGE_SIZE;
 
-/// The most pages of all lists: 128 MiB.
+/// Maximum number of pages of all lists: 128 MiB.
 pub(super) const MAX_PAGES: usize = 32_768;
-/// The most lists.
+/// Maximum number of lists.
 pub(super) const MAX_LISTS: usize = 256;
 
 /// Identifies a list: channel and number.

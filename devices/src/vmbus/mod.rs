@@ -52,7 +52,7 @@ use crate::dma::Dma;
 use crate::moderation::Coalescing;
 use crate::scsi::{Bus, TaskEnd};
 
-/// The most sub-channels.
+/// Maximum number of sub-channels.
 pub const MAX_SUB_CHANNELS: u16 = 63;
 
 /// Number of the primary channel. Sub-channel `n` has this number plus `n`.
@@ -65,11 +65,11 @@ const FIRST_CONNECTION: u32 = 16;
 pub struct Config {
     /// Interrupt moderation, applied to each channel separately.
     pub coalescing: Coalescing,
-    /// The most requests in flight; the SCSI bus must have been made for at least as many.
+    /// Maximum number of requests in flight; the SCSI bus must have been made for at least as many.
     pub tasks: u32,
     /// Number of the guest's virtual processors. A channel can only signal one of these.
     pub cpus: u32,
-    /// The most sub-channels that a guest can request, up to [`MAX_SUB_CHANNELS`].
+    /// Maximum number of sub-channels that a guest can request, up to [`MAX_SUB_CHANNELS`].
     pub sub_channels: u16,
 }
 

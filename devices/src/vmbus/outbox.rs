@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::spec::HV_MESSAGE_PAYLOAD_BYTE_COUNT;
 use super::synic::{Posted, Synic};
 
-/// The most messages that wait. Beyond that, messages of the guest are refused, because they may need an answer.
+/// Maximum number of messages that wait. Beyond that, messages of the guest are refused, because they may need an answer.
 pub(super) const MAX_WAITING: usize = 64;
 
 /// Messages for one virtual processor, which INITIATE_CONTACT names.

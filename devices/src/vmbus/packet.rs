@@ -8,7 +8,8 @@ use crate::dma::PAGE_SIZE;
 
 /// Bytes of a packet's header.
 pub(super) const HEADER: usize = size_of::<PacketHeader>();
-/// The most bytes of a packet without its trailer. The largest request that the controller reports to guests has about 600.
+/// Maximum length of a packet in bytes, without its trailer. A request with the largest transfer that the controller reports to guests has
+/// about 600.
 pub(super) const MAX_PACKET: usize = 8192;
 
 /// The first word of a packet: type, where the payload begins, length, flags ([`PacketHeader`]).

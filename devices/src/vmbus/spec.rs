@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 /// Type of a hypervisor message that carries one of the bus.
 pub const HV_MESSAGE_TYPE_VMBUS: u32 = 1;
-/// The most bytes of a message's payload.
+/// Maximum length of a message's payload in bytes.
 pub const HV_MESSAGE_PAYLOAD_BYTE_COUNT: usize = 240;
 
 /// Connection for messages to the host, up to version 4.1.

@@ -41,7 +41,7 @@ pub trait Synic: Send {
     /// Post a message to a virtual processor: hypervisor message type 1, at most 240 bytes of payload.
     fn post_message(&mut self, vp: u32, payload: &[u8]) -> Posted;
 
-    /// Set an event flag, 1 to 2,047, and interrupt the virtual processor if the flag was clear. On the path of an I/O.
+    /// Set an event flag, 1 to 2,047, and interrupt the virtual processor if the flag was clear. Called on the I/O path.
     fn signal_event(&mut self, vp: u32, flag: u16);
 }
 

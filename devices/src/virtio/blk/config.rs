@@ -6,10 +6,10 @@ use zerocopy::IntoBytes;
 use super::super::spec::Features;
 use super::spec::{BlkConfig, BlkFeatures, SECTOR_SIZE, WRITEBACK};
 
-/// Most ranges of a discard or a write of zeros.
+/// Maximum number of ranges of a discard or a write of zeros.
 pub(super) const MAX_RANGES: u32 = 16;
 
-/// Most sectors of a range: 1 GiB, so that a single request does not occupy the disk for too long.
+/// Maximum number of sectors of a range: 1 GiB, so that a single request does not occupy the disk for too long.
 pub(super) const MAX_RANGE_SECTORS: u32 = 1 << 21;
 
 /// The features and the configuration space that the guest reads, and the features that its driver has accepted. Used by the PCI

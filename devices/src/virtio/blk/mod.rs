@@ -33,7 +33,7 @@ use crate::interrupt::InterruptSink;
 use crate::moderation::Coalescing;
 use crate::pci::LayoutError;
 
-/// Most entries of a queue.
+/// Maximum number of entries of a queue.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
 
 /// Configuration of a block device.
@@ -43,9 +43,9 @@ pub struct Config {
     pub coalescing: Coalescing,
     /// Queues, 1 to [`MAX_QUEUES`].
     pub queues: u16,
-    /// Most entries of each queue, 4 to [`MAX_QUEUE_SIZE`], rounded up to a power of two.
+    /// Maximum number of entries of each queue, 4 to [`MAX_QUEUE_SIZE`], rounded up to a power of two.
     pub queue_size: u16,
-    /// Most requests in flight, over all queues. The disk's queue must have been made for at least as many.
+    /// Maximum number of requests in flight, over all queues. The disk's queue must have been made for at least as many.
     /// Further requests wait in the guest's rings.
     pub tasks: u32,
     /// Serial number, padded with zeros ([`serial`]).

@@ -117,7 +117,7 @@ impl Requests {
         self.bufs.clear();
         dma.begin();
         let durable = write_through && self.info.volatile_cache;
-        // If data precede the status byte, a failed request has written nothing at the start of the writable part for sure.
+        // If data precede the status byte, a failed request may have written nothing to the start of the writable part.
         let alone = u32::from(self.chain.writable.is_empty());
         // A closure, so that the record is built in its slot: a copy would load it right after it was stored in smaller pieces.
         let pending = |good, steps, in_disk| Pending {

@@ -15,16 +15,16 @@ use crate::dma::{Dma, Spans};
 use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
 
-/// Most requests taken before completions are posted.
+/// Maximum number of requests taken before completions are posted.
 const BATCH: usize = 128;
 
-/// Most batches in one call.
+/// Maximum number of batches in one call.
 const MAX_ROUNDS: usize = 16;
 
 /// Configuration of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RingConfig {
-    /// Most entries of its rings: a power of two. The disk's queue must have been made for as many requests.
+    /// Maximum number of entries of its rings: a power of two. The disk's queue must have been made for as many requests.
     pub max_size: u16,
     /// Serial number ([`serial`](super::serial)).
     pub serial: [u8; VIRTIO_BLK_ID_BYTES],

@@ -11,23 +11,23 @@ bitflags! {
     /// Feature bits (5.2.3).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct BlkFeatures: u64 {
-        /// Segments of a request are bounded.
+        /// The number of segments of a request is limited.
         const SEG_MAX = 1 << 2;
         /// Writes are refused.
         const RO = 1 << 5;
         /// The disk's sector size is known.
         const BLK_SIZE = 1 << 6;
-        /// There are flushes.
+        /// Flush is supported.
         const FLUSH = 1 << 9;
         /// Physical sectors and best sizes are known.
         const TOPOLOGY = 1 << 10;
-        /// The cache can be switched.
+        /// The guest can switch between write-back and write-through.
         const CONFIG_WCE = 1 << 11;
         /// There are several queues.
         const MQ = 1 << 12;
-        /// There are discards.
+        /// Discard is supported.
         const DISCARD = 1 << 13;
-        /// Zeros can be written without sending them.
+        /// Writing zeros without data is supported.
         const WRITE_ZEROES = 1 << 14;
     }
 }
@@ -38,37 +38,37 @@ bitflags! {
 pub struct BlkConfig {
     /// Capacity in sectors of 512 bytes.
     pub capacity: U64,
-    /// Bytes of a segment at the most (not offered).
+    /// Maximum number of bytes of a segment (not offered).
     pub size_max: U32,
-    /// Segments of a request at the most.
+    /// Maximum number of segments of a request.
     pub seg_max: U32,
     /// Cylinders, heads, sectors (not offered).
     pub geometry: [u8; 4],
     /// Bytes of the disk's sectors.
     pub blk_size: U32,
-    /// Power of two of the disk's sectors in a physical one.
+    /// Base-2 logarithm of the number of the disk's sectors in a physical sector.
     pub physical_block_exp: u8,
     /// First physical sector's offset in the disk's sectors.
     pub alignment_offset: u8,
-    /// Smallest good size of a request in the disk's sectors.
+    /// Suggested minimum size of a request in the disk's sectors.
     pub min_io_size: U16,
-    /// Best size of a request in the disk's sectors; 0: no advice.
+    /// Suggested maximum size of a request in the disk's sectors; 0: no suggestion.
     pub opt_io_size: U32,
-    /// One: writes may be lost until they are flushed.
+    /// One: write-back mode (writes may be lost until they are flushed). Zero: write-through.
     pub writeback: u8,
     /// Zero.
     pub unused0: u8,
     /// Queues.
     pub num_queues: U16,
-    /// Sectors of a range to discard at the most.
+    /// Maximum number of sectors of a range to discard.
     pub max_discard_sectors: U32,
-    /// Ranges of a discard at the most.
+    /// Maximum number of ranges of a discard.
     pub max_discard_seg: U32,
-    /// Alignment of useful discards in sectors.
+    /// Alignment for splitting discards, in sectors.
     pub discard_sector_alignment: U32,
-    /// Sectors of a range to zero at the most.
+    /// Maximum number of sectors of a range to zero.
     pub max_write_zeroes_sectors: U32,
-    /// Ranges of a write of zeros at the most.
+    /// Maximum number of ranges of a write of zeros.
     pub max_write_zeroes_seg: U32,
     /// One: a write of zeros may unmap.
     pub write_zeroes_may_unmap: u8,
@@ -119,7 +119,7 @@ pub const VIRTIO_BLK_T_DISCARD: u32 = 11;
 /// Write zeros.
 pub const VIRTIO_BLK_T_WRITE_ZEROES: u32 = 13;
 
-/// Bytes of a serial number, zeros behind it where it is shorter.
+/// Bytes of a serial number; a shorter one is padded with zeros.
 pub const VIRTIO_BLK_ID_BYTES: usize = 20;
 
 /// Status of a request: its last byte.

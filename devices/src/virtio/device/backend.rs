@@ -24,7 +24,7 @@ pub struct Answered {
     pub(in super::super) good: bool,
 }
 
-/// What a kind of device is behind its transport.
+/// The part of a device behind the transport.
 pub trait Backend: Send {
     /// The first request queue. Queues before it have other uses: see [`serve`](Self::serve).
     const REQUEST_QUEUES: usize;
@@ -99,7 +99,7 @@ pub trait Backend: Send {
     /// Reap completions of the disks. True: there are requests to answer.
     fn reap(&mut self) -> bool;
 
-    /// Fail requests that wait for what the disk's queue does not have ([`fault`](crate::fault)). True: there were some.
+    /// Fail requests that a disk's queue has lost ([`fault`](crate::fault)). True: there were some.
     fn fail_lost(&mut self) -> bool;
 
     /// Write the response of the next completed request.

@@ -13,10 +13,10 @@ use crate::dma::{Footprint, View};
 use crate::pci::BusMaster;
 use crate::time::Time;
 
-/// Most requests taken from a queue before the next queue is served.
+/// Maximum number of requests taken from a queue before the next queue is served.
 const BATCH: usize = 128;
 
-/// Most rounds over all queues in one call.
+/// Maximum number of rounds over all queues in one call.
 const MAX_ROUNDS: usize = 16;
 
 impl<A: GuestAddressSpace, B: Backend> Device<A, B> {

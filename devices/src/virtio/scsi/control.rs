@@ -19,7 +19,7 @@ use super::spec::*;
 use crate::dma::{Dma, Spans};
 use crate::scsi::{Address, TaskEnd};
 
-/// Most chains taken at once.
+/// Maximum number of chains taken at once.
 const BATCH: usize = 64;
 
 impl Host {
@@ -73,14 +73,14 @@ impl Host {
                     Some(Err(response)) => response,
                     None => Response::Failure,
                 };
-                // A disk that is not removable has nothing to notify of.
+                // A disk that is not removable has no asynchronous notifications.
                 let response = NotificationsResponse { actual: 0.into(), response: response as u8 };
                 for (to, from) in bytes.iter_mut().zip(response.as_bytes()) {
                     *to = *from;
                 }
                 (Vec::new(), size_of::<NotificationsResponse>())
             }
-            // The response to an unknown type is taken to begin with a response byte.
+            // The response to an unknown type is assumed to begin with a response byte.
             _ => {
                 bytes[0] = Response::FunctionRejected as u8;
                 (Vec::new(), 1)

@@ -16,7 +16,7 @@ use crate::kind::AdapterKind;
 use crate::scsi::{Address, AttachError, LogicalUnit};
 use crate::time::Time;
 
-/// Most buffers taken at once.
+/// Maximum number of buffers taken at once.
 const BATCH: usize = 64;
 
 /// CAPACITY DATA HAS CHANGED: additional sense code, and its qualifier in the second byte.

@@ -7,7 +7,7 @@ use super::answer::Reply;
 use super::spec::*;
 use crate::dma::Spans;
 
-/// Most functions that wait for the end of requests; further ones wait in the ring.
+/// Maximum number of functions that wait for the end of requests; further ones wait in the ring.
 const MAX_FUNCTIONS: usize = 64;
 
 /// A function that waits for the end of requests.

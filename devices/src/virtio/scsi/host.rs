@@ -30,7 +30,7 @@ use crate::time::Time;
 /// Largest logical unit number (flat space addressing, SAM-5, 4.7.7.3).
 const MAX_LUN: u32 = 0x3fff;
 
-/// Most sectors of a request: just below the largest transfer of the target.
+/// Maximum number of sectors of a request: just below the largest transfer of the target.
 const MAX_SECTORS: u32 = 0xffff;
 
 /// A request in flight.

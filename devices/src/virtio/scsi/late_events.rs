@@ -6,7 +6,7 @@ use zerocopy::little_endian::U32;
 
 use super::spec::*;
 
-/// Most events that wait for buffers. Further events are lost, which the last one reports.
+/// Maximum number of events that wait for buffers. Further events are lost, which the last one reports.
 const MAX_LATE_EVENTS: usize = 64;
 
 /// Events that wait for buffers.
@@ -36,7 +36,7 @@ impl Events {
         }
     }
 
-    /// Events to post next. The event that reports lost ones is posted in their place: last.
+    /// Remove and return the next event to post. The last event that waits also reports that later ones were lost.
     pub(super) fn pop(&mut self) -> EventInfo {
         let mut event = self.late.pop_front().unwrap_or_default();
         if self.late.is_empty() && std::mem::take(&mut self.missed) {

@@ -15,7 +15,7 @@ bitflags! {
     /// Feature bits (5.6.3).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ScsiFeatures: u64 {
-        /// A request may have data both ways (not offered: no command here moves any).
+        /// A request may have data in both directions (not offered: no command of the target has).
         const INOUT = 1;
         /// Hot-plug of units is reported.
         const HOTPLUG = 1 << 1;
@@ -32,11 +32,11 @@ bitflags! {
 pub struct ScsiConfig {
     /// Request queues.
     pub num_queues: U32,
-    /// Most segments of a request's data.
+    /// Maximum number of segments of a request's data.
     pub seg_max: U32,
-    /// Most sectors of 512 bytes of a request.
+    /// Maximum number of sectors of 512 bytes of a request.
     pub max_sectors: U32,
-    /// Most requests in flight for a unit.
+    /// Maximum number of requests in flight for a unit.
     pub cmd_per_lun: U32,
     /// Bytes of a buffer in the event queue.
     pub event_info_size: U32,
@@ -131,7 +131,7 @@ pub enum Response {
 
 /// Control queue: task management (5.6.6.2).
 pub const VIRTIO_SCSI_T_TMF: u32 = 0;
-/// Control queue: which asynchronous notifications there are.
+/// Control queue: query the supported asynchronous notifications.
 pub const VIRTIO_SCSI_T_AN_QUERY: u32 = 1;
 /// Control queue: subscribe to asynchronous notifications.
 pub const VIRTIO_SCSI_T_AN_SUBSCRIBE: u32 = 2;
@@ -166,7 +166,7 @@ pub struct TaskManagement {
 pub struct Notifications {
     /// Logical unit.
     pub lun: [u8; 8],
-    /// Those asked for, a bit each.
+    /// The requested notifications, one bit for each.
     pub requested: U32,
 }
 
@@ -174,7 +174,7 @@ pub struct Notifications {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct NotificationsResponse {
-    /// Those there are.
+    /// The supported notifications, one bit for each.
     pub actual: U32,
     pub response: u8,
 }

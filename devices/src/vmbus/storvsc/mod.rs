@@ -27,10 +27,11 @@ use crate::dma::{Dma, Footprint};
 use crate::in_flight::InFlight;
 use crate::scsi::{Address, AttachError, Bus, LogicalUnit, TaskEnd};
 
-/// The most logical units.
+/// Maximum number of logical units.
 pub const MAX_LUNS: u8 = 64;
 
-/// The most requests of the backlog, which wait for a task number. Linux has fewer outstanding; further requests wait in the rings.
+/// Maximum number of requests of the backlog, which wait for a task number. Linux with up to 12 virtual processors has fewer outstanding.
+/// Further requests wait in the rings.
 const MAX_BACKLOG: usize = 1024;
 
 /// A request of the backlog, which waits for a task number.

@@ -6,7 +6,7 @@ use super::spec::{
     Properties, STORAGE_CHANNEL_SUPPORTS_MULTI_CHANNEL, VERSIONS, VstorPacket, nt_status, operation,
 };
 
-/// The most bytes of a request's data, as Hyper-V's controllers report it.
+/// Maximum length of a request's data in bytes: the value that Microsoft's OpenVMM reports.
 pub(super) const MAX_TRANSFER: u32 = 0x4_0000;
 
 /// The stage of the initialization.

@@ -101,9 +101,9 @@ pub const SRB_HEAD_OF_QUEUE_TAG_REQUEST: u8 = 0x21;
 /// Attribute ORDERED.
 pub const SRB_ORDERED_QUEUE_TAG_REQUEST: u8 = 0x22;
 
-/// The most bytes of a command descriptor block.
+/// Maximum length of a command descriptor block in bytes.
 pub const MAX_CDB: usize = 16;
-/// The most bytes of sense data.
+/// Maximum length of sense data in bytes.
 pub const MAX_SENSE: usize = 20;
 
 /// A SCSI request, and its answer (`struct vmscsi_request`).
@@ -158,13 +158,13 @@ const _: () = assert!(offset_of!(ScsiRequest, queue_action) == 39);
 pub struct Properties {
     /// Zero.
     pub reserved: U32,
-    /// The most sub-channels.
+    /// Maximum number of sub-channels.
     pub max_channel_count: U16,
     /// Zero.
     pub reserved1: U16,
     /// Flags.
     pub flags: U32,
-    /// The most bytes of a request's data.
+    /// Maximum length of a request's data in bytes.
     pub max_transfer_bytes: U32,
     /// Zero.
     pub reserved2: U64,
