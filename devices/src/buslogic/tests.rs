@@ -103,7 +103,7 @@ impl Guest {
         }
     }
 
-    /// After power-on and resets, the first command is answered with a unit attention.
+    /// After power-on and resets, the first command reports a unit attention.
     fn clear_unit_attention(&mut self, targets: &[u8]) {
         for &target in targets {
             let ccb = Ccb { target, ..self.ccb(&[0; 6]) };
@@ -173,7 +173,7 @@ impl Guest {
         reply
     }
 
-    /// Where the next CCB goes.
+    /// Address of the next CCB.
     fn next_ccb(&self) -> u64 {
         CCBS + u64::from(self.ccbs % 1024) * 64
     }
@@ -185,7 +185,7 @@ impl Guest {
         ccb.cdb_len = cdb.len() as u8;
         ccb.sense_len = SENSE_LEN;
         ccb.sense_address = (SENSE as u32).into();
-        // What the adapter has to write.
+        // Values that the adapter must overwrite.
         (ccb.adapter_status, ccb.target_status) = (0xaa, 0xaa);
         ccb
     }
@@ -209,7 +209,7 @@ impl Guest {
         self.out_next = (self.out_next + 1) % self.count;
     }
 
-    /// Put a CCB in without ringing. Its address.
+    /// Put a CCB into a mailbox without ringing the doorbell. Returns its address.
     fn put(&mut self, ccb: &Ccb) -> u64 {
         let at = self.next_ccb();
         self.ccbs += 1;
@@ -222,7 +222,7 @@ impl Guest {
         self.write(reg::DATA, opcode::EXECUTE_MAILBOX);
     }
 
-    /// What the owner's thread does until it would sleep.
+    /// Run the owner's loop until the device sleeps.
     #[track_caller]
     fn serve(&mut self) {
         for _ in 0..1000 {
@@ -234,7 +234,7 @@ impl Guest {
         panic!("never sleeps");
     }
 
-    /// Take the incoming mailboxes that are loaded; no more than there are.
+    /// Take the loaded incoming mailboxes, at most as many as there are.
     fn incoming(&mut self) -> Vec<Incoming> {
         let mut taken = Vec::new();
         for _ in 0..self.count {
@@ -259,7 +259,7 @@ impl Guest {
         ccb
     }
 
-    /// Run one CCB with nothing else about.
+    /// Run a CCB while no other is outstanding.
     #[track_caller]
     fn run(&mut self, ccb: &Ccb) -> Incoming {
         let at = self.put(ccb);
@@ -278,7 +278,7 @@ impl Guest {
         end
     }
 
-    /// Write sectors, read them back elsewhere: the adapter works.
+    /// Check that the adapter works: write sectors, and read them back to another buffer.
     #[track_caller]
     fn check_io(&mut self) {
         let data = self.fill(DATA, 4096, 0x5a);
@@ -300,7 +300,7 @@ fn assert_good(end: &Incoming) {
     assert_eq!((end.code, end.adapter_status, end.target_status), (completion::GOOD, 0, 0), "{end:?}");
 }
 
-/// Statuses of an end, and its code.
+/// Completion code, adapter status and target status of a completion.
 const fn told(end: &Incoming) -> (u8, u8, u8) {
     (end.code, end.adapter_status, end.target_status)
 }

@@ -32,7 +32,7 @@ const SECTORS: u64 = MIB / 512;
 const GOOD: u8 = 0x50;
 const FAILED: u8 = 0x51;
 
-/// Levels of the two ISA lines, and how often each was raised.
+/// Levels of the two ISA lines, and how many times each was raised.
 #[derive(Default)]
 struct IsaLines {
     levels: [AtomicU32; 2],
@@ -57,7 +57,7 @@ impl InterruptSink for IsaSink {
     }
 }
 
-/// How the disks are.
+/// Drives, mode, and properties of the disks.
 #[derive(Clone, Copy)]
 struct Setup {
     drives: [bool; MAX_DRIVES],
@@ -81,7 +81,7 @@ struct Guest {
     device: Ide<Arc<GuestMemoryMmap>>,
     memory: Arc<GuestMemoryMmap>,
     lines: Arc<IsaLines>,
-    /// In native mode.
+    /// Interrupts in native mode.
     counts: Arc<Counts>,
     hold: Hold,
     disks: Vec<Arc<TestDisk>>,
@@ -187,7 +187,7 @@ impl Guest {
         }
     }
 
-    /// How often the channel's line was raised since the last call.
+    /// How many times the channel's line was raised since the last call.
     fn raised(&self) -> u32 {
         self.lines.raised[usize::from(self.channel)].swap(0, Ordering::Relaxed)
     }
@@ -231,7 +231,7 @@ impl Guest {
         self.out_byte(reg::STATUS, code);
     }
 
-    /// A command without data: its status.
+    /// Run a command without data. Returns its status.
     #[track_caller]
     fn simple(&mut self, code: u8, features: u8, count: u8) -> u8 {
         self.command28(code, features, 0, count);
@@ -243,7 +243,7 @@ impl Guest {
         self.in_byte(reg::ERROR)
     }
 
-    /// LBA and count as commands with 48 bits leave them.
+    /// LBA and count in the registers after a command with 48-bit addresses.
     fn shown48(&mut self) -> (u64, u16) {
         let mut bytes = [0; 4];
         let mut previous = [0; 4];
@@ -271,7 +271,7 @@ impl Guest {
         self.device.port_write_string(2 * self.channel, reg::DATA, 4, data, self.now);
     }
 
-    /// Put a table of regions in memory, and tell the bus master where. The last ends it.
+    /// Write a table of regions to memory, and its address to the bus master. The last region is marked as the end.
     fn set_table(&mut self, regions: &[(u64, u64)]) {
         for (index, (address, len)) in regions.iter().enumerate() {
             let last = index + 1 == regions.len();
@@ -291,7 +291,7 @@ impl Guest {
         self.bm_write(bm::COMMAND, &[(way | BmCommand::START).bits()]);
     }
 
-    /// What Linux does on an interrupt of a transfer: bus master status, and status.
+    /// What Linux does after the interrupt of a transfer. Returns bus master status and status.
     fn end_dma(&mut self) -> (u8, u8) {
         let bus = self.bm_read(bm::STATUS);
         self.bm_write(bm::COMMAND, &[0]);
@@ -300,7 +300,7 @@ impl Guest {
         (bus & 7, status)
     }
 
-    /// Start a DMA command for this table.
+    /// Start a DMA command with this table.
     fn start_dma(&mut self, write: bool, lba: u64, count: u16, regions: &[(u64, u64)]) {
         self.set_table(regions);
         let code = if write { command::WRITE_DMA_EXT } else { command::READ_DMA_EXT };
@@ -308,7 +308,7 @@ impl Guest {
         self.start_engine(write);
     }
 
-    /// The same to its end: bus master status, and status.
+    /// Run a DMA command to its end. Returns bus master status and status.
     #[track_caller]
     fn run_dma(&mut self, write: bool, lba: u64, count: u16, regions: &[(u64, u64)]) -> (u8, u8) {
         self.start_dma(write, lba, count, regions);
@@ -317,7 +317,7 @@ impl Guest {
         self.end_dma()
     }
 
-    /// What the owner's thread does until it would sleep.
+    /// Run the owner's loop until the device sleeps.
     fn serve(&mut self) {
         for _ in 0..100 {
             self.device.on_completions(self.now);
@@ -328,7 +328,7 @@ impl Guest {
         panic!("never sleeps");
     }
 
-    /// As drivers do it: to the end of the reset.
+    /// A software reset as drivers make it, until SRST is cleared.
     fn software_reset(&mut self) {
         self.control(8);
         self.control(0xc);
@@ -351,7 +351,7 @@ impl Guest {
         data.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect()
     }
 
-    /// Write sectors, read them back elsewhere: the function works.
+    /// Check that the function works: write sectors, and read them back to another buffer.
     #[track_caller]
     fn check_io(&mut self) {
         let data = self.fill(DATA, 4096, 0x5a);

@@ -1,4 +1,4 @@
-//! A guest that does what the test says, right or wrong, and a disk that ends requests when it is told to.
+//! A guest that executes what the test requires, valid or not, and a disk that completes requests when the test releases them.
 
 mod commands;
 mod interrupts;
@@ -65,7 +65,7 @@ impl Guest {
         Self { device, memory, counts, hold, now: Time(0), pages: 1, req_prod: 0, cmp_cons: 0 }
     }
 
-    /// A guest with rings of so many pages each, and CMPL and MSG let through on INTx.
+    /// A guest with rings of so many pages each. Completions and messages are enabled in the interrupt mask, on INTx.
     fn up(pages: u32, config: Config) -> Self {
         let mut guest = Self::powered(config);
         guest.pages = pages;
@@ -148,7 +148,7 @@ impl Guest {
         request
     }
 
-    /// Put a request in without telling.
+    /// Put a request into the ring without a kick.
     fn put(&mut self, request: &RingReqDesc) {
         let slot = u64::from(self.req_prod % (self.pages * 32));
         self.memory.write_slice(request.as_bytes(), GuestAddress(REQUESTS + slot * 128)).unwrap();
@@ -160,7 +160,7 @@ impl Guest {
         self.write(REG_KICK_RW_IO, 0);
     }
 
-    /// Take the completions that are posted; no more than the largest ring holds, for the index may be damaged.
+    /// Take the posted completions, at most as many as the largest ring holds: a random test may have changed the index.
     fn completions(&mut self) -> Vec<RingCmpDesc> {
         let mut taken = Vec::new();
         while taken.len() < 4096 && self.cmp_cons != self.state(offset_of!(RingsState, cmp_prod_idx)) {
@@ -174,7 +174,7 @@ impl Guest {
         taken
     }
 
-    /// Run one request with nothing else about.
+    /// Run a request while no other is outstanding.
     fn run(&mut self, request: &RingReqDesc) -> RingCmpDesc {
         self.put(request);
         self.kick();
@@ -195,7 +195,7 @@ impl Guest {
         self.run(request).host_status.get()
     }
 
-    /// Write a sector list, read it back elsewhere: the adapter works.
+    /// Check that the adapter works: write sectors, and read them back to another buffer.
     fn check_io(&mut self) {
         let data = self.fill(DATA, 4096, 0x5a);
         let write = self.transfer(true, 8, 8);

@@ -1,5 +1,5 @@
-//! A guest with its own half of the bus, written from the layouts and not from `spec`: bytes at offsets, indices, masks. It does what the
-//! test says, right or wrong.
+//! A guest with its own implementation of the bus, written from the layouts and not from `spec`: bytes at offsets, indices, masks. It
+//! executes what the test requires, valid or not.
 
 mod bursts;
 mod control;
@@ -31,10 +31,10 @@ use crate::time::Time;
 const DATA: u64 = MIB;
 /// Logical units of the guest.
 const LUNS: [u8; 2] = [0, 3];
-/// Transactions of requests are below.
+/// Transaction IDs of requests are below this.
 const CONTROL: u64 = 1 << 40;
 
-/// What the hypervisor has for the guest: one message slot for each of four processors, and flags.
+/// The hypervisor's state: a message slot and event flags for each of four virtual processors.
 #[derive(Default)]
 struct Hypervisor {
     slots: [SegQueue<Vec<u8>>; 4],
@@ -79,7 +79,7 @@ struct Guest {
     now: Time,
     /// Messages that were read from the slots, oldest first.
     messages: Vec<Vec<u8>>,
-    /// By number of the channel.
+    /// The rings, by the number of the channel.
     rings: BTreeMap<u32, Rings>,
     pages: u64,
     transaction: u64,
@@ -97,7 +97,7 @@ fn words(message: &[u8]) -> Vec<u32> {
 }
 
 impl Guest {
-    /// A guest that has not said anything yet, with disks at logical units 0 and 3.
+    /// A guest that has not sent any message, with disks at logical units 0 and 3.
     fn powered(config: Config) -> Self {
         let memory = Arc::new(GuestMemoryMmap::from_ranges(&MEMORY).unwrap());
         let (hypervisor, hold) = (Arc::new(Hypervisor::default()), Hold::default());
@@ -159,7 +159,7 @@ impl Guest {
         std::mem::take(&mut self.messages).iter().map(|message| words(message)).collect()
     }
 
-    /// The only message, which is of this kind.
+    /// The only message since the last call, which must have this type.
     #[track_caller]
     fn answer(&mut self, kind: u32) -> Vec<u32> {
         let mut received = self.received();
@@ -189,7 +189,7 @@ impl Guest {
             .collect()
     }
 
-    /// Tell the bus of a channel's pages. The status.
+    /// Create a GPADL of a channel's rings. Returns the status.
     fn share(&mut self, relid: u32, gpadl: u32) -> u32 {
         let rings = Rings { relid, pages: self.pages, write: 0, read: 0, signal: false };
         let pages: Vec<u64> = (0..2 * self.pages).map(|number| rings.page(number) >> 12).collect();
@@ -200,7 +200,7 @@ impl Guest {
         answer[4]
     }
 
-    /// The messages of a list of pages.
+    /// Send the messages of a GPADL.
     fn share_pages(&mut self, relid: u32, gpadl: u32, pages: &[u64]) {
         let split = |pages: &[u64]| -> Vec<u32> {
             pages.iter().flat_map(|page| [*page as u32, (*page >> 32) as u32]).collect()
@@ -223,7 +223,7 @@ impl Guest {
         self.post(&message);
     }
 
-    /// The status.
+    /// Open a channel. Returns the status.
     fn open(&mut self, relid: u32, gpadl: u32, vp: u32) -> u32 {
         let memory = self.memory.clone();
         if let Some(rings) = self.rings.get_mut(&relid) {
@@ -235,7 +235,7 @@ impl Guest {
         answer[4]
     }
 
-    /// From contact to a controller that takes requests.
+    /// Connect, and initialize the controller until it accepts requests.
     fn bring_up(&mut self) {
         assert!(self.contact(0));
         self.post(&[3, 0]);
@@ -252,7 +252,7 @@ impl Guest {
         }
     }
 
-    /// Signal the host, if the rule says so.
+    /// Signal the host, if the rule for signals requires it.
     fn kick(&mut self, relid: u32) {
         let signal = self.rings.get_mut(&relid).is_some_and(|rings| std::mem::take(&mut rings.signal));
         if signal {
@@ -267,7 +267,7 @@ impl Guest {
         put
     }
 
-    /// Take all packets of a channel, whatever was signalled.
+    /// Take all packets of a channel, with or without a signal.
     fn take(&mut self, relid: u32) -> Vec<Received> {
         let Some(rings) = self.rings.get_mut(&relid) else { return Vec::new() };
         let mut taken = Vec::new();
@@ -279,7 +279,7 @@ impl Guest {
         taken
     }
 
-    /// Let the device work until it would sleep, and take what it has posted to a channel.
+    /// Let the device work until it would sleep. Returns the packets that it has posted to a channel.
     fn run_all(&mut self, relid: u32) -> Vec<Received> {
         let mut taken = Vec::new();
         for _ in 0..1000 {
@@ -293,7 +293,7 @@ impl Guest {
         panic!("never sleeps");
     }
 
-    /// Run one packet with nothing else about.
+    /// Run a packet while no other is outstanding.
     #[track_caller]
     fn run(&mut self, relid: u32, words: &[u64]) -> Received {
         assert!(self.put(relid, words));
@@ -304,7 +304,7 @@ impl Guest {
         taken[0].clone()
     }
 
-    /// An operation that is no request. The status.
+    /// Run an operation that is not a SCSI request. Returns the status.
     #[track_caller]
     fn control(&mut self, relid: u32, payload: [u64; 8]) -> u32 {
         self.transaction += 1;
@@ -319,7 +319,7 @@ impl Guest {
         }
     }
 
-    /// Write sectors, read them back elsewhere: the channel works.
+    /// Check that the channel works: write sectors, and read them back to another buffer.
     #[track_caller]
     fn check_io(&mut self, relid: u32) {
         let data = self.fill(DATA, 4096, 0x5a);
@@ -330,13 +330,13 @@ impl Guest {
         assert_eq!(self.bytes(DATA + 0x2_0200, 4096), data);
     }
 
-    /// Flags of a processor since the last call.
+    /// Event flags of a virtual processor since the last call.
     fn flags(&self, vp: usize) -> u64 {
         self.hypervisor.flags[vp].swap(0, Ordering::SeqCst)
     }
 }
 
-/// Three sub-channels at the most.
+/// A bus with three sub-channels.
 fn config(policy: Policy) -> Config {
     Config { coalescing: Coalescing::policy(policy), sub_channels: 3, ..Config::new(4) }
 }

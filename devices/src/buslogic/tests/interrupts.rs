@@ -28,7 +28,7 @@ fn the_line_follows_the_register() {
     guest.acknowledge();
     assert!(!guest.line());
     assert_eq!(guest.incoming().len(), 3);
-    // The command register says whether the line may be used.
+    // The interrupt-disable bit of the PCI command register gates the line.
     read_batch(&mut guest, 1);
     guest.device.config_write(4, &0x403u16.to_le_bytes());
     assert!(!guest.line());
@@ -40,14 +40,14 @@ fn the_line_follows_the_register() {
 fn one_cause_is_shown_and_the_other_postponed() {
     let mut guest = guest(Policy::Batch);
     read_batch(&mut guest, 1);
-    // CMDC stays pending, and the driver, which polls for it, waits.
+    // CMDC stays pending, and a driver that polls for it waits.
     guest.write(reg::DATA, opcode::TEST_COMMAND_COMPLETE);
     assert_eq!(guest.interrupt(), 0x81);
     let told = guest.device.stats().interrupts;
     guest.acknowledge();
     assert_eq!((guest.interrupt(), guest.line()), (0x84, true));
     assert_eq!(guest.device.stats().interrupts, told + 1, "the line was low in between");
-    // The other way round.
+    // IMBL is pending while CMDC is presented.
     assert_eq!(guest.incoming().len(), 1);
     read_batch(&mut guest, 2);
     assert_eq!(guest.interrupt(), 0x84);
@@ -100,19 +100,19 @@ fn ends_wait_for_incoming_mailboxes() {
         .collect();
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
-    // The next ones are in use, from the fifth on.
+    // Four mailboxes are free; the others are in use.
     assert_eq!(guest.device.late.len(), 8);
     assert_eq!(guest.interrupt(), 0x81, "moderation holds nothing back then");
     let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no poll") };
     assert_eq!(poll, guest.now.after(Duration::from_millis(1)));
-    // Whatever else the guest does until then.
+    // Other accesses of the guest do not move the deadline.
     for _ in 0..9 {
         guest.now = guest.now.after(Duration::from_micros(100));
         guest.status();
         guest.write(reg::GEOMETRY, 0);
         assert_eq!(guest.device.before_sleep(guest.now), Sleep::Until(poll));
     }
-    // Requests are not taken, but commands work.
+    // No requests are taken, but commands work.
     guest.put(&ready);
     guest.ring();
     guest.device.on_completions(guest.now);
@@ -147,7 +147,7 @@ fn the_doorbell_is_answered_by_the_virtual_cpu() {
     guest.serve();
     assert_eq!(guest.incoming().len(), 1);
     assert_eq!(guest.device.stats().doorbells, 3);
-    // The mailboxes' address may have a byte like it.
+    // A parameter with the value of the doorbell, such as a byte of the mailboxes' address, is forwarded.
     guest.acknowledge();
     guest.write(reg::DATA, opcode::ECHO);
     assert_eq!(fast.write(0, reg::DATA, &[2]), FastWrite::Forward);
@@ -227,7 +227,7 @@ fn all_ends_are_told() {
     }
 }
 
-/// Many requests held by the disk while others end with an error one at a time, at a high rate.
+/// The disk holds many requests, while others end with an error one at a time, at a high rate.
 #[test]
 fn withheld_interrupts_have_a_backstop() {
     let mut guest = guest(Policy::OioIops);
@@ -242,7 +242,7 @@ fn withheld_interrupts_have_a_backstop() {
         guest.put(&absent);
         guest.ring();
         guest.device.on_completions(guest.now);
-        // Always posted at once.
+        // A completion is always posted at once.
         assert_eq!(guest.incoming().len(), 1);
         ended += 1;
         if guest.line() {

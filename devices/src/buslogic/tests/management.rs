@@ -1,4 +1,4 @@
-//! Aborts and resets, and memory that is taken away.
+//! Aborts and resets, and memory that is unmapped.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn crowded(tasks: u32, count: u32) -> (Guest, Vec<u64>) {
     (guest, put)
 }
 
-/// The completions, by CCB.
+/// Let the disks complete all requests. Returns the completions, by CCB.
 fn let_go(guest: &mut Guest) -> Vec<(u64, (u8, u8, u8))> {
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
@@ -136,7 +136,7 @@ fn the_bus_is_reset() {
     }
 }
 
-/// Of requests that the disk has, that wait for a task number, and that ask for the reset of a target.
+/// Requests in flight at the disk, requests that wait for a task number, and the reset of a target.
 #[test]
 fn requests_that_a_reset_drops_have_completed() {
     for tasks in [2, 256] {

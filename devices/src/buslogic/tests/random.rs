@@ -12,7 +12,7 @@ fn random_ccb(guest: &Guest, random: &mut Random) -> Ccb {
         1 => guest.transfer(random.below(2) == 0, random.value() as u32, random.below(9) as u16),
         _ => guest.transfer(random.below(2) == 0, random.below(2048) as u32, random.below(17) as u16),
     };
-    // Data go where the mailboxes are not, mostly.
+    // Data are mostly outside the mailboxes.
     ccb.data_address = ((DATA + random.below(MIB - 65536)) as u32).into();
     ccb.target = [0, 0, 3, 5][random.below(4) as usize];
     if random.below(3) == 0 {
@@ -106,7 +106,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
         }
         95 if random.below(8) == 0 => {
             guest.write(reg::STATUS_CONTROL, if random.below(2) == 0 { 0x80 } else { 0x40 });
-            // What the disks complete from here on, the guest does not see.
+            // The guest must not see completions of the disks from here on.
             let before = guest.bytes(0, MEMORY_END as usize);
             guest.hold.set(false);
             guest.device.on_completions(guest.now);

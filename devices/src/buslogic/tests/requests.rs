@@ -1,10 +1,10 @@
-//! CCBs of every kind, right and wrong.
+//! CCBs of every kind, valid and invalid.
 
 use super::*;
 use crate::scsi::{Identity, LogicalUnit};
 use crate::testing::TestDisk;
 
-/// Write a list of pieces (address, length); its address and bytes.
+/// Write a list of pieces (address, length). Returns its address and its length in bytes.
 fn list(guest: &Guest, pieces: &[(u64, u32)]) -> (u32, u32) {
     let elements =
         pieces.iter().map(|&(address, len)| SgElement { len: len.into(), address: (address as u32).into() });
@@ -24,7 +24,7 @@ fn scatter_gather() {
     let data = guest.fill(DATA, 4096, 0x33);
     let write = guest.transfer(true, 100, 8);
     assert_good(&guest.run(&write));
-    // Across the two regions of memory, an empty piece, pieces that are no sectors.
+    // Pieces across the border of two regions of memory, an empty piece, and pieces that are no multiple of a sector.
     let pieces = [(MIB - 100, 300), (0x5_0000, 0), (0x6_0001, 3000), (0x7_0000, 796)];
     for opcode in [ccb_opcode::INITIATOR_SG, ccb_opcode::INITIATOR_SG_RESIDUAL] {
         pieces.iter().for_each(|&(address, len)| drop(guest.fill(address, len as usize, 0)));
@@ -78,7 +78,7 @@ fn residual_counts() {
         (told(&guest.run(&ccb)), residual(guest))
     };
     let good = (completion::GOOD, 0, 0);
-    // Without a residual count, less data are no error, and the length is left alone.
+    // Without a residual count, a short transfer is no error, and the data length is unchanged.
     assert_eq!(ask(&mut guest, ccb_opcode::INITIATOR, 255), (good, 255));
     assert_eq!(ask(&mut guest, ccb_opcode::INITIATOR_SG, 255), (good, 8));
     for opcode in [ccb_opcode::INITIATOR_RESIDUAL, ccb_opcode::INITIATOR_SG_RESIDUAL] {
@@ -249,7 +249,7 @@ fn mailboxes_outside_memory_are_lost() {
             guest.serve();
         }
     }
-    // One that exists, whose completion finds no free mailbox.
+    // A CCB in memory, whose completion finds no free mailbox.
     guest.memory.write_slice(&[0, 0, 1, 0, 0, 0, 0, 1], GuestAddress(MEMORY_END - 12)).unwrap();
     guest.ring();
     guest.serve();
@@ -266,7 +266,7 @@ fn mailboxes_in_turn_and_not() {
         guest.bring_up();
         guest.command(opcode::SET_ROUND_ROBIN, &[strict], 0);
         guest.clear_unit_attention(&[0]);
-        // One doorbell for all that are loaded; more than there are mailboxes, so that both kinds wrap.
+        // One doorbell for several mailboxes; in total more CCBs than mailboxes, so that both rings wrap.
         for _ in 0..3 {
             let ready = guest.ccb(&[0; 6]);
             let put: Vec<_> = (0..4).map(|_| guest.put(&ready) as u32).collect();
@@ -275,7 +275,7 @@ fn mailboxes_in_turn_and_not() {
             assert_eq!(guest.incoming().iter().map(|end| end.ccb).collect::<Vec<_>>(), put);
             guest.acknowledge();
         }
-        // Out of turn.
+        // A mailbox that is not the next one.
         let ready = guest.ccb(&[0; 6]);
         guest.out_next = (guest.out_next + 2) % 5;
         guest.put(&ready);
@@ -286,7 +286,7 @@ fn mailboxes_in_turn_and_not() {
     }
 }
 
-/// What a command answers, of at most `len` bytes.
+/// The data that a command returns, at most `len` bytes.
 #[track_caller]
 fn answer(guest: &mut Guest, target: u8, cdb: &[u8], len: u32) -> Vec<u8> {
     guest.fill(DATA, len as usize, 0xee);
@@ -299,7 +299,7 @@ fn answer(guest: &mut Guest, target: u8, cdb: &[u8], len: u32) -> Vec<u8> {
 #[test]
 fn commands_of_16_bytes_are_not_supported() {
     let mut guest = Guest::new();
-    // One that was there first, and one that comes later.
+    // A disk that was attached at the start, and one that is attached later.
     let (late, unit) = (Address { target: 9, lun: 0 }, unit(&guest.hold));
     guest.device.hot_plug().unwrap().attach(late, unit).unwrap();
     guest.clear_unit_attention(&[9]);
@@ -314,7 +314,7 @@ fn commands_of_16_bytes_are_not_supported() {
             (0, &0xffff_u64.to_be_bytes()[..]),
             "COMPARE AND WRITE, WRITE SAME"
         );
-        // READ CAPACITY (16), as far as it fits.
+        // READ CAPACITY (16), cut to 12 bytes.
         let (data_len, data_address) = (32.into(), (DATA as u32).into());
         let cut =
             Ccb { target, data_len, data_address, ..guest.ccb(&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) };

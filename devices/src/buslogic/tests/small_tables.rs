@@ -5,7 +5,7 @@ use crate::testing::broken_queues;
 use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 
 const TARGETS: [u8; 2] = [0, 3];
-/// Where CCBs of slots are.
+/// Addresses of the slots' CCBs.
 const SLOT_CCBS: u64 = 0x8_0000;
 
 /// A driver that sends the next reset of a target after the completion of the last.
@@ -158,7 +158,7 @@ fn a_unit_is_detached_while_its_disk_does_not_complete() {
 fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
     for tasks in [2, 3, 8, 256] {
         let mut guest = Guest::up(Config { tasks, ..Config::default() });
-        // The disk at 3 is not held back.
+        // The disk of target 3 completes its requests.
         let free = Hold::default();
         let address = Address { target: 3, lun: 0 };
         let now = guest.now;

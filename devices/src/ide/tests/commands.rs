@@ -1,4 +1,4 @@
-//! Commands without data of the disk, limits of addresses, and flushes.
+//! Commands without data, limits of addresses, and flushes.
 
 use paradisk_disk_formats::Op;
 
@@ -99,7 +99,7 @@ fn with_the_write_cache_off_a_write_ends_on_stable_storage() {
         guest.software_reset();
         guest.check_io();
         assert_eq!(guest.log(0), [durable, &[Op::Read]].concat(), "also after a reset");
-        // By the data port: a flush for the last block.
+        // By programmed I/O: one flush after the last block.
         guest.command28(command::WRITE_SECTORS, 0, 0, 2);
         guest.write_block(&[0; 512]);
         guest.log(0);
@@ -232,7 +232,7 @@ fn others_are_aborted() {
         assert_eq!(guest.error(), Error::ABRT.bits());
     }
     assert_eq!(guest.device.stats().errors, 15);
-    // The next command's error is its own.
+    // The error register belongs to the last command.
     assert_eq!((guest.simple(0xe1, 0, 0), guest.error()), (GOOD, 0));
 }
 

@@ -62,7 +62,7 @@ fn memory_that_is_not_there_sets_the_error_bit() {
         assert_eq!(guest.run_dma(true, 0, 2, regions), (6, FAILED), "{regions:x?}");
         assert_eq!(guest.error(), Error::ABRT.bits());
     }
-    // The table itself, as a whole and in part.
+    // The table is outside memory, entirely or in part.
     for table in [0xffff_fffc, MEMORY_END as u32, MEMORY_END as u32 - 4] {
         guest.bm_write(bm::TABLE, &table.to_le_bytes());
         guest.command48(command::READ_DMA_EXT, 0, 0, 1);
@@ -98,7 +98,7 @@ fn the_engine_may_be_started_first() {
     guest.set_table(&[(DATA + 0x1000, 1024)]);
     guest.command28(command::READ_DMA, 0, 10, 2);
     assert_eq!((guest.alternate_status() & 0x80, guest.line()), (0x80, false), "it waits for the engine");
-    // Writing the same again is no start.
+    // Writing the start bit again starts nothing.
     guest.start_engine(false);
     assert_eq!(guest.end_dma(), (4, GOOD));
     assert_eq!(guest.bytes(DATA + 0x1000, 1024), data);
@@ -116,7 +116,7 @@ fn without_bus_mastering_nothing_moves() {
     assert!(guest.line());
     assert_eq!(guest.end_dma(), (4, GOOD));
     assert_eq!(guest.bytes(DATA, 512), [0; 512]);
-    // Switched off with a transfer in flight: it is waited for.
+    // Bus mastering is disabled with a transfer in flight: the write waits for the transfer.
     guest.hold.set(true);
     guest.start_dma(false, 0, 1, &[(DATA, 512)]);
     guest.device.config_write(4, &1u16.to_le_bytes());
@@ -144,7 +144,7 @@ fn a_stop_waits_for_the_disk() {
     guest.check_io();
 }
 
-/// Also where bus mastering is switched off.
+/// The same holds if bus mastering is disabled.
 #[test]
 fn a_stop_waits_for_nothing_but_transfers() {
     let begin: [fn(&mut Guest); 4] = [
@@ -174,7 +174,7 @@ fn a_stop_waits_for_nothing_but_transfers() {
     }
 }
 
-/// What was a transfer may end with a flush, which has no memory of the guest.
+/// A write may end with a flush, which uses no guest memory.
 #[test]
 fn a_stop_does_not_wait_for_the_flush_after_a_write() {
     let mut guest = Guest::new();
@@ -207,7 +207,7 @@ fn registers_of_the_bus_master() {
         (read(&mut guest, 4, 4), read(&mut guest, 6, 2), read(&mut guest, 5, 1)),
         (0xabcd_ef74, 0xabcd, 0xef)
     );
-    // Firmware's bits stay, and there are no others.
+    // The bits for firmware are stored, and no others.
     guest.bm_write(bm::STATUS, &[0xff]);
     assert_eq!(read(&mut guest, 2, 1), 0x60);
     guest.bm_write(bm::COMMAND, &[0xf8]);
@@ -232,7 +232,7 @@ fn four_disks_on_two_channels() {
             let at = DATA + 0x1_0000 * guest.channel as u64;
             guest.fill(at, 512, target as u8);
             guest.set_table(&[(at, 512)]);
-            // The table is shared: each channel's is used before the next is written.
+            // Both channels use the same table: the first has used it before it is written for the second.
             guest.command48(command::WRITE_DMA_EXT, 0, 1, 1);
             guest.start_engine(true);
         }
@@ -273,7 +273,7 @@ fn memory_is_in_use_while_the_disk_has_it() {
     assert_eq!(guest.run_dma(false, 0, 1, &[(DATA, 512)]), (6, FAILED));
     guest.device.memory_replaced(guest.now);
     guest.check_io();
-    // By the data port, it is the drive's own memory.
+    // Programmed I/O uses the drive's own memory.
     guest.hold.set(true);
     guest.command28(command::READ_SECTORS, 0, 0, 1);
     assert!(!uses(&mut guest, &mine));

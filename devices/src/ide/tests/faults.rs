@@ -10,7 +10,7 @@ use super::*;
 use crate::fault::{NOTHING_IN_FLIGHT, UNKNOWN_COMPLETION, expected};
 use crate::testing::Breach;
 
-/// A disk that fails each request beyond its first 64 KiB, and flushes, with this error; so often at the most.
+/// A disk that fails requests beyond its first 64 KiB, and flushes, with this error; at most this many times.
 struct Failing(TestDisk, IoError, usize);
 
 struct FailingQueue {
@@ -100,7 +100,7 @@ fn errors_of_the_disk_have_their_bits_and_an_address() {
         let (bus, status) = guest.run_dma(true, 200, 8, &[(DATA, 4096)]);
         let fault = if matches!(error, IoError::Damaged(_) | IoError::NoSpace) { 0x20 } else { 0 };
         assert_eq!((bus, status, guest.error()), (4, FAILED | fault, write.bits()), "{error}");
-        // By the data port, the first block is good.
+        // By programmed I/O, the first block is good.
         guest.command48(command::READ_MULTIPLE_EXT, 0, 112, 32);
         guest.read_block(16 * 512);
         assert_eq!((guest.in_byte(reg::STATUS), guest.error()), (FAILED, read.bits()));
@@ -108,12 +108,12 @@ fn errors_of_the_disk_have_their_bits_and_an_address() {
         guest.control(8);
         assert_eq!(guest.read_block(2), [0; 2]);
         assert_eq!(guest.simple(command::FLUSH_CACHE, 0, 0) & 0x71, FAILED | fault);
-        // The cache stays on where it could not be flushed: a driver that sees it off asks for no flush any more.
+        // The cache stays enabled if the flush fails: a driver that sees it disabled sends no flushes.
         let disabled = guest.simple(command::SET_FEATURES, feature::DISABLE_WRITE_CACHE, 0);
         assert_eq!((disabled & 0x71, guest.identify()[85] & 0x20), (FAILED | fault, 0x20));
         guest.command48(command::READ_VERIFY_EXT, 0, 100, 100);
         assert_eq!((guest.in_byte(reg::STATUS), guest.error()), (FAILED, read.bits()));
-        // The first sector that cannot be read, or the first of the block that is refused.
+        // The first unreadable sector, or the first sector of the block that was rejected.
         assert_eq!(guest.shown48(), if read == Error::UNC { (128, 72) } else { (116, 84) }, "{error}");
         guest.control(8);
         guest.check_io();
@@ -141,11 +141,11 @@ fn the_address_is_that_of_the_first_bad_sector_and_all_before_it_are_in_memory()
         let left = count - (128 - lba as u16);
         assert_eq!(guest.shown48(), (128, left), "{lba} {count}");
         guest.control(8);
-        // The regions of long transfers lie on top of each other: their first 64 KiB are not overwritten.
+        // The regions of long transfers overlap, but their first 64 KiB are not overwritten.
         let read = (128 - lba as usize) * 512;
         assert!(guest.bytes(to, read) == data[lba as usize * 512..], "{lba} {count}");
     }
-    // 28 bits and the data port: a block of one sector names it.
+    // With a 28-bit address and programmed I/O: a block of one sector identifies the sector.
     guest.command28(command::READ_SECTORS, 0, 127, 3);
     guest.read_block(512);
     assert_eq!((guest.in_byte(reg::STATUS), guest.error()), (FAILED, Error::UNC.bits()));

@@ -19,7 +19,7 @@ fn status_and_commands_take_it_back() {
     assert_eq!(guest.raised(), 3, "each is an edge");
 }
 
-/// Also where the guest has read the alternate status alone, and the command ends while it is written.
+/// Also if the guest has read only the alternate status, and the command completes while its code is written.
 #[test]
 fn each_command_is_a_new_edge() {
     let mut guest = Guest::new();
@@ -35,7 +35,7 @@ fn nien_holds_it_back() {
     guest.control(Control::NIEN.bits());
     guest.out_byte(reg::STATUS, 0xe1);
     assert_eq!((guest.line(), guest.bm_read(bm::STATUS) & 4), (false, 0));
-    // It is pending.
+    // The interrupt is pending.
     guest.control(0);
     assert_eq!((guest.line(), guest.bm_read(bm::STATUS) & 4), (true, 4));
     guest.control(Control::NIEN.bits());
@@ -84,7 +84,7 @@ fn channels_have_lines_of_their_own_or_share_one() {
     assert_eq!(native.device.stats().interrupts, 1);
 }
 
-/// A virtual CPU's thread may make these accesses: no disk and no memory.
+/// The thread of a virtual CPU may make these accesses: they use neither disk nor memory.
 #[test]
 fn accesses_that_touch_registers_alone() {
     use crate::device::Access;

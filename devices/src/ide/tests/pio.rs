@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Put a pattern on the disk from a sector on.
+/// Write a pattern to the disk, beginning with this sector.
 fn with_pattern(guest: &mut Guest, lba: u64, sectors: u16) -> Vec<u8> {
     let len = usize::from(sectors) * 512;
     let data = guest.fill(DATA, len, 0x33);
@@ -75,14 +75,14 @@ fn a_drive_is_busy_until_data_are_there() {
     guest.command28(command::READ_SECTORS, 0, 0, 2);
     assert_eq!((guest.alternate_status() & 0x88, guest.line()), (0x80, false));
     assert_eq!(guest.read_block(2), [0; 2], "no data yet");
-    // Registers do not change meanwhile.
+    // Writes to registers are ignored meanwhile.
     guest.out_byte(reg::COUNT, 0x77);
     guest.out_byte(reg::DEVICE, 0xb0);
     guest.out_byte(reg::STATUS, command::FLUSH_CACHE);
     guest.hold.set(false);
     guest.serve();
     assert_eq!((guest.in_byte(reg::COUNT), guest.alternate_status()), (2, 0x58));
-    // Nor while there are data.
+    // They are ignored while DRQ is set, too.
     guest.out_byte(reg::STATUS, command::IDENTIFY);
     guest.read_block(1024);
     assert_eq!(guest.in_byte(reg::STATUS), GOOD);
@@ -103,15 +103,15 @@ fn the_port_is_16_or_32_bits_wide() {
     read.extend(take(&mut guest, 2));
     read.extend(take(&mut guest, 4));
     assert_eq!(read, data[..6]);
-    // A byte is half of a word.
+    // A read of one byte consumes a word.
     assert_eq!(take(&mut guest, 1), data[6..7]);
     assert_eq!(take(&mut guest, 2), data[8..10]);
-    // Longer than the block.
+    // A read beyond the end of the block.
     let mut rest = [0x77; 600];
     guest.device.port_read_string(0, reg::DATA, 4, &mut rest, guest.now);
     assert_eq!(rest[..502], data[10..]);
     assert_eq!(rest[502..], [0; 98]);
-    // Bytes are not written, and not in the wrong direction.
+    // Single bytes are not written, and reads during a write return nothing.
     guest.command28(command::WRITE_SECTORS, 0, 1, 1);
     guest.device.bar_write(0, reg::DATA, &[1], guest.now);
     assert_eq!(guest.read_block(2), [0; 2]);

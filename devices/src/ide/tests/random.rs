@@ -106,7 +106,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
         }
         98 if random.below(8) == 0 => guest.device.quiesce(guest.now),
         _ => {
-            // Tables full of anything.
+            // Random content of the tables.
             let _ = guest.memory.write_obj(random.value(), GuestAddress(TABLE + 8 * random.below(64)));
         }
     }
@@ -136,7 +136,7 @@ fn anything_goes_and_a_clean_start_follows() {
         }
         guest.hold.set(false);
         guest.serve();
-        // What was in flight has ended, and nothing comes of it.
+        // Requests that were in flight have ended, and nothing is written any more.
         let before = guest.bytes(0, MEMORY_END as usize);
         guest.serve();
         assert!(guest.bytes(0, MEMORY_END as usize) == before, "memory was written after a reset");

@@ -15,7 +15,7 @@ fn a_software_reset_is_over_when_the_disk_has_completed() {
             (0x80, 0),
             "busy, and nobody waits"
         );
-        // Commands are not taken yet.
+        // Commands are ignored during the reset.
         guest.out_byte(reg::STATUS, 0xe1);
         guest.out_byte(reg::STATUS, command::DIAGNOSTIC);
         guest.select(1);
@@ -53,7 +53,7 @@ fn a_stop_after_a_software_reset_waits_for_the_transfer_of_before() {
     guest.check_io();
 }
 
-/// Data, a flush and discards, in the middle.
+/// A reset in the middle of reads, writes, a flush and a verify.
 #[test]
 fn a_software_reset_ends_every_kind_of_command() {
     let begin: [fn(&mut Guest); 6] = [
@@ -65,7 +65,7 @@ fn a_software_reset_ends_every_kind_of_command() {
         |guest| guest.command28(command::WRITE_SECTORS, 0, 0, 3),
         |guest| guest.out_byte(reg::STATUS, command::FLUSH_CACHE),
         |guest| guest.command28(command::READ_VERIFY, 0, 0, 200),
-        // Waits for the bus master.
+        // This command waits for the bus master.
         |guest| guest.command28(command::READ_DMA, 0, 0, 3),
     ];
     for begin in begin {
@@ -82,7 +82,7 @@ fn a_software_reset_ends_every_kind_of_command() {
     }
 }
 
-/// The first drive is selected by a reset; where it is absent, its status says nothing of the other.
+/// A reset selects the first drive. If that is absent, its status does not report that the other is busy.
 #[test]
 fn a_channel_without_a_first_drive_takes_nothing_during_a_reset() {
     let mut guest = Guest::with(Setup { drives: [false, true, false, false], ..USUAL });

@@ -33,7 +33,7 @@ fn ranges_that_follow_each_other_are_one() {
     assert_eq!(guest.log(0), [Op::Discard]);
     put(&guest, &[]);
     assert_eq!((trim(&mut guest, 1), guest.log(0)), ((4, GOOD), vec![]));
-    // Without the write cache, they are on stable storage.
+    // With the write cache off, the command completes after a flush.
     guest.simple(command::SET_FEATURES, feature::DISABLE_WRITE_CACHE, 0);
     guest.log(0);
     put(&guest, &[(1, 1)]);

@@ -1,4 +1,4 @@
-//! Commands: the configuration page, aborts and resets with requests in flight, devices that come and go.
+//! Commands: the configuration page, aborts and resets with requests in flight, hot-plug.
 
 use std::thread;
 
@@ -67,7 +67,7 @@ fn the_controller_page_tells_the_number_of_targets() {
     let page = ConfigPageController::read_from_bytes(&guest.bytes(DATA, 480)).unwrap();
     assert_eq!((page.host_status.get(), page.scsi_status.get()), (0, 0));
     assert_eq!((page.page_num.get(), page.num_dwords.get(), page.num_phys.get()), (0x1958, 116, 40));
-    // Other pages and places leave memory alone.
+    // Commands for other pages, object kinds and invalid buffers write nothing.
     let before = guest.fill(DATA, 512, 0xaa);
     for change in 0..3 {
         let mut config = config;
@@ -81,7 +81,7 @@ fn the_controller_page_tells_the_number_of_targets() {
     assert_eq!(guest.bytes(DATA, 512), before);
 }
 
-/// Linux looks at the page right after the last write, and frees it.
+/// Linux reads the page right after its last write, and then frees it.
 #[test]
 fn no_page_is_written_for_a_driver_that_has_looked_already() {
     let mut guest = Guest::powered(Config::default());
@@ -103,7 +103,7 @@ fn a_request_in_flight_is_aborted() {
     let mut guest = Guest::new();
     in_flight(&mut guest, &[0, 3]);
     let mut abort = CmdDescAbortCmd::new_zeroed();
-    // Another target's request of that context, and a context that is not there.
+    // The context of a request of another target, and a context of no request.
     for (context, target) in [(0x100, 3), (0x999, 0), (0x100, u32::MAX)] {
         abort.context = context.into();
         abort.target = target.into();
@@ -118,7 +118,7 @@ fn a_request_in_flight_is_aborted() {
     guest.check_io();
 }
 
-/// Linux does not kick before it aborts.
+/// Linux does not kick before ABORT_CMD.
 #[test]
 fn a_request_still_in_the_ring_is_aborted() {
     let mut guest = Guest::new();
@@ -138,7 +138,7 @@ fn a_request_still_in_the_ring_is_aborted() {
 fn resets_end_requests_before_the_register_write_returns() {
     let mut guest = Guest::new();
     guest.device.reset_wait = Duration::from_secs(20);
-    // The disk has done with them a little after the command has come.
+    // The disk completes its requests shortly after the command was written.
     let let_go = |guest: &Guest| {
         let hold = guest.hold.clone();
         thread::spawn(move || {
@@ -157,13 +157,13 @@ fn resets_end_requests_before_the_register_write_returns() {
     guest.clear_unit_attention(&[0, 3]);
     in_flight(&mut guest, &[0, 3]);
     let _ = let_go(&guest);
-    // One that was not kicked.
+    // A request without a kick.
     let mut request = guest.transfer(false, 0, 1);
     request.context = 5.into();
     guest.put(&request);
     assert_eq!(guest.command(command::RESET_BUS, &[]), COMMAND_SUCCEEDED);
     assert_eq!(outcome(&guest.completions()), [(5, RESET), (0x100, RESET), (0x103, RESET)]);
-    // Impossible units.
+    // Invalid addresses.
     reset.target = 64.into();
     assert_eq!(guest.command(command::RESET_DEVICE, reset.as_bytes()), COMMAND_FAILED);
     reset.target = u32::MAX.into();
@@ -193,7 +193,7 @@ fn nothing_is_written_after_an_adapter_reset() {
         guest.device.quiesce(guest.now);
         assert!(guest.bytes(0, MEMORY_END as usize) == before);
         assert_eq!((guest.read(REG_INTR_STATUS), guest.read(REG_INTR_MASK)), (0, 0));
-        // The driver starts again.
+        // The driver initializes the adapter again.
         guest.device.config_write(4, &6u16.to_le_bytes());
         guest.set_up();
         guest.write(REG_INTR_MASK, 0xf);
@@ -253,7 +253,7 @@ fn devices_come_and_go_at_run_time() {
     };
     assert_eq!(guest.state(offset_of!(RingsState, msg_prod_idx)), 1);
     assert_eq!(message(&guest, 0), (MSG_DEV_ADDED, 9, [0; 8]));
-    // Its requests end with it.
+    // A detach ends the requests of the unit.
     guest.clear_unit_attention(&[9]);
     in_flight(&mut guest, &[9]);
     assert!(guest.device.detach(at(9), guest.now));
@@ -285,7 +285,7 @@ fn devices_come_and_go_at_run_time() {
     guest.check_io();
 }
 
-/// The guest does not look for targets that it was not told of.
+/// The guest only scans the targets that the configuration page reports.
 #[test]
 fn a_disk_goes_where_the_guest_can_find_it() {
     let mut guest = Guest::up(1, Config { targets: 9, ..Config::default() });

@@ -1,4 +1,4 @@
-//! Interrupts: line and messages, masks, and what moderation holds back.
+//! Interrupts: the line, messages, the mask, and signals that moderation holds back.
 
 use std::time::Duration;
 
@@ -34,8 +34,7 @@ fn the_line_is_status_and_mask() {
     assert_eq!(guest.messages_sent(), 0);
 }
 
-/// The driver reads the status, acknowledges, and looks at the rings; its acknowledgement is under way for as long as another
-/// completion takes.
+/// The driver reads the status, acknowledges, and polls the rings. The acknowledgement arrives after another completion was posted.
 #[test]
 fn an_acknowledgement_that_arrives_late_loses_no_completion() {
     for reads_late in [false, true] {
@@ -87,7 +86,7 @@ fn messages_do_not_wait_for_the_status_to_be_cleared() {
         assert_eq!(guest.messages_sent(), 1);
     }
     assert_eq!(guest.device.stats().interrupts, before + 3);
-    // Masked: one message when they are let through again.
+    // With causes masked, one message is sent when they are unmasked.
     guest.write(REG_INTR_MASK, 0);
     read_batch(&mut guest, 4);
     read_batch(&mut guest, 4);
@@ -98,15 +97,14 @@ fn messages_do_not_wait_for_the_status_to_be_cleared() {
     assert_eq!(guest.messages_sent(), 0);
 }
 
-/// Memory is taken away (a client unmaps it, a snapshot is made) from a guest that has switched bus mastering off for a
-/// moment: what moderation held back is signalled then.
+/// The owner quiesces the device while bus mastering is off. A signal that moderation held back is sent when bus mastering is on again.
 #[test]
 fn what_was_held_back_is_told_when_bus_mastering_is_back() {
     let mut guest = guest(Policy::Oio);
     guest.enable_msi();
     guest.hold.set(true);
     read_batch(&mut guest, 31);
-    // Enough for an epoch, whose ratio leaves signals out.
+    // Enough completions for an epoch, after which the ratio holds signals back.
     let mut absent = guest.request(&[0; 6]);
     absent.target = 1;
     for _ in 0..100 {
@@ -144,7 +142,7 @@ fn policies_differ_in_signals() {
     assert_eq!(batch.messages_sent(), 20);
 }
 
-/// Many commands held by the disk while others end with an error one at a time, at a high rate.
+/// The disk holds many requests, while others end with an error one at a time, at a high rate.
 #[test]
 fn withheld_signals_have_a_backstop() {
     let mut guest = guest(Policy::OioIops);
@@ -160,7 +158,7 @@ fn withheld_signals_have_a_backstop() {
         absent.target = 1;
         guest.put(&absent);
         guest.kick();
-        // Always posted at once.
+        // A completion is always posted at once.
         assert_eq!(guest.completions().len(), 1);
         ended += 1;
         if guest.messages_sent() == 0 {

@@ -1,4 +1,4 @@
-//! Kicks that the driver may leave out, those that overtake a command, and how the device finds requests without one.
+//! Suppressed kicks, kicks that overtake a command, and polls for requests without a kick.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ fn unread_completions_announce_requests_that_need_not_kick_each() {
         guest.put(&request);
     }
     guest.kick();
-    // All have ended, the guest has read none: it will put in about as many again.
+    // All requests have completed, and the guest has read no completion: it will put in about as many requests again.
     let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no late poll") };
     assert_eq!(threshold(&guest), 30);
     assert_eq!(guest.completions().len(), 32);
-    // It puts in fewer, and does not kick. They are found in a short time.
+    // The guest puts in fewer, and does not kick. The poll finds them.
     for n in 0..3 {
         let request = guest.transfer(false, n, 1);
         guest.put(&request);
@@ -27,10 +27,10 @@ fn unread_completions_announce_requests_that_need_not_kick_each() {
     guest.now = poll;
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 3);
-    // With so few, each kicks from now on.
+    // With so few requests, the guest kicks for each from now on.
     assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(_)));
     assert_eq!(threshold(&guest), 0);
-    // A guest that never comes back is waited for a bounded number of times.
+    // For a guest that puts in no more requests, the device polls a bounded number of times.
     for n in 0..32 {
         let request = guest.transfer(false, n, 1);
         guest.put(&request);
@@ -73,7 +73,7 @@ fn a_threshold_that_rises_in_sleep_has_its_late_look() {
         guest.kick();
         settle(&mut guest);
     }
-    // They end, and nine are unread: the threshold rises although nothing was taken.
+    // The requests complete, and nine completions are unread: the threshold rises although no request was taken.
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
     let sleep = guest.device.before_sleep(guest.now);
@@ -125,12 +125,12 @@ fn requests_put_in_without_a_kick_are_found() {
     }
     guest.kick();
     assert!(threshold(&guest) > 32, "no kicks while the device is awake");
-    // One more before it sleeps, without a kick.
+    // Another request without a kick, before the device sleeps.
     let request = guest.transfer(false, 0, 1);
     guest.put(&request);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
     guest.device.on_completions(guest.now);
-    // Asleep with 17 in flight: a late request waits for the next completion, or a short time.
+    // The device sleeps with 17 requests in flight: a further request waits for the next completion or for the poll.
     assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(_)));
     assert_eq!(threshold(&guest), 8);
     let request = guest.transfer(false, 0, 1);
@@ -138,8 +138,8 @@ fn requests_put_in_without_a_kick_are_found() {
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 18);
-    // Nothing is in flight, everything was read: every request kicks. One that the guest put in while the threshold was
-    // lowered may have been left without: one more poll after a short time, then none.
+    // Nothing is in flight and all completions are read: the guest kicks for every request. A request that the guest put in while the
+    // threshold was lowered may have come without a kick: one more poll finds it, and no poll follows.
     let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no late poll") };
     assert_eq!(threshold(&guest), 0);
     let request = guest.transfer(false, 0, 1);
@@ -149,7 +149,7 @@ fn requests_put_in_without_a_kick_are_found() {
     assert_eq!(guest.completions().len(), 1, "the late request");
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
     assert_eq!(threshold(&guest), 0);
-    // The agreement outlives a reset, and the rings come up with a threshold of 0.
+    // The negotiated threshold survives a reset. New rings begin with a threshold of 0.
     guest.command(command::ADAPTER_RESET, &[]);
     guest.set_up();
     assert_eq!(threshold(&guest), 0);
@@ -159,7 +159,7 @@ fn requests_put_in_without_a_kick_are_found() {
     assert_eq!(threshold(&guest), 0);
 }
 
-/// The driver puts a request in, and kicks where the threshold says so. True: it did.
+/// The driver puts a request in, and kicks if the threshold requires it. True: it has kicked.
 fn put(guest: &mut Guest, request: &RingReqDesc) -> bool {
     guest.put(request);
     let waiting = guest.req_prod.wrapping_sub(guest.state(offset_of!(RingsState, req_cons_idx)));
@@ -170,8 +170,8 @@ fn put(guest: &mut Guest, request: &RingReqDesc) -> bool {
     wanted
 }
 
-/// Completions of others make the device poll before its own time has come: that must not leave every request of a guest
-/// that waits for it until then.
+/// Completions of other requests make the device poll before its deadline. A guest that waits for each of its requests must seldom wait for
+/// such a poll.
 #[test]
 fn a_request_beside_slow_ones_seldom_waits_for_them() {
     let mut guest = Guest::new();
@@ -189,7 +189,7 @@ fn a_request_beside_slow_ones_seldom_waits_for_them() {
         }
         let request = guest.transfer(false, round, 1);
         left += u32::from(!put(&mut guest, &request));
-        // One of the ten ends.
+        // One of the ten requests completes.
         guest.now.0 += 300_000;
         guest.device.on_completions(guest.now);
         guest.hold.set(false);
@@ -199,7 +199,7 @@ fn a_request_beside_slow_ones_seldom_waits_for_them() {
     assert!((1..=20).contains(&left), "{left} of 400");
 }
 
-/// Kicks are events, and registers are messages of a socket: neither waits for the other.
+/// Kicks are events, and other register writes are messages on a socket: the two are not ordered.
 #[test]
 fn a_kick_that_overtakes_the_command_before_it_is_not_lost() {
     let mut guest = Guest::new();
@@ -216,7 +216,7 @@ fn a_kick_that_overtakes_the_command_before_it_is_not_lost() {
     assert_eq!(guest.completions().len(), 1);
 }
 
-/// A guest that may leave out kicks, and the device beside it.
+/// A guest with suppressed kicks, and the device's thread beside it.
 struct Beside {
     guest: Guest,
     sleep: Sleep,
@@ -241,7 +241,7 @@ impl Beside {
         }
     }
 
-    /// The guest computes for so long.
+    /// The guest computes for this time.
     fn pass(&mut self, time: Duration) {
         let until = self.guest.now.after(time);
         while let Sleep::Until(poll) = self.sleep
@@ -254,7 +254,7 @@ impl Beside {
         self.guest.now = until;
     }
 
-    /// A request. True: it was kicked for.
+    /// Put a request in. True: with a kick.
     fn put(&mut self) -> bool {
         let request = self.guest.transfer(false, 0, 1);
         let kicked = put(&mut self.guest, &request);
@@ -264,7 +264,7 @@ impl Beside {
         kicked
     }
 
-    /// The guest waits for so many completions, and reads them. For how long.
+    /// The guest waits for `count` completions, and reads them. Returns how long it waited.
     fn wait(&mut self, mut count: usize) -> Duration {
         let start = self.guest.now;
         loop {
@@ -349,7 +349,7 @@ fn a_single_request_leaves_the_threshold_and_needs_no_look() {
 fn a_driver_that_kicks_block_is_looked_for_while_it_puts_in_several_requests() {
     let mut guest = Guest::new();
     assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &1u32.to_le_bytes()), 1);
-    // Kicks, and the longest that a request waited.
+    // The number of kicks, and the longest wait of a request.
     let run = |guest: &mut Guest, rounds: u32, each: u32| {
         let (mut kicks, mut longest) = (0, 0);
         for _ in 0..rounds {
@@ -391,7 +391,7 @@ fn a_driver_that_kicks_block_is_looked_for_while_it_puts_in_several_requests() {
     assert!((3900..4000).contains(&kicks), "{kicks} of 4000 single requests were kicked for");
     let (kicks, _) = run(&mut guest, 1000, 4);
     assert!(kicks < 300, "{kicks} of 4000 requests were kicked for");
-    // When it stops, the device sleeps.
+    // When the guest stops, the device sleeps.
     for poll in 0.. {
         match guest.device.before_sleep(guest.now) {
             Sleep::Until(time) => guest.now = time,

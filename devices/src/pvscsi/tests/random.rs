@@ -1,4 +1,4 @@
-//! A guest that writes anything anywhere, and then comes up as if nothing had happened.
+//! A guest that writes random values anywhere, then initializes the adapter, which must work.
 
 use super::*;
 use crate::device::HotPlug;
@@ -10,7 +10,7 @@ fn random_request(guest: &Guest, random: &mut Random) -> RingReqDesc {
         1 => guest.transfer(random.below(2) == 0, random.value() as u32, random.below(9) as u16),
         _ => guest.transfer(random.below(2) == 0, random.below(2048) as u32, random.below(17) as u16),
     };
-    // Data go where the rings are not, mostly.
+    // Data are mostly outside the rings.
     request.data_addr = (DATA + random.below(MIB - 65536)).into();
     for _ in 0..random.below(3) {
         match random.below(11) {
@@ -91,13 +91,13 @@ fn step(guest: &mut Guest, random: &mut Random) {
             guest.device.set_coalescing(Coalescing::policy(policy));
         }
         97 => {
-            // Scatter lists and rings full of anything.
+            // Random content of scatter lists and rings.
             let address = random.below(DATA) & !7;
             let _ = guest.memory.write_obj(random.value(), GuestAddress(address));
         }
         98 if random.below(8) == 0 => {
             guest.command(command::ADAPTER_RESET, &[]);
-            // What the disks complete from here on, the guest does not see.
+            // The guest must not see completions of the disks from here on.
             let before = guest.bytes(0, MEMORY_END as usize);
             guest.hold.set(false);
             guest.device.on_completions(guest.now);

@@ -1,4 +1,4 @@
-//! Requests: data in one piece and in many, what is wrong with a descriptor, sense data.
+//! Requests: data in one piece and in many, invalid descriptors, sense data.
 
 use super::*;
 use crate::testing::attach_nameless;
@@ -63,12 +63,12 @@ fn bad_scatter_lists_end_the_request() {
     let invalid = HostStatus::InvalidParam as u16;
     let end = MEMORY_END;
     for elements in [
-        // Leaves memory, starts outside, wraps around.
+        // Lists that end outside memory, start outside memory, or wrap around.
         &[(end - 16, 32, 0)][..],
         &[(end, 4096, 0)],
         &[(u64::MAX - 15, 4096, 0)],
         &[(0x2_0000, 512, 0), (1 << 50, u32::MAX, 0)],
-        // A chain into itself, and one that leaves memory.
+        // A chain element that points to itself, and one that points outside memory.
         &[(LIST, 0, SGE_FLAG_CHAIN_ELEMENT)],
         &[(end - 8, 0, SGE_FLAG_CHAIN_ELEMENT)],
         &[(u64::MAX, 0, SGE_FLAG_CHAIN_ELEMENT)],

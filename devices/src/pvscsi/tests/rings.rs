@@ -1,4 +1,4 @@
-//! Rings: sizes, places, indices that wrap or jump, and completions that find the ring full.
+//! Rings: sizes, addresses, indices that wrap or are invalid, and completions that find the ring full.
 
 use super::*;
 use crate::device::{HotPlug, Sleep};
@@ -47,7 +47,7 @@ fn message_ring_sizes_are_powers_of_two_up_to_16_pages() {
     setup.num_pages = 16.into();
     assert_eq!(guest.command(command::SETUP_MSG_RING, setup.as_bytes()), COMMAND_SUCCEEDED);
     assert_eq!(guest.state(offset_of!(RingsState, msg_num_entries_log2)), 9);
-    // Outside memory; and before the rings, where it does nothing.
+    // A page outside memory; and before SETUP_RINGS, when the command has no effect.
     setup.ring_ppns[15] = (MEMORY_END / 4096).into();
     assert_eq!(guest.command(command::SETUP_MSG_RING, setup.as_bytes()), COMMAND_FAILED);
     guest.command(command::ADAPTER_RESET, &[]);
@@ -76,7 +76,7 @@ fn pages_outside_memory_are_refused() {
 fn all_rings_in_the_last_page_of_memory() {
     let mut guest = Guest::new();
     let mut setup = setup_rings(1);
-    // The same page for everything: nonsense, but the adapter stays inside it.
+    // The same page for everything is invalid, but the adapter accesses nothing outside it.
     let last = MEMORY_END / 4096 - 1;
     setup.rings_state_ppn = last.into();
     setup.req_ring_ppns[0] = last.into();
@@ -84,7 +84,7 @@ fn all_rings_in_the_last_page_of_memory() {
     assert_eq!(guest.command(command::SETUP_RINGS, setup.as_bytes()), COMMAND_SUCCEEDED);
     guest.memory.write_obj(32u32, GuestAddress(last * 4096)).unwrap();
     guest.kick();
-    // And for the request ring alone, with its last entry.
+    // The same page for the request ring alone, whose last entry ends with memory.
     let mut setup = setup_rings(1);
     setup.req_ring_ppns[0] = last.into();
     guest.set_up();
@@ -168,7 +168,7 @@ fn more_requests_than_tasks_wait_in_the_ring_of_a_single_unit() {
     assert_eq!(guest.completions().len(), 32);
 }
 
-/// Requests without end from a guest that never looks at its completions.
+/// A guest that keeps putting requests in, and reads no completions.
 #[test]
 fn unread_completions_are_never_overwritten() {
     let mut guest = Guest::new();
@@ -186,7 +186,7 @@ fn unread_completions_are_never_overwritten() {
     }
     let posted = guest.state(offset_of!(RingsState, cmp_prod_idx)).wrapping_sub(first);
     assert_eq!(posted, 128);
-    // It polls again, and asks to be woken for that.
+    // The device retries, and returns a deadline for that.
     assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(at) if at > guest.now));
     let mut contexts = Vec::new();
     for _ in 0..10 {
@@ -201,7 +201,7 @@ fn unread_completions_are_never_overwritten() {
 fn a_consumer_index_that_jumps_stops_completions_until_it_is_sane() {
     let mut guest = Guest::new();
     let sane = guest.cmp_cons;
-    // Past the producer. By the last index read the ring has free slots, so first fill those.
+    // The index is beyond the producer's. The ring has free slots by the last valid index, so these are filled first.
     for n in 0..5 {
         for _ in 0..32 {
             let request = guest.transfer(false, n, 1);

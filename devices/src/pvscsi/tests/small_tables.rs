@@ -10,8 +10,8 @@ use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 const RESET: u16 = HostStatus::BusReset as u16;
 const ABORTED: u16 = HostStatus::AbortQueue as u16;
 
-/// A guest of so many tasks, with this many reads of both targets in turn, of which the disk has some. Contexts are from 100 on, and
-/// the data of each go to a page of its own.
+/// A guest with this many task numbers and reads, the latter for both targets in turn; some are in flight at the disk. Contexts begin with
+/// 100, and each read has a page of its own.
 fn crowded(tasks: u32, count: u64) -> Guest {
     let mut guest = Guest::up(1, Config { tasks, ..Config::default() });
     guest.hold.set(true);
@@ -27,7 +27,7 @@ fn crowded(tasks: u32, count: u64) -> Guest {
     guest
 }
 
-/// The contexts that ended with this status.
+/// The contexts of these completions, which must all have this status.
 fn contexts(completions: &[RingCmpDesc], host: u16) -> Vec<u64> {
     let mut contexts: Vec<_> = completions
         .iter()
@@ -53,7 +53,7 @@ fn abort(guest: &mut Guest, context: u64, target: u32) {
     guest.command(command::ABORT_CMD, abort.as_bytes());
 }
 
-/// Everything ends, and the adapter works.
+/// Let the disk complete all requests. Returns the completions.
 fn let_go(guest: &mut Guest) -> Vec<RingCmpDesc> {
     guest.hold.set(false);
     let mut ended = Vec::new();
@@ -77,7 +77,7 @@ fn a_bus_reset_ends_what_waits_for_a_task() {
         let on_disk = u64::from(guest.device.in_flight.count());
         let mut ended = guest.completions();
         assert_eq!(ended.len() as u64, count - on_disk, "{tasks}");
-        // Memory of what has ended belongs to the driver again.
+        // The driver may reuse the memory of completed requests.
         let mut filled: Vec<(u64, Vec<u8>)> = Vec::new();
         for end in &ended {
             let at = DATA + (end.context.get() - 100) * 4096;
@@ -110,12 +110,12 @@ fn a_device_reset_ends_what_waits_for_a_task_of_the_device() {
 #[test]
 fn a_request_that_waits_for_a_task_is_aborted() {
     for tasks in [1, 3, 4] {
-        // One was not kicked.
+        // One request was put in without a kick.
         let mut guest = crowded(tasks, 30);
         let mut last = guest.transfer(false, 0, 1);
         last.context = 130.into();
         guest.put(&last);
-        // Another target's.
+        // The context of a request of the other target.
         abort(&mut guest, 127, 0);
         assert!(guest.completions().is_empty());
         for context in [127, 130, 120] {
@@ -144,7 +144,7 @@ fn nothing_of_the_ring_outlives_an_adapter_reset() {
 fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
     for tasks in [2, 3, 8, 256] {
         let mut guest = Guest::up(4, Config { tasks, ..Config::default() });
-        // The disk at 3 is not held back.
+        // The disk of target 3 completes its requests.
         let free = Hold::default();
         guest.device.detach(Address { target: 3, lun: 0 }, guest.now);
         guest.device.attach(Address { target: 3, lun: 0 }, unit(&free)).unwrap();
@@ -175,7 +175,7 @@ fn a_reset_does_not_wait_long_and_is_over_for_each_request_with_its_completion()
     let early = guest.completions().len();
     let on_disk = guest.device.in_flight.count();
     assert!(on_disk > 0 && early + on_disk as usize == 6);
-    // A command that comes after the reset ends after all that came before it: Linux gives memory back when this one is good.
+    // A command that comes after the reset completes after all earlier requests: Linux frees memory when that command has succeeded.
     let mut ready = guest.request(&[0; 6]);
     ready.context = 999.into();
     guest.put(&ready);
@@ -192,7 +192,7 @@ fn a_reset_does_not_wait_long_and_is_over_for_each_request_with_its_completion()
 }
 
 impl Initiator for Guest {
-    /// As many as the ring has entries.
+    /// The number of ring entries.
     const SLOTS: u64 = 32;
     const RESET_WAITS: bool = true;
 
@@ -239,7 +239,7 @@ impl Initiator for Guest {
         }
     }
 
-    /// The driver takes it for ended when the register is written.
+    /// The driver considers the reset complete when the register is written.
     fn begin_reset(&mut self) {
         self.command(command::ADAPTER_RESET, &[]);
         (self.req_prod, self.cmp_cons) = (0, self.state(offset_of!(RingsState, cmp_prod_idx)));
@@ -270,7 +270,7 @@ fn broken_queues() {
     broken_queues::play(|| Guest::up(1, Config::default()), true);
 }
 
-/// What ends while the owner asks for memory is no event any more: the requests behind it are started all the same.
+/// Completions that `uses_memory` reaps raise no event: the requests that wait for their task numbers are started all the same.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
     for (tasks, count) in [(1, 4), (2, 6), (4, 32)] {

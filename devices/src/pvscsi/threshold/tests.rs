@@ -13,13 +13,13 @@ const STEP: u64 = 100;
 struct Guest {
     /// Requests of a burst, or the bounds of their number.
     burst: (u32, u32),
-    /// Nanoseconds: from one request to the next; to read a completion; from the last completion to the next burst.
+    /// Nanoseconds from one request to the next, to read a completion, and from the last completion to the next burst.
     put: u64,
     read: u64,
     think: u64,
-    /// From an interrupt to its handler.
+    /// Nanoseconds from an interrupt to its handler.
     interrupt: u64,
-    /// From a kick to the device; of the device for each request.
+    /// Nanoseconds from a kick until the device serves the ring, and that the device takes for each request.
     wake: u64,
     serve: u64,
 }
@@ -29,7 +29,7 @@ struct Counts {
     bursts: u32,
     kicks: u32,
     polls: u32,
-    /// The longest that a request has waited for the device while that slept.
+    /// The longest time in nanoseconds that a request has waited while the device slept.
     waited: u64,
 }
 
@@ -39,11 +39,11 @@ enum Device {
     Busy { until: u64 },
 }
 
-/// Run a guest; what was counted after the first bursts.
+/// Run a guest. Returns the counts of the bursts after the first `skip`.
 fn run(guest: &Guest, bursts: u32, skip: u32, random: &mut Random) -> Counts {
     let mut kicks = Kicks::new();
     let mut counts = Counts::default();
-    // Indices, as in the rings.
+    // Indices of the rings.
     let (mut put, mut taken, mut posted, mut read) = (0u32, 0u32, 0u32, 0u32);
     let mut left = guest.burst.0;
     let mut next_put = 0;
@@ -52,7 +52,7 @@ fn run(guest: &Guest, bursts: u32, skip: u32, random: &mut Random) -> Counts {
     let (mut poll_at, mut oldest): (Option<u64>, Option<u64>) = (None, None);
     let mut lowered_from = 0;
     for now in (0..).map(|step| step * STEP) {
-        // The guest: its handler goes first.
+        // The guest's turn: its interrupt handler goes first.
         match handler {
             Some(at) if now >= at && read != posted => {
                 read += 1;
@@ -124,8 +124,8 @@ fn run(guest: &Guest, bursts: u32, skip: u32, random: &mut Random) -> Counts {
     counts
 }
 
-/// A guest of which all times are drawn: how far the guest has read when the device sleeps, whether it reads while it puts in, and how long all
-/// takes.
+/// A guest with random times. So it is random how many completions it has read when the device sleeps, and whether it reads while it puts
+/// requests in.
 fn guest(random: &mut Random, burst: (u32, u32)) -> Guest {
     let mut between = |least: u64, most: u64| least + random.below(most - least + 1);
     Guest {
@@ -150,7 +150,7 @@ fn one_kick_a_burst_whatever_the_pace() {
         all += counts.kicks;
         more += u32::from(counts.kicks > 105 || counts.polls > 5);
     }
-    // Those for which kicks are suppressed the later, the fewer requests a trial has found.
+    // The exceptions are guests of whose requests a trial finds few: suppression begins later for these.
     assert!(more <= guests_tried / 10, "{more} guests of {guests_tried} kick more often, or wait for polls");
     assert!(all <= guests_tried * 200, "{all} kicks for {} bursts", guests_tried * 100);
 }

@@ -1,4 +1,4 @@
-//! A guest that does what the test says, right or wrong.
+//! A guest that executes what the test requires, valid or not.
 
 mod features;
 mod interrupts;
@@ -24,7 +24,7 @@ use crate::time::Time;
 use crate::virtio::spec::*;
 use crate::virtio::testing::*;
 
-/// Header and status of request `n` of a queue are at `REQUESTS + 64 * n`, its status 32 bytes on.
+/// The header of request `n` of a queue is at `REQUESTS + 64 * n`, its status 32 bytes later.
 const REQUESTS: u64 = 0x8_0000;
 const DATA: u64 = 0x10_0000;
 
@@ -33,7 +33,7 @@ const BASE: u64 = Features::VERSION_1.bits();
 type Guest = Driver<VirtioBlk<Arc<GuestMemoryMmap>>>;
 
 impl Guest {
-    /// A guest that has not touched the device but for enabling memory and bus mastering.
+    /// A guest that has only enabled memory and bus mastering.
     fn powered(disk: Arc<dyn Disk>, hold: Hold, config: Config) -> Self {
         let queue = disk.queue(&QueueConfig { depth: config.tasks, ..QueueConfig::default() }).unwrap();
         Self::over(config.queues.into(), config.tasks, hold, |memory, sink| {
@@ -41,7 +41,7 @@ impl Guest {
         })
     }
 
-    /// A guest with a driver for a disk of 1 MiB that ends requests when it is told to.
+    /// A guest with a driver, for a disk of 1 MiB that completes requests when the test releases them.
     fn held(config: Config) -> Self {
         let hold = Hold::default();
         let disk = Arc::new(TestDisk::new(MIB, hold.clone()));
@@ -80,7 +80,7 @@ impl Guest {
         self.memory.read_obj(GuestAddress(REQUESTS + 64 * request + 32)).unwrap()
     }
 
-    /// Put a request in: header, data, status.
+    /// Make a request available: header, data, status.
     fn request(&mut self, queue: u16, request: u64, request_type: u32, sector: u64, data: &[Piece]) -> u16 {
         let mut pieces = vec![self.header(request, request_type, sector)];
         pieces.extend(data);
@@ -88,14 +88,14 @@ impl Guest {
         self.put(queue, &pieces)
     }
 
-    /// Run a request: status and length.
+    /// Run a request. Returns status and length.
     fn run(&mut self, request_type: u32, sector: u64, data: &[Piece]) -> (u8, u32) {
         let head = self.request(0, 0, request_type, sector, data);
         let len = self.run_chain(0, head);
         (self.status_of(0), len)
     }
 
-    /// Write sectors, read them back elsewhere: the device works.
+    /// Check that the device works: write sectors, and read them back to another buffer.
     fn check_io(&mut self) {
         let data = self.fill(DATA, 4096, 0x5a);
         assert_eq!(self.run(VIRTIO_BLK_T_OUT, 8, &[reads(DATA, 4096)]), (0, 1));

@@ -1,4 +1,4 @@
-//! A guest that does what the test says, right or wrong.
+//! A guest that executes what the test requires, valid or not.
 
 mod control;
 mod events;
@@ -22,7 +22,7 @@ use crate::testing::{Hold, MIB, Owner, unit};
 use crate::virtio::spec::*;
 use crate::virtio::testing::*;
 
-/// Header of request `n`, and its answer half a step on.
+/// The header of request `n` is at `REQUESTS + STEP * n`, its response half a step later.
 const REQUESTS: u64 = 0x8_0000;
 const STEP: u64 = 0x200;
 const DATA: u64 = 0x10_0000;
@@ -39,7 +39,7 @@ type Device = VirtioScsi<Arc<GuestMemoryMmap>>;
 /// A guest in front of a host with a unit [`HERE`] and one [`THERE`].
 type Guest = Driver<Device>;
 
-/// An answer as the guest finds it.
+/// A response as the guest reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answered {
     response: u8,
@@ -49,7 +49,7 @@ struct Answered {
 }
 
 impl Guest {
-    /// A guest that has not touched the device but for enabling memory and bus mastering.
+    /// A guest that has only enabled memory and bus mastering.
     fn powered(config: Config) -> Self {
         let hold = Hold::default();
         let mut bus = Bus::new(config.tasks);
@@ -84,7 +84,7 @@ impl Guest {
         self.device.backend.in_flight.count() as usize
     }
 
-    /// The header of request `n`, which task management knows by this number, too.
+    /// The header of request `n`, whose identifier for task management is also `n`.
     fn header(&self, n: u64, lun: [u8; 8], attribute: u8, cdb: &[u8]) -> Piece {
         let at = REQUESTS + STEP * n;
         let header = RequestHeader { lun, id: n.into(), task_attr: attribute, prio: 0, crn: 0 };
@@ -109,13 +109,13 @@ impl Guest {
         pieces
     }
 
-    /// Put request `n` into a queue, without telling.
+    /// Make request `n` available, without a notification.
     fn request(&mut self, queue: u16, n: u64, address: Address, cdb: &[u8], data: &[Piece]) -> u16 {
         let pieces = self.pieces(n, address, cdb, data);
         self.put(queue, &pieces)
     }
 
-    /// The answer to request `n`; nothing is past its end.
+    /// The response to request `n`. Checks that nothing is written beyond its end.
     fn answered(&self, n: u64) -> Answered {
         let bytes = self.bytes(REQUESTS + STEP * n + STEP / 2, STEP as usize / 2);
         let (header, sense) = ResponseHeader::read_from_prefix(&bytes).unwrap();
@@ -130,7 +130,7 @@ impl Guest {
         }
     }
 
-    /// Run a request with nothing else about.
+    /// Run a request while no other is outstanding.
     fn run(&mut self, address: Address, cdb: &[u8], data: &[Piece]) -> Answered {
         let head = self.request(FIRST, 0, address, cdb, data);
         let len = self.run_chain(FIRST, head);
@@ -139,7 +139,7 @@ impl Guest {
         answered
     }
 
-    /// Put READ or WRITE of a sector into a queue and tell.
+    /// Make a READ or WRITE of one sector available, and notify the device.
     fn start(&mut self, queue: u16, n: u64, address: Address, write: bool) {
         let at = DATA + 512 * n;
         let data = if write { reads(at, 512) } else { writes(at, 512) };
@@ -147,7 +147,7 @@ impl Guest {
         self.kick(queue);
     }
 
-    /// Put a chain into the control queue and tell.
+    /// Make a chain available in the control queue, and notify the device.
     fn control(&mut self, request: &[u8], answer: u32) -> u16 {
         let at = REQUESTS - 0x1000;
         self.memory.write_slice(request, GuestAddress(at)).unwrap();
@@ -163,7 +163,7 @@ impl Guest {
         self.control(&[&VIRTIO_SCSI_T_TMF.to_le_bytes(), function.as_bytes()].concat(), 1)
     }
 
-    /// The answer of the control queue, if it is there.
+    /// The response on the control queue, if there is one.
     fn managed(&mut self) -> Option<u8> {
         let at = REQUESTS - 0x1000 + 0x100;
         match self.completions(CONTROL).as_slice() {
@@ -173,7 +173,7 @@ impl Guest {
         }
     }
 
-    /// Write sectors, read them back elsewhere: the device works.
+    /// Check that the device works: write sectors, and read them back to another buffer.
     fn check_io(&mut self) {
         let data = self.fill(DATA, 4096, 0x5a);
         assert_good(&self.run(HERE, &transfer(true, 8, 8), &[reads(DATA, 4096)]), 0);

@@ -1,4 +1,4 @@
-//! A guest that keeps many requests outstanding signals few of them, and none waits long; one that keeps few signals each.
+//! A guest that keeps many requests outstanding signals few of them, and none waits long. A guest that keeps few outstanding signals each.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ struct Played {
     requests: u64,
     signals: u64,
     polls: u64,
-    /// That a request was in the ring.
+    /// The longest time that a request was in the ring.
     longest: Duration,
 }
 
-/// The device's thread: it serves, and sleeps until then.
+/// Run the device's thread until it sleeps. Returns its deadline.
 fn serve(guest: &mut Guest) -> Option<Time> {
     for _ in 0..100 {
         match guest.device.before_sleep(guest.now) {
@@ -29,8 +29,8 @@ fn serve(guest: &mut Guest) -> Option<Time> {
     panic!("never sleeps");
 }
 
-/// A guest that keeps `depth` requests outstanding: in each [`PACE`] it reads a completion and puts the next request in. When it has read all it
-/// sleeps until it is signalled.
+/// A guest that keeps `depth` requests outstanding: in each [`PACE`] it reads a completion and puts the next request in. When it has read
+/// all completions, it sleeps until it is signalled.
 fn play(guest: &mut Guest, depth: u64, steps: u32) -> Played {
     let mut played = Played::default();
     let mut poll = serve(guest);
@@ -113,7 +113,7 @@ fn after_many() -> Guest {
     guest
 }
 
-/// Whether many are in flight, or more of a burst are to come.
+/// Both with many requests in flight, and with more requests of a burst to come.
 #[test]
 fn other_events_do_not_put_the_poll_off() {
     for in_flight in [true, false] {
@@ -129,7 +129,7 @@ fn other_events_do_not_put_the_poll_off() {
             guest.received();
             assert_eq!(guest.device.before_sleep(guest.now), Sleep::Until(poll), "{in_flight}");
         }
-        // Nor does an event after its time end it before the ring is looked at.
+        // An event after the deadline does not cancel the poll, either, until the ring is served.
         guest.now = poll.after(PACE);
         assert_eq!(guest.device.before_sleep(guest.now), Sleep::Until(poll));
         let requests = guest.device.stats().requests;

@@ -1,4 +1,4 @@
-//! The control plane: contact, offers, lists of pages, open and close, unload, messages that make no sense.
+//! Control messages: contact, offers, GPADLs, open and close, unload, invalid messages.
 
 use super::*;
 use crate::testing::Random;
@@ -16,7 +16,7 @@ fn versions_are_taken_or_refused() {
     ] {
         guest.version = version;
         assert_eq!(guest.contact(0), supported, "{version:#x}");
-        // Without a version nothing is answered.
+        // Without a negotiated version, no message is answered.
         guest.post(&[3, 0]);
         assert_eq!(!guest.received().is_empty(), supported);
     }
@@ -24,7 +24,7 @@ fn versions_are_taken_or_refused() {
     guest.version = 0x5_0002;
     guest.post(&[14, 0, guest.version, 0, 2, 0, 0, 0, 0, 0]);
     assert_eq!(guest.answer(15), [15, 0, 1, 4]);
-    // Another interrupt source than the second.
+    // An interrupt source other than 2.
     guest.post(&[14, 0, guest.version, 0, 3, 0, 0, 0, 0, 0]);
     assert_eq!(guest.answer(15), [15, 0, 0, 0]);
 }
@@ -80,7 +80,7 @@ fn a_guest_that_does_not_read_its_messages_is_told_to_wait() {
     guest.post(&[14, 0, 0x5_0003, 0, 2, 0, 0, 0, 0, 0]);
     let received = guest.received();
     assert_eq!(received.len(), 2, "the one in the slot, and the answer: {received:x?}");
-    // Nobody reads: nothing is kept.
+    // While the guest's message page is disabled, messages are dropped.
     guest.hypervisor.off.store(true, Ordering::Relaxed);
     (0..1000).for_each(|_| assert_eq!(guest.post(&[3, 0]), HypercallStatus::Success));
     guest.hypervisor.off.store(false, Ordering::Relaxed);
@@ -143,7 +143,7 @@ fn a_list_in_use_is_torn_down_when_the_channel_has_closed() {
     assert_eq!(guest.answer(12), [12, 0, 0xe1e10]);
     assert_ne!(guest.bytes(DATA, 512), mark, "the request had not ended before");
     assert_eq!(guest.hold.waits(), 0);
-    // One that is not there.
+    // A GPADL that does not exist.
     guest.post(&[11, 0, 1, 0xe1e10]);
     assert_eq!(guest.answer(12), [12, 0, 0xe1e10]);
     guest.open_primary();
@@ -197,7 +197,7 @@ fn a_contact_in_any_state_begins_anew() {
         let before = guest.bytes(RINGS, RINGS_LEN as usize);
         if stalled {
             assert!(guest.run_all(1).is_empty() && guest.received().is_empty());
-            // It does so once more.
+            // The guest connects again.
             guest.post(&[14, 0, 0x5_0003, 2, 2, 0, 0, 0, 0, 0]);
             guest.post(&[3, 0]);
             assert!(guest.run_all(1).is_empty() && guest.received().is_empty());
@@ -263,7 +263,7 @@ fn messages_that_are_cut_or_unknown_change_nothing() {
     let mut random = Random(77);
     for kind in 0..32 {
         for len in 1..12 {
-            // The shortest of contact, unload and open are complete.
+            // These messages are complete at this length.
             if [14, 16].contains(&kind) || kind == 3 || kind == 7 && len > 2 {
                 continue;
             }

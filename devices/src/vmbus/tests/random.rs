@@ -13,7 +13,7 @@ fn random_packet(random: &mut Random) -> Vec<u64> {
     };
     let mut words = match random.below(8) {
         0 => in_band(transaction, payload),
-        // Data go where the rings are not, mostly.
+        // Data are mostly outside the rings.
         _ => transfer_at(transaction, payload, DATA + random.below(MIB - 65536)),
     };
     for _ in 0..random.below(3) {
@@ -94,7 +94,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
             }
         }
         89 => {
-            // Rings full of anything.
+            // Random content of the rings.
             let address = (RINGS + random.below(3 * RINGS_LEN)) & !7;
             let _ = guest.memory.write_obj(random.value(), GuestAddress(address));
         }
@@ -117,7 +117,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
             guest.device.on_end_of_message(vp, guest.now);
         }
         93..96 => {
-            // As a driver does: close, tear down, open again, with sub-channels.
+            // As a driver does: close, tear the GPADL down, open again, with sub-channels.
             guest.messages.clear();
             guest.post(&[7, 0, relid]);
             guest.post(&[11, 0, relid, 100 + relid]);
@@ -134,7 +134,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
             guest.read_messages();
         }
         96 if random.below(4) == 0 => {
-            // What the disks complete after the answer to a contact, the guest does not see.
+            // The guest must not see completions of the disks after the answer to INITIATE_CONTACT.
             bring_up_again(guest);
         }
         _ => guest.now.0 += random.below(5_000_000),

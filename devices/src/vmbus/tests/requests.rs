@@ -1,4 +1,4 @@
-//! The storage protocol: requests, their answers, packets that make no sense, units that are not there, resets, hot-plug.
+//! The storage protocol: requests, their answers, invalid packets, absent units, resets, hot-plug.
 
 use super::*;
 use crate::device::HotPlug;
@@ -8,7 +8,7 @@ const INQUIRY: [u8; 6] = [0x12, 0, 0, 0, 36, 0];
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const REPORT_LUNS: [u8; 12] = [0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
 
-/// A request from `DATA`, with the bytes of its path and target.
+/// A request for a unit at this path and target.
 fn elsewhere(payload: [u64; 8], path: u64, target: u64) -> [u64; 8] {
     let mut payload = payload;
     payload[2] |= path << 8 | target << 16;
@@ -20,7 +20,7 @@ fn data_in_pages_anywhere_reach_the_right_bytes() {
     let mut guest = Guest::new();
     let data = guest.fill(DATA, 8192, 1);
     assert_eq!(guest.run(1, &transfer_at(2, transfer(true, 0, 16, 16), DATA)).end(), (1, 0, 8192));
-    // An offset in the first page, pages that follow each other and pages that do not, the edge of a region.
+    // An offset in the first page, contiguous and other pages, the end of a region.
     let pages = [0x50, 0x51, 0xff];
     let read = with_pages(3, transfer(false, 0, 16, 16), 0xe00, 8192, &pages);
     assert_eq!(guest.run(1, &read).end(), (1, 0, 8192));
@@ -41,7 +41,7 @@ fn packets_that_make_no_sense_are_answered() {
     let mut guest = Guest::new();
     let read = |len: u32| srb(0, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 1, len);
     for words in [
-        // More data than the range, or without one; pages that are not memory, or that are missing.
+        // More data than the range, or without a range; pages outside memory, or too few pages.
         with_pages(1, read(513), 0, 512, &[0x100]),
         in_band(1, read(512)),
         with_pages(1, read(512), 0, 512, &[MEMORY_END >> 12]),
@@ -53,7 +53,7 @@ fn packets_that_make_no_sense_are_answered() {
         with_pages(1, read(512), u32::MAX.into(), u32::MAX.into(), &[0x100]),
         // Two ranges.
         vec![header(9, 5, 8), 1, 2 << 32, 512, 0x100, 512, 0x101].into_iter().chain(read(512)).collect(),
-        // A command of no bytes, and of more than there are.
+        // A CDB without bytes, and one that is too long.
         in_band(1, srb(0, &[], 2, 0)),
         in_band(1, {
             let mut payload = srb(0, &TEST_UNIT_READY, 2, 0);
@@ -64,13 +64,13 @@ fn packets_that_make_no_sense_are_answered() {
         let answer = guest.run(1, &words);
         assert_eq!((answer.end(), answer.u32(8)), ((6, 0, 0), 0xc000_000d), "{words:x?}");
     }
-    // A payload that is no storage packet, unknown operations.
+    // A payload that is too short for a storage packet, and unknown operations.
     let cut = guest.run(1, &[header(6, 0, 7), 8, 3, 0, 0, 0, 0, 0, 0]);
     assert_eq!((cut.u32(0), cut.u32(8)), (1, 0xc000_000d));
     for operation in [0, 1, 2, 11, 12, 14, 99] {
         assert_eq!(guest.control(1, vstor(operation, 0)), 0xc000_0010, "{operation}");
     }
-    // Packets that want no answer, and answers.
+    // Packets that request no answer, and packets of other types.
     for first in [header(6, 0, 8) & !(1 << 48), header(0xb, 0, 8), header(7, 0, 8)] {
         let mut words = in_band(1, srb(0, &TEST_UNIT_READY, 2, 0));
         words[0] = first;
@@ -95,15 +95,15 @@ fn ends_have_their_status() {
     assert_eq!(answer.end(), (0x84, 2, 0));
     assert_eq!((answer.payload[21], &answer.payload[28..31]), (18, &[0x70, 0, 5][..]));
     assert_eq!(answer.payload[40], 0x20, "INVALID COMMAND OPERATION CODE");
-    // A command that would move more than the buffer takes.
+    // A command with more data than the buffer.
     let mut over = transfer(false, 0, 0, 2);
     over[3] = over[3] & !0xffff_ffff | 512;
     assert_eq!(guest.run(1, &transfer_at(1, over, DATA)).end(), (0x12, 0, 512));
-    // The other way than the command: the disk's memory is not the guest's.
+    // The direction of the request is not that of the command: no data are transferred.
     let mut wrong = transfer(true, 0, 0, 1);
     wrong[2] |= 1 << 48;
     assert_eq!(guest.run(1, &transfer_at(1, wrong, DATA)).end(), (6, 0, 0));
-    // Less than the buffer has.
+    // Fewer data than the buffer has.
     let inquiry = srb(0, &[0x12, 0, 0, 0, 255, 0], 1, 255);
     let (srb_status, scsi, len) = guest.run(1, &transfer_at(1, inquiry, DATA)).end();
     assert!((srb_status, scsi) == (1, 0) && (36..255).contains(&len));
@@ -134,7 +134,7 @@ fn units_that_are_not_there_are_not_found() {
     }
 }
 
-/// The same before there is any unit.
+/// The same without any unit.
 #[test]
 fn a_controller_without_units_is_scanned() {
     let mut guest = Guest::new();
@@ -233,7 +233,7 @@ fn units_come_and_go() {
     assert!(guest.device.detach(at(7), guest.now) && guest.device.detaching(at(7)));
     assert!(!guest.device.detach(at(7), guest.now) && !guest.device.detach(at(64), guest.now));
     assert_eq!(guest.run_all(1).iter().map(|packet| packet.u32(0)).collect::<Vec<_>>(), [11]);
-    // The guest asks all units that it knows.
+    // The guest sends TEST UNIT READY to all units that it knows.
     let ready = guest.run(1, &in_band(3, srb(7, &TEST_UNIT_READY, 2, 0)));
     assert_eq!(ready.end().0, 0x20);
     guest.hold.set(false);
@@ -252,7 +252,7 @@ fn a_unit_that_comes_before_the_driver_is_not_announced() {
     attach(&mut guest, 9);
     guest.bring_up();
     assert!(guest.run_all(1).is_empty());
-    // Into a full ring: it follows, once.
+    // If the ring is full, the packet follows later, once.
     let (memory, rings) = (guest.memory.clone(), guest.rings[&1].clone());
     for _ in 0..200 {
         if rings.get(&memory, 1, PENDING) == 0 {

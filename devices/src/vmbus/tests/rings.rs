@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-/// Where the rings of a channel are: 16 pages each.
+/// Address of the rings of the first channel. Each channel has 16 pages.
 pub(super) const RINGS: u64 = 0x1_0000;
 pub(super) const RINGS_LEN: u64 = 0x1_0000;
 /// Offsets in a ring's control page.
@@ -14,14 +14,14 @@ pub(super) const MASK: u64 = 8;
 pub(super) const PENDING: u64 = 12;
 pub(super) const FEATURES: u64 = 64;
 
-/// The guest's side of a channel's rings. `pages` of each ring, the control page among them.
+/// The guest's side of a channel's rings. `pages`: pages of each ring, including the control page.
 #[derive(Clone, Debug)]
 pub(super) struct Rings {
     pub(super) relid: u32,
     pub(super) pages: u64,
     pub(super) write: u32,
     pub(super) read: u32,
-    /// The host is to be signalled for what was put in.
+    /// The guest must signal the host.
     pub(super) signal: bool,
 }
 
@@ -48,11 +48,11 @@ impl Received {
 
 impl Rings {
     pub(super) fn page(&self, number: u64) -> u64 {
-        // The pages of a ring do not lie in their order.
+        // The pages of a ring are not in ascending order.
         RINGS + u64::from(self.relid - 1) * RINGS_LEN + (number ^ 1) * 4096
     }
 
-    /// Address of an offset in a ring, 0: that of the guest.
+    /// Address of an offset in a ring; ring 0 is the one that the guest writes.
     pub(super) fn at(&self, ring: u64, offset: u32) -> u64 {
         let page = u64::from(offset) / 4096;
         self.page(ring * self.pages + 1 + page) + u64::from(offset) % 4096
@@ -83,7 +83,7 @@ impl Rings {
         (self.write, self.read) = (0, 0);
     }
 
-    /// Put a packet in, whose words come with their header. False: there is no free space.
+    /// Put a packet in; `words` includes its header. False: there is no free space.
     pub(super) fn put(&mut self, memory: &GuestMemoryMmap, words: &[u64]) -> bool {
         let read = self.get(memory, 0, READ) % self.size();
         let used = (self.write + self.size() - read) % self.size();
@@ -101,7 +101,7 @@ impl Rings {
         true
     }
 
-    /// The next packet; its space is not freed yet.
+    /// The next packet, and the read index after it. Its space is not freed yet.
     pub(super) fn peek(&self, memory: &GuestMemoryMmap) -> Option<(Received, u32)> {
         if self.get(memory, 1, WRITE) == self.read {
             return None;
@@ -119,7 +119,7 @@ impl Rings {
         Some((received, (self.read + len + 8) % self.size()))
     }
 
-    /// Give space back to the host, which may wait for it.
+    /// Free space in the host's ring. The host may wait for it.
     pub(super) fn release(&mut self, memory: &GuestMemoryMmap, next: u32) {
         let free = |read: u32, write: u32| (read + self.size() - write - 1) % self.size() + 1;
         let before = free(self.read, self.get(memory, 1, WRITE));

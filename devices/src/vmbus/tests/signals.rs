@@ -7,7 +7,7 @@ fn read(transaction: u64) -> Vec<u64> {
     transfer_at(transaction, transfer(false, 0, 0, 1), DATA)
 }
 
-/// Fetch and complete the disk's requests, without a poll of the ring.
+/// Complete requests together, without a poll of the ring in between.
 fn complete(guest: &mut Guest, count: u64) {
     guest.hold.set(true);
     for transaction in 0..count {
@@ -43,7 +43,7 @@ fn a_guest_that_reads_the_ring_anyway_is_not_signalled() {
     assert_eq!(guest.flags(0), 2);
 }
 
-/// With eight in flight and more, completions without a signal are covered by a later one, or by the back-stop.
+/// With eight or more requests in flight, completions without a signal are covered by a later signal, or by the backstop.
 #[test]
 fn a_signal_that_is_held_back_is_owed() {
     let coalescing = Coalescing { epoch: std::time::Duration::ZERO, ..Coalescing::policy(Policy::Oio) };
@@ -53,7 +53,7 @@ fn a_signal_that_is_held_back_is_owed() {
     guest.device.hot_plug().unwrap().attach(at, unit(&busy)).unwrap();
     guest.run_all(1);
     guest.clear_unit_attention(&[7, 0, 3]);
-    // Requests that stay in flight: a share of the others' completions signals.
+    // With requests that stay in flight, a share of the other completions signals.
     busy.set(true);
     for n in 0..64 {
         let packet = transfer_at(1000 + n, transfer(false, 7, 0, 1), DATA);
@@ -71,7 +71,7 @@ fn a_signal_that_is_held_back_is_owed() {
             continue;
         }
         owed += 1;
-        // The signal is owed no longer than the back-stop.
+        // The signal is owed until the backstop at the latest.
         let Sleep::Until(deadline) = guest.device.before_sleep(guest.now) else { panic!("it is owed") };
         assert!(deadline > guest.now && deadline <= guest.now.after(coalescing.backstop));
         if n % 5 == 0 {
@@ -147,7 +147,7 @@ fn a_full_ring_is_polled_whatever_else_happens() {
         guest.received();
         assert_eq!(guest.device.before_sleep(guest.now), Sleep::Until(poll));
     }
-    // It has read all of them, without a signal.
+    // The guest has read all packets, without a signal.
     let memory = guest.memory.clone();
     let rings = guest.rings.get_mut(&1).unwrap();
     while let Some((_, next)) = rings.peek(&memory) {
@@ -157,16 +157,16 @@ fn a_full_ring_is_polled_whatever_else_happens() {
     guest.now = poll;
     guest.device.on_completions(guest.now);
     assert!(!guest.take(1).is_empty());
-    // Nothing waits any more: there is no deadline.
+    // No packet waits any more, so there is no deadline.
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
 }
 
-/// The guest waits for space in its own ring, and is signalled when there is.
+/// The guest waits for space in its own ring, and is signalled when there is enough.
 #[test]
 fn space_that_the_guest_waits_for_is_signalled() {
     let mut guest = Guest::up(Config { tasks: 1, ..config(Policy::Off) });
     let rings = guest.rings[&1].clone();
-    // The device does not look: it is not signalled.
+    // The device does not serve the ring, because it is not signalled.
     for transaction in 0.. {
         let words = in_band(transaction, srb(0, &[0; 6], 2, 0));
         let put = guest.rings.get_mut(&1).unwrap().put(&guest.memory, &words);
@@ -181,7 +181,7 @@ fn space_that_the_guest_waits_for_is_signalled() {
     assert_eq!(guest.flags(0), 2);
     rings.set(&guest.memory, 0, PENDING, 0);
     guest.run_all(1);
-    // There was space before: no signal.
+    // There was enough space before: no signal.
     rings.set(&guest.memory, 0, PENDING, 88);
     guest.run(1, &in_band(1, srb(0, &[0; 6], 2, 0)));
     assert_eq!(guest.flags(0), 0);
@@ -224,8 +224,8 @@ fn many_requests_in_flight_suppress_signals_until_a_poll() {
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
 }
 
-/// Steps of both sides in any order. The guest sleeps when it has found its ring empty with the mask clear, and then looks only when
-/// it is signalled; the device sleeps as it says. Whenever both sleep, every packet was answered and read.
+/// Steps of both sides in random order. The guest sleeps when it has found its ring empty with the mask clear, and then reads only after a
+/// signal. The device sleeps as `before_sleep` says. Whenever both sleep, every packet was answered and read.
 #[test]
 fn no_wake_up_is_lost_in_any_order_of_steps() {
     for (seed, policy) in
@@ -263,7 +263,7 @@ fn no_wake_up_is_lost_in_any_order_of_steps() {
                         read_index = Some(next);
                     }
                 }
-                // It publishes what it has read, clears the mask, and looks once more.
+                // The guest publishes its read index, clears the mask, and checks the ring once more.
                 6 if awake => {
                     let memory = guest.memory.clone();
                     let rings = guest.rings.get_mut(&1).unwrap();
@@ -281,7 +281,7 @@ fn no_wake_up_is_lost_in_any_order_of_steps() {
                     held = random.below(2) == 0;
                     guest.hold.set(held);
                 }
-                // The device's turn: a completion wakes it, or its time has come.
+                // The device's turn: a completion has woken it, or its deadline has passed.
                 8 if device_sleeps.is_none() => {
                     guest.device.on_completions(guest.now);
                     device_sleeps = match guest.device.before_sleep(guest.now) {

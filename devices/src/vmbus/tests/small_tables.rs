@@ -33,7 +33,7 @@ impl Initiator for Guest {
             .collect()
     }
 
-    /// There is no abort.
+    /// The protocol has no abort.
     fn manage(&mut self, manage: Manage) {
         let mut payload = match manage {
             Manage::Abort { .. } => return,
@@ -171,7 +171,7 @@ fn requests_that_wait_for_a_task_go_on_after_a_close() {
             assert!(guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA)));
         }
         assert!(guest.run_all(1).is_empty());
-        // The disk has completed it, and the bus finds that out by the close.
+        // The disk has completed the request, and the bus reaps it when the channel is closed.
         guest.hold.set(false);
         guest.post(&[7, 0, 2]);
         assert_eq!(guest.device.before_sleep(guest.now), Sleep::No, "{count} wait for the number");

@@ -1,8 +1,8 @@
-//! Sub-channels: offered when the driver asks for them, answered on the channel of the request, taken away with the primary.
+//! Sub-channels: offered when the driver requests them, answered on the channel of the request, rescinded with the primary channel.
 
 use super::*;
 
-/// Ask for so many sub-channels, and open those that are offered.
+/// Request this many sub-channels, and open those that are offered.
 pub(super) fn with_sub_channels(guest: &mut Guest, count: u64) {
     assert_eq!(guest.control(1, vstor(13, count)), 0);
     let offers = guest.offers();
@@ -22,7 +22,7 @@ fn requests_are_answered_on_their_channel() {
     for relid in 1..=4 {
         guest.check_io(relid);
     }
-    // Each signals its processor.
+    // Each channel signals its own virtual processor.
     let _ = [0, 1, 2, 3].map(|vp| guest.flags(vp));
     guest.hold.set(true);
     for relid in 1..=4 {
@@ -50,7 +50,7 @@ fn only_the_primary_channel_controls_the_controller() {
     assert_eq!(guest.control(2, vstor(6, 0)), 0, "a reset is for all");
     guest.clear_unit_attention(&LUNS);
     guest.check_io(2);
-    // More of them, later; those that are known are not offered again.
+    // A later request for more: channels that were offered before are not offered again.
     assert_eq!(guest.control(1, vstor(13, 2)), 0);
     assert_eq!(guest.offers(), [(3, 19, 2)]);
     assert_eq!(guest.control(1, vstor(13, 4)), 0xc000_000d);
@@ -67,7 +67,7 @@ fn sub_channels_go_with_the_primary_and_come_again_when_they_are_released() {
         assert_eq!(guest.received(), [[2, 0, 2], [2, 0, 3]]);
         guest.post(&[11, 0, 1, 0xe1e10]);
         assert_eq!(guest.answer(12)[2], 0xe1e10);
-        // The driver is faster than the disk with one channel, and slow with the other.
+        // The driver releases one channel before the disk has completed its requests, and the other after that.
         guest.post(&[13, 0, 2]);
         guest.hold.set(false);
         guest.open_primary();

@@ -1,4 +1,4 @@
-//! Guest and device on threads of their own, each asleep until the other signals: with a wake-up lost, both sleep for ever.
+//! Guest and device on their own threads, each asleep until the other signals: if a wake-up is lost, both sleep for ever.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -10,7 +10,7 @@ use super::*;
 const SILENCE: Duration = Duration::from_secs(20);
 const REQUESTS: u64 = 20_000;
 
-/// Flags go to the guest's thread.
+/// Event flags are sent to the guest's thread.
 struct Doorbell(Sender<()>);
 
 impl Synic for Doorbell {
@@ -40,7 +40,7 @@ fn serve(mut device: Vmbus<Arc<GuestMemoryMmap>>, doorbell: &Receiver<()>, start
     }
 }
 
-/// Keep `depth` requests outstanding; the signals that were sent.
+/// Keep `depth` requests outstanding. Returns the number of signals.
 fn drive(
     memory: &GuestMemoryMmap,
     rings: &mut Rings,

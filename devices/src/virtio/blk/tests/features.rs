@@ -1,4 +1,4 @@
-//! What the guest is told of the disk.
+//! The features and the configuration that the guest reads.
 
 use paradisk_disk_formats::DiscardLimits;
 
@@ -16,7 +16,7 @@ fn config_of(
     for (at, byte) in (DEVICE_CFG..).zip(configuration.as_mut_bytes()) {
         *byte = guest.read(at, 1) as u8;
     }
-    // Beyond it there is nothing.
+    // Bytes beyond the configuration read as zero.
     assert_eq!(guest.read(DEVICE_CFG + size_of::<BlkConfig>() as u64, 8), 0);
     (BlkFeatures::from_bits_truncate(features), configuration)
 }
@@ -76,7 +76,7 @@ fn the_cache_mode_is_the_drivers_where_it_may_be() {
     assert_eq!(read(&mut guest), 0);
     guest.write(DEVICE_CFG + WRITEBACK, 1, 1);
     assert_eq!(read(&mut guest), 1);
-    // Nothing else is the driver's.
+    // All other fields are read-only.
     for at in (0..60).filter(|at| *at != WRITEBACK) {
         guest.write(DEVICE_CFG + at, 1, 0xff);
     }
@@ -117,7 +117,7 @@ fn a_disk_that_grows_while_its_driver_starts_is_told_of_when_that_is_ready() {
     assert_eq!(guest.read(ISR, 1), 0);
     guest.add_status(DeviceStatus::DRIVER_OK);
     assert_eq!(guest.read(ISR, 1), 2);
-    // What it has read after a reset it knows.
+    // A driver that reads the configuration after a reset needs no notification.
     guest.bring_up(ALL, 64);
     assert_eq!(guest.read(ISR, 1), 0);
 }

@@ -1,4 +1,4 @@
-//! Interrupts: line and vectors, what the guest asks for, and what moderation holds back.
+//! Interrupts: line and vectors, the guest's suppression, and signals that moderation holds back.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn held(features: u64, policy: Policy) -> Guest {
     guest
 }
 
-/// Put so many flushes in, which the disk ends at once unless it holds.
+/// Make this many flushes available. The disk completes them at once unless it is held.
 fn flushes(guest: &mut Guest, queue: u16, count: u64) {
     for n in 0..count {
         guest.request(queue, n, VIRTIO_BLK_T_FLUSH, 0, &[]);
@@ -23,7 +23,7 @@ fn flushes(guest: &mut Guest, queue: u16, count: u64) {
     guest.kick(queue);
 }
 
-/// Read completions, and ask for the next as drivers do.
+/// Read completions, and set the event index to the next one, as drivers do.
 fn read_and_arm(guest: &mut Guest, queue: u16) -> usize {
     let count = guest.completions(queue).len();
     let next = guest.rings[usize::from(queue)].used;
@@ -52,20 +52,20 @@ fn each_queue_has_its_vector() {
         flushes(&mut guest, queue, 1);
         assert_eq!(guest.counts.vectors(), [u32::from(queue) + 1]);
     }
-    // Both on one vector.
+    // Both queues have the same vector.
     guest.write(QUEUE_SELECT, 2, 0);
     guest.write(QUEUE_MSIX_VECTOR, 2, 2);
     flushes(&mut guest, 0, 1);
     flushes(&mut guest, 1, 1);
     assert_eq!(guest.counts.vectors(), [2, 2]);
-    // None.
+    // The queue has no vector.
     guest.write(QUEUE_SELECT, 2, 0);
     guest.write(QUEUE_MSIX_VECTOR, 2, VIRTIO_MSI_NO_VECTOR.into());
     flushes(&mut guest, 0, 1);
     assert!(guest.counts.vectors().is_empty());
     assert!(!guest.counts.line());
     assert_eq!(guest.read(ISR, 1), 0);
-    // The configuration's.
+    // The vector of the configuration.
     guest.put(1, &[reads(REQUESTS, 16)]);
     guest.write(CONFIG_MSIX_VECTOR, 2, 0);
     guest.kick(1);
@@ -83,7 +83,7 @@ fn policies_differ_in_signals() {
         guest.device.set_coalescing(Coalescing::policy(Policy::Off));
         assert_eq!(guest.counts.messages(), 0);
         flushes(&mut guest, 0, 16);
-        // Each completion signals; with the event index, the one that was asked for.
+        // Each completion signals. With the event index, only the completion at that index does.
         let expected = if features == ALL { 1 } else { 16 };
         assert_eq!(guest.counts.messages(), expected);
     }
@@ -111,7 +111,7 @@ fn the_event_index_says_when() {
         // The sixth completion is entry 5.
         assert_eq!(guest.counts.messages(), u32::from(n == 6), "{n}");
     }
-    // Around the end of the circle.
+    // Across the wrap of the index.
     for _ in 0..0x10010 / 16 {
         flushes(&mut guest, 0, 16);
         assert_eq!(read_and_arm(&mut guest, 0) % 4, 0);
@@ -119,7 +119,7 @@ fn the_event_index_says_when() {
     assert_eq!(guest.counts.messages(), 0x10010 / 16 - 1);
 }
 
-/// Requests that the disk holds, and others that end one at a time at a high rate, until `oio` holds signals back.
+/// The disk holds some requests, and others complete one at a time, at a high rate, until `oio` holds signals back.
 fn until_held_back(guest: &mut Guest) {
     guest.hold.set(true);
     for n in 0..40 {
@@ -137,7 +137,7 @@ fn until_held_back(guest: &mut Guest) {
     panic!("nothing is held back");
 }
 
-/// One request ends at once, 10 us later; the guest reads the completion but does not say what it wants next.
+/// 10 us later, one request completes at once. The guest reads the completion and leaves its event index unchanged.
 fn one_more(guest: &mut Guest) {
     guest.now.0 += 10_000;
     guest.request(0, 50, 99, 0, &[]);
@@ -145,7 +145,7 @@ fn one_more(guest: &mut Guest) {
     assert_eq!(guest.completions(0).len(), 1);
 }
 
-/// The device sleeps, for ever but for one look at requests of which the guest need not notify at once.
+/// The device has no deadline, apart from one poll for requests without a notification.
 fn nothing_is_held_back(guest: &mut Guest, now: Time) {
     let messages = guest.counts.messages();
     if let Sleep::Until(time) = guest.device.before_sleep(now) {
@@ -175,7 +175,7 @@ fn what_is_held_back_has_a_backstop() {
     }
 }
 
-/// Rule 1: what the guest has seen by itself needs no signal, and no deadline.
+/// Rule 1: completions for which the guest wants no signal have no deadline.
 #[test]
 fn what_was_read_meanwhile_is_not_signalled() {
     let mut guest = held(ALL, Policy::OioIops);
@@ -189,7 +189,7 @@ fn what_was_read_meanwhile_is_not_signalled() {
     assert_eq!(guest.counts.messages(), 0);
 }
 
-/// Requests that wait in another queue are completed by another vector.
+/// Requests that wait in another queue complete by another vector. They do not count as outstanding for this one.
 #[test]
 fn a_busy_queue_does_not_delay_another() {
     let coalescing = Coalescing::policy(Policy::Oio);
@@ -226,13 +226,13 @@ fn what_is_held_back_when_vectors_change_goes_out_by_the_new_one() {
     assert_eq!(guest.counts.vectors(), [0]);
 }
 
-/// Rule 2: signals that the guest did not want are not used up.
+/// Rule 2: a signal that the guest did not want is sent for the next completion that it wants one for.
 #[test]
 fn a_signal_that_was_not_wanted_is_there_for_the_first_that_is() {
     let mut guest = held(ALL, Policy::OioIops);
     until_held_back(&mut guest);
     guest.counts.messages();
-    // Polling: far more than a period of moderation.
+    // The guest polls, for far longer than a period of moderation.
     let far = guest.rings[0].used.wrapping_add(0x7000);
     guest.set_used_event(0, far);
     (0..50).for_each(|_| one_more(&mut guest));
@@ -242,7 +242,7 @@ fn a_signal_that_was_not_wanted_is_there_for_the_first_that_is() {
     assert_eq!(guest.counts.messages(), 1);
 }
 
-/// Rule 3: who asks for a later completion is told of it at once.
+/// Rule 3: a guest whose event index is a later completion is signalled at once for that one.
 #[test]
 fn a_guest_that_moderates_is_not_moderated_again() {
     let mut guest = held(ALL, Policy::OioIops);
@@ -256,7 +256,7 @@ fn a_guest_that_moderates_is_not_moderated_again() {
     }
 }
 
-/// Rule 4: who asks for the next gets the share that moderation gives.
+/// Rule 4: a guest whose event index is the next completion is signalled as moderation says.
 #[test]
 fn a_guest_that_asks_for_the_next_is_moderated() {
     let mut guest = held(ALL, Policy::OioIops);
@@ -266,7 +266,7 @@ fn a_guest_that_asks_for_the_next_is_moderated() {
         one_more(&mut guest);
         let sent = guest.counts.messages();
         signals += sent;
-        // An interrupt makes the guest look and ask again.
+        // An interrupt makes the guest read completions and set its event index.
         if sent > 0 {
             guest.set_used_event(0, guest.rings[0].used);
         }
@@ -274,8 +274,8 @@ fn a_guest_that_asks_for_the_next_is_moderated() {
     assert!((100..700).contains(&signals), "{signals} of 1000");
 }
 
-/// A guest that sleeps until it is told, with random loads, event indices and policies: it is never left asleep with
-/// a completion that it asked for, longer than the backstop.
+/// A guest that sleeps until it is signalled, with random loads, event indices and policies: a completion for which it wants a signal never
+/// waits longer than the backstop.
 #[test]
 fn nobody_sleeps_forever() {
     for seed in 1..=40 {
@@ -328,7 +328,7 @@ fn the_guest_notifies_who_sleeps() {
     flushes(&mut guest, 0, 5);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
     assert_eq!(guest.memory.read_obj::<u16>(event).unwrap(), 5);
-    // One that came without being told of, before the index was written.
+    // A request without a notification came before the event index was written.
     flushes(&mut guest, 0, 1);
     guest.request(0, 0, VIRTIO_BLK_T_FLUSH, 0, &[]);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
@@ -342,7 +342,7 @@ fn the_guest_notifies_who_sleeps() {
     assert_eq!(guest.memory.read_obj::<u16>(flags).unwrap(), 1);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
     assert_eq!(guest.memory.read_obj::<u16>(flags).unwrap(), 0);
-    // One that came before the flag was cleared: the thread does not sleep.
+    // A request came before the flag was cleared: the thread does not sleep.
     flushes(&mut guest, 0, 1);
     guest.request(0, 0, VIRTIO_BLK_T_FLUSH, 0, &[]);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);

@@ -1,13 +1,13 @@
-//! Chains and rings as no driver makes them.
+//! Chains and rings that no driver makes.
 
 use super::*;
 
-/// What becomes of it.
+/// The result of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// Answered with this status and this length.
     Answered(u8, u32),
-    /// There is nothing to answer to: the device asks to be reset.
+    /// There is no status byte to write: the device sets DEVICE_NEEDS_RESET.
     NeedsReset,
 }
 
@@ -18,7 +18,7 @@ fn outcome(guest: &mut Guest) -> Outcome {
     let ended = guest.completions(0);
     let status = guest.status();
     let needs_reset = status.contains(DeviceStatus::DEVICE_NEEDS_RESET);
-    // The guest hears of it, as of a completion.
+    // The guest is interrupted, as for a completion.
     assert!(guest.counts.line());
     let isr = Isr::from_bits_retain(guest.read(ISR, 1) as u8);
     match ended.as_slice() {
@@ -34,7 +34,7 @@ fn outcome(guest: &mut Guest) -> Outcome {
     }
 }
 
-/// The outcome of a chain; afterwards a driver comes up again, and the device works.
+/// The outcome of a chain. Afterwards a driver initializes the device, which must work.
 fn outcome_of(pieces: &[Piece]) -> Outcome {
     let mut guest = Guest::new();
     guest.header(0, VIRTIO_BLK_T_IN, 0);
@@ -70,7 +70,7 @@ fn chains_without_a_status_byte() {
     assert_eq!(outcome_of(&[HEADER, reads(DATA, 512)]), NeedsReset);
     assert_eq!(outcome_of(&[HEADER, writes(REQUESTS + 32, 0)]), NeedsReset);
     assert_eq!(outcome_of(&[HEADER, STATUS, reads(DATA, 512)]), NeedsReset);
-    // The status byte is nowhere, or its address is none.
+    // The status byte is outside memory, or its address overflows.
     assert_eq!(outcome_of(&[HEADER, writes(2 * MIB, 1)]), NeedsReset);
     assert_eq!(outcome_of(&[HEADER, writes(u64::MAX, 1)]), NeedsReset);
     assert_eq!(outcome_of(&[HEADER, writes(u64::MAX, 8)]), NeedsReset);
@@ -104,7 +104,7 @@ fn loops() {
     assert_eq!(outcome_raw(&[(HEADER, NEXT, 0)], 0), NeedsReset);
     assert_eq!(outcome_raw(&[(HEADER, NEXT, 1), (writes(DATA, 512), NEXT, 1)], 0), NeedsReset);
     assert_eq!(outcome_raw(&[(HEADER, NEXT, 1), (writes(DATA, 512), NEXT, 0)], 0), NeedsReset);
-    // Long ones: their bytes would not fit a chain either.
+    // A loop of long descriptors: their sum would exceed 32 bits, too.
     assert_eq!(outcome_raw(&[(HEADER, NEXT, 1), (writes(DATA, u32::MAX), NEXT, 1)], 0), NeedsReset);
 }
 
@@ -134,21 +134,21 @@ fn outcome_indirect(table: &[(Piece, u16, u16)], address: u64, len: u32) -> Outc
 fn tables_of_descriptors() {
     let good = [(HEADER, NEXT, 1), (STATUS, 0, 0)];
     assert_eq!(outcome_indirect(&good, DATA, 32), Answered(0, 1));
-    // Not whole descriptors, none, too many, nowhere, the end cut off.
+    // Lengths that are no multiple of a descriptor, zero, too long, outside memory, or that cut the last descriptor off.
     for len in [0, 8, 31, 33, 16 * 65536, 0xffff_fff0, 16] {
         assert_eq!(outcome_indirect(&good, DATA, len), NeedsReset, "{len}");
     }
     for address in [2 * MIB, 2 * MIB - 16, u64::MAX - 15, u64::MAX - 7] {
         assert_eq!(outcome_indirect(&good, address, 32), NeedsReset, "{address:#x}");
     }
-    // Inside, the same goes as outside.
+    // Loops and invalid indices in a table are refused as in the ring.
     assert_eq!(outcome_indirect(&[(HEADER, NEXT, 0)], DATA, 32), NeedsReset);
     assert_eq!(outcome_indirect(&[(HEADER, NEXT, 1), (STATUS, NEXT, 2)], DATA, 32), NeedsReset);
-    // A table of tables, in the first place and behind.
+    // A table inside a table, as its first descriptor and as a later one.
     let nested = Piece { address: DATA, len: 32, flags: INDIRECT };
     assert_eq!(outcome_indirect(&[(nested, 0, 0), (STATUS, 0, 0)], DATA, 32), NeedsReset);
     assert_eq!(outcome_indirect(&[(HEADER, NEXT, 1), (nested, 0, 0)], DATA, 32), NeedsReset);
-    // A table as long as can be, that runs in a circle.
+    // A table of the maximum length, with a loop.
     let circle = [(reads(DATA, 1), NEXT, 1), (reads(DATA, 1), NEXT, 0)];
     assert_eq!(outcome_indirect(&circle, DATA, 16 * 65535), NeedsReset);
 }
@@ -164,7 +164,7 @@ fn an_available_index_that_cannot_be() {
     guest.check_io();
 }
 
-/// The same request over and over: memory-safe, and each is answered.
+/// The same chain made available many times: memory stays safe, and each is answered.
 #[test]
 fn one_chain_made_available_many_times() {
     let mut guest = Guest::held(batch());
@@ -178,7 +178,7 @@ fn one_chain_made_available_many_times() {
     guest.check_io();
 }
 
-/// What was on the way before still ends, and nothing new is taken.
+/// Requests that were in flight before complete, and no further request is taken.
 #[test]
 fn requests_beside_a_broken_one() {
     let mut guest = Guest::held(batch());
@@ -194,7 +194,7 @@ fn requests_beside_a_broken_one() {
     assert_eq!(guest.device.stats().requests, 1);
 }
 
-/// The event log of a program that embeds the device names what the driver did, once for each reset that it asks for.
+/// The event log of a program that embeds the device reports the broken ring, once for each DEVICE_NEEDS_RESET.
 #[test]
 fn a_broken_ring_is_logged() {
     let (mut log, written) = std::io::pipe().unwrap();

@@ -1,4 +1,4 @@
-//! Which requests the guest notifies of.
+//! For which requests the guest notifies the device.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use super::*;
 use crate::device::Sleep;
 use crate::testing::Random;
 
-/// The available index that the device wants to be told of.
+/// The available index for which the device wants a notification.
 fn event(guest: &Guest, queue: u16) -> u16 {
     let size = u64::from(guest.rings[usize::from(queue)].size);
     guest.memory.read_obj(GuestAddress(guest.rings_at(queue) + DEVICE + 4 + 8 * size)).unwrap()
 }
 
-/// Put flushes in with the descriptors of those that came back longest ago, of `depth`, and notify if the device wants it.
-/// True: it did.
+/// Make flushes available, with the heads of the requests that completed longest ago, of `depth`. Notify the device if it wants that. True:
+/// it was notified.
 fn put(guest: &mut Guest, queue: u16, depth: u16, count: u16) -> bool {
     let old = guest.rings[usize::from(queue)].avail;
     for _ in 0..count {
@@ -30,7 +30,7 @@ fn put(guest: &mut Guest, queue: u16, depth: u16, count: u16) -> bool {
     wanted
 }
 
-/// As the owner's thread does, until it sleeps.
+/// Run the owner's loop until the device sleeps.
 fn sleep(guest: &mut Guest) -> Sleep {
     for _ in 0..10 {
         match guest.device.before_sleep(guest.now) {
@@ -54,7 +54,7 @@ fn of_many_requests_one_is_notified_of() {
     }
     assert_eq!(notified, 1);
 
-    // Fewer than were expected: they wait for a short time, and from then on each is notified of.
+    // Fewer requests than expected wait for the poll. From then on the guest notifies the device of each.
     let Sleep::Until(time) = sleep(&mut guest) else { panic!("no time to look at") };
     assert_eq!(time, guest.now.after(Duration::from_micros(100)));
     assert!(!put(&mut guest, 0, 32, 20));
@@ -81,8 +81,8 @@ fn a_guest_with_one_request_at_a_time_notifies_of_each() {
     }
 }
 
-/// Completions of others make the device look before its own time has come: that must not leave every request of a guest
-/// that waits for it until then.
+/// Completions of other requests make the device poll before its deadline. A guest that waits for each of its requests must seldom wait for
+/// such a poll.
 #[test]
 fn a_request_beside_slow_ones_seldom_waits_for_them() {
     let mut guest = Guest::held(batch());
@@ -94,7 +94,7 @@ fn a_request_beside_slow_ones_seldom_waits_for_them() {
         sleep(&mut guest);
         let notified = put(&mut guest, 0, 32, 1);
         left += u32::from(!notified);
-        // One of the ten ends.
+        // One of the ten requests completes.
         guest.now.0 += 300_000;
         guest.device.on_completions(guest.now);
         guest.hold.set(false);

@@ -1,4 +1,4 @@
-//! A guest that writes anything anywhere, and then comes up as if nothing had happened.
+//! A guest that writes random values anywhere, then initializes the device, which must work.
 
 use super::*;
 use crate::testing::Random;

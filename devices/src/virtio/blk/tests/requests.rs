@@ -1,4 +1,4 @@
-//! Requests, right ones: every type, however they are cut into descriptors.
+//! Valid requests: every type, divided into descriptors in any way.
 
 use std::time::Instant;
 
@@ -100,7 +100,7 @@ fn discards_and_zeros() {
         expected[64 * 512..72 * 512].fill(0);
         assert_eq!(guest.bytes(to, 0x1_0000), expected);
     }
-    // Every range is checked before the first is done.
+    // All ranges are checked before the first one is executed.
     let data = guest.fill(DATA, 512, 0x55);
     assert_eq!(guest.run(VIRTIO_BLK_T_OUT, 0, &[reads(DATA, 512)]), (0, 1));
     let end = 8 * MIB / 512;
@@ -120,7 +120,7 @@ fn discards_and_zeros() {
     }
     range(&guest, 0, 8, 8, RANGE_UNMAP);
     assert_eq!(guest.run(VIRTIO_BLK_T_WRITE_ZEROES, 0, &[reads(DATA, 16)]), (0, 1));
-    // Not whole ranges, none, too many.
+    // Lengths that are no multiple of a range, zero, or too long.
     range(&guest, 0, 8, 8, 0);
     for len in [15, 17, 31] {
         assert_eq!(guest.run(VIRTIO_BLK_T_DISCARD, 0, &[reads(DATA, len)]), (1, 1), "{len}");
@@ -142,7 +142,7 @@ fn what_cannot_be_done_is_answered() {
         assert_eq!(guest.run(VIRTIO_BLK_T_IN, sector, &[writes(DATA, len)]), (io_error, 0), "{sector:#x}");
         assert_eq!(guest.run(VIRTIO_BLK_T_OUT, sector, &[reads(DATA, len)]), (io_error, 1), "{sector:#x}");
     }
-    // No data, data the wrong way, data outside memory.
+    // No data, data in the wrong direction, data outside memory.
     assert_eq!(guest.run(VIRTIO_BLK_T_IN, 0, &[]), (io_error, 1));
     assert_eq!(guest.run(VIRTIO_BLK_T_OUT, 0, &[]), (io_error, 1));
     assert_eq!(guest.run(VIRTIO_BLK_T_IN, 0, &[reads(DATA, 512), writes(DATA, 512)]), (io_error, 0));
@@ -177,7 +177,7 @@ fn a_disk_that_cannot_discard_says_so() {
     assert_eq!(guest.run(VIRTIO_BLK_T_DISCARD, 0, &[reads(DATA, 16)]), (2, 1));
 }
 
-/// The disk with a cache, and what it was asked to do for one write and one write of zeros.
+/// The operations of a disk with a cache, for one write and one write of zeros.
 fn asked(fua: bool, features: u64, writeback: Option<u8>) -> Vec<Op> {
     let mut disk = TestDisk::new(MIB, Hold::default());
     disk.info.volatile_cache = true;
@@ -207,12 +207,12 @@ fn the_cache_is_written_through_where_the_driver_wants_it() {
     assert_eq!(asked(false, ALL, Some(0)), flushed);
     assert_eq!(asked(true, ALL, Some(1)), back);
     assert_eq!(asked(true, without(BlkFeatures::CONFIG_WCE), None), back);
-    // A driver that knows no flushes cannot have a cache.
+    // For a driver that has not accepted flushes, the device must write through.
     assert_eq!(asked(true, without(BlkFeatures::FLUSH), None), forced);
     assert_eq!(asked(true, without(BlkFeatures::FLUSH | BlkFeatures::CONFIG_WCE), None), forced);
 }
 
-/// Requests of random sizes on all queues at once, against a copy.
+/// Requests of random sizes on all queues at once, compared with a copy of the disk.
 fn churn(disk: Arc<dyn Disk>, rounds: u64) {
     let config = Config { queues: 4, tasks: 12, ..batch() };
     let mut guest = Guest::powered(disk, Hold::default(), config);

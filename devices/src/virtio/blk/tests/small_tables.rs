@@ -5,7 +5,7 @@ use crate::testing::broken_queues;
 use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 
 impl Initiator for Guest {
-    /// Each has three descriptors of its own, of 64.
+    /// Each request has three of the 64 descriptors.
     const SLOTS: u64 = 21;
     const RESET_WAITS: bool = false;
 
@@ -13,7 +13,7 @@ impl Initiator for Guest {
         &self.hold
     }
 
-    /// The unit is a queue.
+    /// `unit` is the index of a queue.
     fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
         let request_type = if write { VIRTIO_BLK_T_OUT } else { VIRTIO_BLK_T_IN };
         let len = small_tables::LEN as u32;
@@ -37,7 +37,7 @@ impl Initiator for Guest {
             .collect()
     }
 
-    /// There is nothing but resets.
+    /// A block device has no task management.
     fn manage(&mut self, _manage: Manage) {}
 
     fn begin_reset(&mut self) {
@@ -66,7 +66,7 @@ fn small_tables() {
     }
 }
 
-/// What ends while the owner asks for memory is no event any more: the requests behind it are started all the same.
+/// Completions that `uses_memory` reaps raise no event: the requests that wait for their task numbers are started all the same.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
     for (tasks, count) in [(1, 4), (2, 6), (4, 21)] {
@@ -92,7 +92,7 @@ fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
     }
 }
 
-/// A guest that goes on sending does not keep the memory of its rings in use.
+/// A guest that keeps sending requests does not keep the memory of its rings in use.
 #[test]
 fn rings_that_are_to_be_unmapped_come_to_an_end() {
     let mut guest = Guest::held(Config { queues: 2, ..batch() });
@@ -100,7 +100,7 @@ fn rings_that_are_to_be_unmapped_come_to_an_end() {
     let ring = RINGS..RINGS + 1;
     let uses = |guest: &mut Guest| guest.device.uses_memory(std::slice::from_ref(&ring), guest.now);
     assert!(!uses(&mut guest));
-    // In the other region than the rings are their data, not their status.
+    // The data of the requests are in the other region; their status bytes are in that of the rings.
     Initiator::start(&mut guest, 0, 0, false, DATA);
     assert!(uses(&mut guest));
     guest.device.refuse_memory(std::slice::from_ref(&ring));

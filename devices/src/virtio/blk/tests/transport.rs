@@ -16,7 +16,7 @@ impl Guest {
         self.device.config_write(offset, &value.to_le_bytes()[..len]);
     }
 
-    /// Capabilities: ID and place.
+    /// Capabilities: ID and offset.
     fn capabilities(&mut self) -> Vec<(u8, u16)> {
         let mut at = self.config(0x34, 1) as u16;
         let mut found = Vec::new();
@@ -27,7 +27,7 @@ impl Guest {
         found
     }
 
-    /// The way through configuration space: what the capability is told before its data are touched.
+    /// Set BAR, offset and length of the configuration access capability. Returns the offset of its data field.
     fn aim(&mut self, offset: u32, len: u32) -> u16 {
         let (_, at) = self.capabilities()[5];
         assert_eq!(self.config(at + 3, 1), u32::from(VIRTIO_PCI_CAP_PCI_CFG));
@@ -78,14 +78,14 @@ fn configuration_space_leads_to_the_registers() {
     assert_eq!(guest.config(data, 2), 1);
     let data = guest.aim(DEVICE_CFG as u32, 4);
     assert_eq!(guest.config(data, 4), 8 * 2048);
-    // Of another length than the capability says, or not aligned, or nowhere.
+    // Accesses of another length than in the capability, that are not aligned, or outside the BAR.
     assert_eq!(guest.config(data, 2), 0);
     for (offset, len) in [(DEVICE_CFG as u32 + 1, 2), (0x8000, 4), (u32::MAX - 3, 4), (0, 3), (0, 0)] {
         let data = guest.aim(offset, len);
         assert_eq!(guest.config(data, 4), 0);
         guest.set_config(data, 4, u32::MAX);
     }
-    // A doorbell, rung this way.
+    // A doorbell, by configuration access.
     let data = guest.fill(DATA, 512, 9);
     guest.request(0, 0, VIRTIO_BLK_T_OUT, 0, &[reads(DATA, 512)]);
     let at = guest.aim(NOTIFY as u32, 2);
@@ -95,7 +95,7 @@ fn configuration_space_leads_to_the_registers() {
     assert_eq!((guest.completions(0).len(), guest.status_of(0)), (1, 0));
     assert_eq!(guest.run(VIRTIO_BLK_T_IN, 0, &[writes(DATA + 4096, 512)]), (0, 513));
     assert_eq!(guest.bytes(DATA + 4096, 512), data);
-    // And a reset.
+    // A reset, by configuration access.
     let at = guest.aim(DEVICE_STATUS as u32, 1);
     assert_eq!(guest.config(at, 1), 15);
     guest.set_config(at, 1, 0);
@@ -119,29 +119,29 @@ fn features_are_negotiated_or_refused() {
         guest.accept(refused);
         guest.write(DEVICE_STATUS, 1, 11);
         assert_eq!(guest.status().bits(), 3, "{refused:#x}");
-        // Not ready without features.
+        // DRIVER_OK is refused without FEATURES_OK.
         guest.add_status(DeviceStatus::DRIVER_OK);
         assert_eq!(guest.status().bits(), 3, "{refused:#x}");
     }
     guest.accept(BASE);
     guest.write(DEVICE_STATUS, 1, 11);
     assert_eq!(guest.status().bits(), 11);
-    // Settled: later writes change nothing.
+    // After FEATURES_OK, writes change no feature.
     guest.accept(offered);
     guest.write(DRIVER_FEATURE_SELECT, 4, 0);
     assert_eq!(guest.read(DRIVER_FEATURE, 4), 0);
-    // The guest cannot ask for a reset in the device's name, nor take a bit back.
+    // The guest can neither set DEVICE_NEEDS_RESET nor clear a bit.
     guest.write(DEVICE_STATUS, 1, 0x40);
     assert_eq!(guest.status().bits(), 11);
 }
 
 proptest! {
-    /// Against the plain definition: all accepted are offered, and version 1 is among them.
+    /// Against the definition: all accepted features are offered, and VERSION_1 is among them.
     #[test]
     fn features_are_taken_or_not(wild: u64, taken: u64, flip in 0u32..200) {
         let mut guest = Guest::new();
         let offered = guest.offered();
-        // Near what is offered, mostly: taken bits of it, one bit flipped.
+        // Mostly close to the offered features: a subset, with one bit flipped.
         let accepted = match flip {
             0..64 => offered & taken ^ 1 << flip,
             64..190 => offered & taken | BASE,
@@ -183,7 +183,7 @@ fn queues_are_set_up_once() {
     guest.write(QUEUE_SIZE, 2, 32);
     guest.write(QUEUE_DESC, 8, 0x1_2345_6780);
     assert_eq!((guest.read(QUEUE_SIZE, 2), guest.read(QUEUE_DESC, 8)), (32, 0x1_2345_6780));
-    // Widths that are not the register's.
+    // Accesses of another width than the register's.
     guest.write(QUEUE_DESC, 2, 1);
     guest.write(QUEUE_DESC + 2, 4, 1);
     assert_eq!((guest.read(QUEUE_DESC, 4), guest.read(QUEUE_DESC + 4, 4)), (0x2345_6780, 1));
@@ -193,12 +193,12 @@ fn queues_are_set_up_once() {
     assert_eq!(guest.read(QUEUE_MSIX_VECTOR, 2), u64::from(VIRTIO_MSI_NO_VECTOR));
     guest.write(CONFIG_MSIX_VECTOR, 2, 3);
     assert_eq!(guest.read(CONFIG_MSIX_VECTOR, 2), u64::from(VIRTIO_MSI_NO_VECTOR));
-    // A queue that is not there.
+    // A queue that does not exist.
     guest.write(QUEUE_SELECT, 2, 2);
     assert_eq!((guest.read(QUEUE_SIZE, 2), guest.read(QUEUE_ENABLE, 2)), (0, 0));
     guest.write(QUEUE_ENABLE, 2, 1);
     guest.write(QUEUE_SELECT, 2, 0);
-    // Not before features are negotiated.
+    // No queue can be enabled before FEATURES_OK.
     guest.write(QUEUE_ENABLE, 2, 1);
     assert_eq!(guest.read(QUEUE_ENABLE, 2), 0);
     guest.bring_up(ALL, 16);
@@ -249,7 +249,7 @@ fn a_reset_with_requests_on_the_way() {
     assert_eq!((guest.completions(0).len(), guest.in_flight()), (0, 8));
     guest.request(0, 8, VIRTIO_BLK_T_IN, 0, &[writes(DATA + 512 * 8, 512)]);
     guest.write(DEVICE_STATUS, 1, 0);
-    // It is over when the disk has done with them, and takes no writes before.
+    // The reset completes when the disk has completed the requests. Until then, writes are ignored.
     assert!(guest.status().contains(DeviceStatus::DRIVER_OK));
     guest.write(DEVICE_STATUS, 1, 0);
     guest.write(QUEUE_SELECT, 2, 0);
@@ -258,7 +258,7 @@ fn a_reset_with_requests_on_the_way() {
     guest.hold.set(false);
     assert!(guest.status().is_empty());
     assert_eq!((guest.in_flight(), guest.hold.waits()), (0, 0));
-    // Nothing was told, and nothing is written late.
+    // No completion was signalled, and nothing is written late.
     guest.device.on_completions(guest.now);
     assert_eq!((guest.used_index(0), guest.status_of(0)), (0, 0xff));
     assert!(!guest.counts.line());
@@ -279,14 +279,14 @@ fn a_queue_is_reset_alone() {
     }
     guest.write(QUEUE_SELECT, 2, 1);
     guest.write(QUEUE_RESET, 2, 1);
-    // It is over when the disk has done with its requests.
+    // The reset completes when the disk has completed the queue's requests.
     guest.kick(1);
     assert_eq!((guest.read(QUEUE_RESET, 2), guest.read(QUEUE_ENABLE, 2)), (1, 1));
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
     assert_eq!((guest.read(QUEUE_RESET, 2), guest.read(QUEUE_ENABLE, 2)), (0, 0));
     assert_eq!(guest.hold.waits(), 0);
-    // The other queue's requests are posted, this one's are not.
+    // Completions of the other queue are posted; those of the reset queue are not.
     assert_eq!((guest.completions(0).len(), guest.used_index(1)), (4, 0));
     assert_eq!((guest.status_of(3), guest.status_of(4)), (0, 0xff));
     assert!(guest.counts.line());

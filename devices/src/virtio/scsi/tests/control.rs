@@ -5,12 +5,12 @@ use crate::device::HotPlug;
 
 const OK: u8 = Response::Ok as u8;
 
-/// Heads of requests that were answered, on any request queue, and their responses.
+/// The responses to these requests.
 fn responses(guest: &mut Guest, numbers: &[u64]) -> Vec<u8> {
     numbers.iter().map(|n| guest.answered(*n).response).collect()
 }
 
-/// A guest with two request queues that holds requests back.
+/// A guest with two request queues, whose disks hold requests.
 fn held() -> Guest {
     let mut guest = Guest::with(ALL, Config { queues: 2, ..batch() });
     guest.completions(FIRST);
@@ -30,7 +30,7 @@ fn a_task_is_aborted_whatever_its_queue() {
     guest.start(FIRST + 1, 2, HERE, true);
     guest.start(FIRST, 3, HERE, false);
     guest.manage(tmf::ABORT_TASK, lun::lun(HERE), 2);
-    // The disk is at it.
+    // The request is in flight at the disk.
     assert_eq!(guest.managed(), None);
     let_go(&mut guest);
     assert_eq!(guest.managed(), Some(OK));
@@ -68,7 +68,7 @@ fn tasks_are_told_apart_by_unit_and_number() {
         (tmf::QUERY_TASK, there, 2, succeeded),
         (tmf::QUERY_TASK, here, u64::MAX, OK),
         (tmf::QUERY_TASK_SET, here, 0, succeeded),
-        // Not there: nothing to do.
+        // A task that does not exist needs no abort.
         (tmf::ABORT_TASK, here, 2, OK),
         (tmf::CLEAR_ACA, here, 0, Response::FunctionRejected as u8),
         (8, here, 0, Response::FunctionRejected as u8),
@@ -100,7 +100,7 @@ fn sets_of_tasks_end_together() {
         assert_eq!(guest.managed(), Some(OK));
         let aborted = Response::Aborted as u8;
         assert_eq!(responses(&mut guest, &[1, 2, 3, 4, 5, 6]), [aborted, aborted, aborted, aborted, OK, OK]);
-        // The unit has nothing to say of it.
+        // An abort establishes no unit attention.
         guest.completions(FIRST);
         guest.completions(FIRST + 1);
         guest.check_io();
@@ -112,16 +112,16 @@ fn resets_end_tasks_first() {
     for (subtype, lun) in [
         (tmf::LOGICAL_UNIT_RESET, lun::lun(THERE)),
         (tmf::I_T_NEXUS_RESET, lun::lun(THERE)),
-        // Any unit of the target does.
+        // The LUN may be that of any unit of the target.
         (tmf::I_T_NEXUS_RESET, [1, 3, 0, 0, 0, 0, 0, 0]),
     ] {
         let mut guest = held();
         guest.start(FIRST, 1, HERE, false);
         guest.start(FIRST + 1, 2, THERE, false);
-        // Put in but not told: the function is about it nevertheless.
+        // A request that was made available without a notification: the function applies to it, too.
         guest.request(FIRST, 3, THERE, &transfer(false, 0, 1), &[writes(DATA, 512)]);
         guest.manage(subtype, lun, 0);
-        // Answered when the disk has done with them. What comes now waits, too.
+        // The function is answered when the disk has completed the requests. Later requests wait, too.
         guest.start(FIRST, 4, THERE, false);
         assert_eq!((guest.managed(), guest.hold.waits()), (None, 0));
         let_go(&mut guest);
@@ -131,7 +131,7 @@ fn resets_end_tasks_first() {
         assert_eq!(guest.in_flight(), 0);
         guest.completions(FIRST);
         guest.completions(FIRST + 1);
-        // Request 4 had the unit attention.
+        // Request 4 reports the unit attention.
         let attention = guest.answered(4);
         assert_eq!((attention.status, attention.sense[2], attention.sense[12]), (2, 6, 0x29));
         assert_good(&guest.run(HERE, TEST_UNIT_READY, &[]), 0);
@@ -150,7 +150,7 @@ fn a_function_reaches_requests_before_it_that_have_no_room() {
         }
         guest.start(FIRST, 7, THERE, false);
         guest.start(FIRST + 1, 8, THERE, false);
-        // Those of the other queue that no task number is free for, and one that the disk has, maybe.
+        // Requests that wait for a task number, in either queue, and with more task numbers one in flight at the disk.
         guest.manage(tmf::ABORT_TASK, lun::lun(HERE), 6);
         assert_eq!(guest.managed(), Some(OK));
         assert_eq!(responses(&mut guest, &[6]), [Response::Aborted as u8]);
@@ -159,12 +159,12 @@ fn a_function_reaches_requests_before_it_that_have_no_room() {
         guest.manage(tmf::LOGICAL_UNIT_RESET, lun::lun(HERE), 0);
         let early = guest.completions(FIRST).len();
         assert!((6 - tasks as usize..7).contains(&early), "{early}");
-        // Nothing to do until the disk has something to say.
+        // The device sleeps until the disk completes requests.
         while guest.device.before_sleep(guest.now) == Sleep::No {
             guest.device.on_completions(guest.now);
         }
         assert_eq!((guest.device.before_sleep(guest.now), guest.managed()), (Sleep::Forever, None));
-        // Requests put in later do not keep it waiting.
+        // Later requests do not delay the answer.
         for n in 9..30 {
             guest.start(FIRST, n, HERE, false);
         }
@@ -218,7 +218,7 @@ fn more_functions_than_are_kept_wait_in_the_ring() {
         for _ in 0..32 {
             guest.manage(tmf::ABORT_TASK, lun::lun(HERE), 1);
         }
-        // Used descriptors are free again only when answered; here the guest takes them anyway.
+        // A driver may reuse descriptors only when their chain is answered; this guest reuses them before.
         assert!(guest.completions(CONTROL).is_empty());
     }
     guest.manage(tmf::QUERY_TASK, lun::lun(HERE), 1);

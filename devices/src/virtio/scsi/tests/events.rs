@@ -1,4 +1,4 @@
-//! Units that come and go, with buffers for events and without.
+//! Hot-plug, with and without buffers for events.
 
 use paradisk_disk_formats::{Disk, QueueConfig};
 
@@ -126,11 +126,11 @@ fn lost_events_are_told_of() {
         give(&mut guest, 32, 16);
         all.extend(events(&mut guest, 32));
     }
-    // With the last that was kept.
+    // The last event that was stored reports the lost ones.
     assert_eq!(all.len(), 64);
     let missed = |event: &EventInfo| event.event.get() & VIRTIO_SCSI_T_EVENTS_MISSED != 0;
     assert_eq!(all.iter().position(missed), Some(63));
-    // The buffers that are left are for what comes.
+    // The other buffers stay available for later events.
     attach(&mut guest, NEW);
     assert_eq!(guest.completions(EVENTS).len(), 1);
 }
@@ -153,7 +153,7 @@ fn a_driver_that_wants_no_events_gets_none() {
     give(&mut guest, 2, 16);
     attach(&mut guest, NEW);
     assert!(guest.completions(EVENTS).is_empty());
-    // Those of an earlier driver are not for the next one, which looks for units itself.
+    // Events of an earlier driver are dropped: the next one scans for units itself.
     guest.bring_up(ALL, 64);
     attach(&mut guest, Address { target: 6, lun: 0 });
     guest.bring_up(ALL, 64);
@@ -192,7 +192,7 @@ fn buffers_keep_nobody_awake() {
     let mut guest = Guest::with(Features::VERSION_1.bits() | ScsiFeatures::HOTPLUG.bits(), batch());
     give(&mut guest, 8, 16);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
-    // A unit that is attached does, for as long as it takes to say so.
+    // An attached unit keeps the device awake until its event is posted.
     let unit = unit(&guest.hold);
     guest.device.attach(NEW, unit).unwrap();
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);

@@ -1,4 +1,4 @@
-//! Chains that are not as they are to be.
+//! Malformed chains.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn run(queue: u16, put: impl FnOnce(&mut Guest) -> u16) -> End {
         }
         more => panic!("{more:?}"),
     };
-    // Whatever it was, a driver that resets has a device that works.
+    // After any of these chains, a driver that resets has a device that works.
     guest.bring_up(ALL, 64);
     guest.clear_unit_attention();
     guest.check_io();
@@ -41,7 +41,7 @@ fn failure() -> End {
     End::Response(Response::Failure as u8)
 }
 
-/// Run a read of a sector with its pieces changed.
+/// Run a read of one sector with its pieces changed.
 fn changed(change: impl FnOnce(&mut Vec<Piece>)) -> End {
     run(FIRST, |guest| {
         let mut pieces = guest.pieces(0, HERE, &transfer(false, 0, 1), &[writes(DATA, 512)]);
@@ -64,13 +64,13 @@ fn data_that_cannot_be() {
     assert_eq!(changed(|pieces| pieces[2].address = 3 * MIB), failure());
     assert_eq!(changed(|pieces| pieces[2].address = u64::MAX - 100), failure());
     assert_eq!(changed(|pieces| pieces[2].len = 0), failure());
-    // Both ways.
+    // Data in both directions.
     assert_eq!(changed(|pieces| pieces.insert(1, reads(DATA, 512))), failure());
 }
 
 #[test]
 fn answers_without_room() {
-    // Enough to say that it is not enough.
+    // Too short for sense data, but long enough for a response.
     assert_eq!(
         changed(|pieces| {
             pieces.truncate(2);
@@ -97,7 +97,7 @@ fn answers_without_room() {
     assert_eq!(changed(|pieces| pieces.truncate(1)), End::NeedsReset);
     assert_eq!(changed(|pieces| pieces[1].address = 3 * MIB), End::NeedsReset);
     assert_eq!(changed(|pieces| pieces[1].address = u64::MAX - 11), End::NeedsReset);
-    // To be read after what is to be written.
+    // A readable descriptor after the writable ones.
     assert_eq!(changed(|pieces| pieces.push(reads(DATA, 512))), End::NeedsReset);
 }
 
@@ -123,7 +123,7 @@ fn chains_without_end() {
     assert_eq!(outside, End::NeedsReset);
 }
 
-/// Run a chain of the control queue: the first byte of the answer, and the length.
+/// Run a chain of the control queue. Returns the first byte of the response and the length.
 fn control(request: &[u8], capacity: u32) -> Option<(u8, u32)> {
     let mut guest = Guest::new();
     guest.control(request, capacity);
@@ -138,7 +138,7 @@ fn control_requests_of_no_known_kind() {
     let rejected = Some((Response::FunctionRejected as u8, 1));
     assert_eq!(control(&[9, 0, 0, 0], 1), rejected);
     assert_eq!(control(&[0, 0, 0], 16), rejected);
-    // Task management and queries without an end.
+    // Task management and queries that are cut short.
     assert_eq!(control(&[0; 23], 1), Some((Response::Failure as u8, 1)));
     assert_eq!(control(&[1, 0, 0, 0, 0], 5), Some((0, 5)));
     // No buffer for the response.

@@ -28,7 +28,7 @@ fn the_configuration_says_what_there_is() {
         let mut id = [0; 4];
         driver.device.config_read(0, &mut id);
         assert_eq!(id, [0xf4, 0x1a, 0x48, 0x10]);
-        // Nothing but the two sizes is the guest's.
+        // All fields other than the two sizes are read-only.
         for at in (0..20).chain(28..64) {
             driver.write(DEVICE_CFG + at, 4, 1);
         }
@@ -58,7 +58,7 @@ fn moderation_holds_back_nothing_that_is_waited_for() {
         guest.write(QUEUE_SELECT, 2, queue.into());
         guest.write(QUEUE_MSIX_VECTOR, 2, 3);
     }
-    // Buffers for events are no requests that are outstanding.
+    // Buffers for events do not count as outstanding requests.
     for n in 0..60 {
         guest.put(EVENTS, &[writes(DATA + 16 * n, 16)]);
     }
@@ -111,7 +111,7 @@ fn a_reset_with_requests_in_flight_leaves_nothing_behind() {
             guest.device.config_write(4, &6u16.to_le_bytes());
         } else {
             guest.write(DEVICE_STATUS, 1, 0);
-            // It is over when the disks have done with the requests.
+            // The reset completes when the disks have completed the requests.
             assert!(!guest.status().is_empty());
             assert_eq!((guest.in_flight(), guest.hold.waits()), (8, 0));
             guest.hold.set(false);
@@ -148,7 +148,7 @@ fn a_queue_is_reset_by_itself() {
     guest.set_up_queue(FIRST, 16);
     guest.check_io();
 
-    // The control queue: functions that wait are forgotten.
+    // Reset of the control queue: functions that wait are dropped.
     guest.hold.set(true);
     guest.start(FIRST + 1, 3, HERE, false);
     guest.manage(tmf::ABORT_TASK, lun::lun(HERE), 3);

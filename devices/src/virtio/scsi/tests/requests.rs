@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// INQUIRY for so many bytes.
+/// INQUIRY with this allocation length.
 const fn inquiry(len: u8) -> [u8; 6] {
     [0x12, 0, 0, 0, len, 0]
 }
@@ -27,7 +27,7 @@ fn header_answer_and_data_are_cut_anywhere() {
     for (cut, indirect) in [(1, false), (19, true), (50, false), (11, true)] {
         let write = guest.pieces(1, HERE, &transfer(true, 5, 1), &[]);
         let (header, answer) = (write[0], write[1]);
-        // The header's end and the data in one piece.
+        // One piece has the end of the header and the data.
         let (at, rest) = (header.address + u64::from(cut), header.len - cut);
         let tail: Vec<u8> = [guest.bytes(at, rest as usize), data.clone()].concat();
         guest.memory.write_slice(&tail, GuestAddress(to)).unwrap();
@@ -41,7 +41,7 @@ fn header_answer_and_data_are_cut_anywhere() {
         assert_eq!(guest.run_chain(FIRST, head), 12);
         assert_good(&guest.answered(1), 0);
 
-        // The answer's end and the data in one piece, too.
+        // One piece has the end of the response and the data.
         let read = guest.pieces(2, HERE, &transfer(false, 5, 1), &[]);
         let (header, answer) = (read[0], read[1]);
         let pieces = [header, writes(answer.address, cut), writes(to, answer.len - cut + 512)];
@@ -62,13 +62,13 @@ fn residuals_and_overruns() {
     assert_good(&guest.run(HERE, &inquiry(36), &[writes(DATA, 36)]), 0);
     assert_good(&guest.run(HERE, &transfer(false, 0, 1), &[writes(DATA, 1024)]), 512);
     assert_good(&guest.run(HERE, &transfer(true, 0, 1), &[reads(DATA, 4096)]), 3584);
-    // Less.
+    // A buffer that is smaller than the data.
     for (cdb, data) in [
         (&inquiry(36)[..], &[writes(DATA, 35)][..]),
         (&inquiry(36), &[]),
         (&transfer(false, 0, 2), &[writes(DATA, 512)]),
         (&transfer(true, 0, 2), &[reads(DATA, 512)]),
-        // The other way.
+        // Data in the wrong direction.
         (&transfer(false, 0, 1), &[reads(DATA, 512)]),
         (&transfer(true, 0, 1), &[writes(DATA, 512)]),
         (&inquiry(36), &[reads(DATA, 512)]),
@@ -92,7 +92,7 @@ fn addresses_without_units() {
     let mut guest = Guest::new();
     let nobody = guest.run(Address { target: 1, lun: 0 }, &inquiry(36), &[writes(DATA, 36)]);
     assert_eq!((nobody.response, nobody.residual), (Response::BadTarget as u8, 36));
-    // A target without the unit says so itself.
+    // A target without this unit answers itself.
     let other = Address { target: 3, lun: 300 };
     assert_good(&guest.run(other, &inquiry(36), &[writes(DATA, 36)]), 0);
     assert_eq!(guest.bytes(DATA, 1), [0x7f]);
@@ -145,7 +145,7 @@ fn the_guest_says_how_long_sense_data_and_commands_are() {
     assert_eq!(sizes(&mut guest), [96, 32]);
     guest.write(DEVICE_CFG + SENSE_SIZE, 4, 5);
     guest.write(DEVICE_CFG + CDB_SIZE, 4, 255);
-    // Beyond all reason, and of other widths.
+    // Sizes above the limits, and accesses of other widths.
     guest.write(DEVICE_CFG + SENSE_SIZE, 4, 0x1_0000);
     guest.write(DEVICE_CFG + CDB_SIZE, 4, 256);
     guest.write(DEVICE_CFG + SENSE_SIZE, 1, 7);
@@ -158,7 +158,7 @@ fn the_guest_says_how_long_sense_data_and_commands_are() {
     let answered = guest.answered(0);
     assert_eq!((answered.status, answered.residual, answered.sense), (2, 512, vec![0x70, 0, 5, 0, 0]));
 
-    // No sense data at all, and commands as short as they may be.
+    // No space for sense data, and the shortest CDBs.
     guest.write(DEVICE_CFG + SENSE_SIZE, 4, 0);
     guest.write(DEVICE_CFG + CDB_SIZE, 4, 10);
     let data = guest.fill(DATA, 512, 9);
@@ -176,7 +176,7 @@ fn the_guest_says_how_long_sense_data_and_commands_are() {
         assert_eq!(guest.answered(0).status, 2, "{cdb_size}");
     }
 
-    // A reset brings the sizes back.
+    // A reset restores the default sizes.
     guest.bring_up(ALL, 64);
     assert_eq!(sizes(&mut guest), [96, 32]);
     guest.clear_unit_attention();

@@ -19,7 +19,7 @@ impl Owner for Initiating {
 }
 
 impl Initiator for Initiating {
-    /// Each has three descriptors of its own, of 64.
+    /// Each request has three of the 64 descriptors.
     const SLOTS: u64 = 21;
     const RESET_WAITS: bool = false;
 
@@ -93,8 +93,8 @@ fn small_tables() {
     }
 }
 
-/// What ends while the owner asks for memory is no event any more: the requests behind it, in the ring or the backlog, are started all
-/// the same.
+/// Completions that `uses_memory` reaps raise no event: the requests that wait for their task numbers, in the ring or the backlog, are
+/// started all the same.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
     for (tasks, count) in [(1, 4), (2, 6), (4, 21)] {
