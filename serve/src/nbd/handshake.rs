@@ -19,9 +19,9 @@ use super::tls::Tls;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Options of a negotiation at the most.
 const OPTIONS: u32 = 1024;
-/// Bytes of an option's data at the most that are parsed.
+/// Maximum length of an option's data that are parsed, in bytes.
 const OPTION_DATA: u32 = 32 << 10;
-/// Bytes of an option's data at the most that are skipped; with more, the client is disconnected.
+/// Maximum length of an option's data that are skipped, in bytes; with more, the client is disconnected.
 const SKIPPED: u32 = 1 << 20;
 /// Preferred size of a request in bytes, where the physical sector is not larger.
 const PREFERRED: u32 = 4096;
@@ -155,7 +155,7 @@ impl Negotiation<'_> {
             NBD_OPT_EXPORT_NAME => return self.export_name(data).map(Some),
             NBD_OPT_INFO | NBD_OPT_GO => return self.info(data),
             NBD_OPT_ABORT => {
-                // The client may have left without it.
+                // The client may have disconnected without waiting for the reply.
                 let _ = self.reply(NBD_REP_ACK, &[]);
                 return Err(Ended::Left);
             }
@@ -184,7 +184,7 @@ impl Negotiation<'_> {
         };
         self.reply(NBD_REP_ACK, &[])?;
         self.wire.start_tls(tls)?;
-        // Plain-text options before TLS may be from an attacker in between.
+        // Options in plain text may come from a man in the middle: they do not count under TLS.
         (self.structured, self.contexts_of) = (false, None);
         Ok(())
     }
