@@ -265,13 +265,13 @@ mod tests {
         event
     }
 
-    /// One of each way.
+    /// A notifier with a ring, and one with a thread.
     fn both(event: &OwnedFd) -> [Notifier; 2] {
         let writer = Writer::start(event.try_clone().unwrap()).unwrap();
         [Notifier::new(event.try_clone().unwrap()).unwrap(), Notifier(Way::Thread(writer))]
     }
 
-    /// What is in the counter, once there is something.
+    /// The counter, once it is not 0. Resets it.
     fn counted(event: &OwnedFd) -> u64 {
         let mut value = [0; 8];
         read(event, &mut value).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn each_signal_is_seen() {
         let _turn = turn();
-        // Blocking: a signal that does not come is waited for in vain.
+        // The eventfd blocks: if a signal is lost, the read never returns.
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         for mut notifier in both(&event) {
             for _ in 0..1000 {

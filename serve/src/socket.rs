@@ -319,7 +319,7 @@ mod tests {
         let socket = Socket::listen(&path).unwrap();
         let (lock, begin) = (lock(&path).unwrap(), Instant::now());
         let ending = std::thread::spawn(move || drop(socket));
-        // The other one does not wait for ever.
+        // The server that ends waits for the lock for a bounded time only.
         while begin.elapsed() < LOCK_TRIES * LOCK_PAUSE / 4 {
             let connected = UnixStream::connect(&path).map(drop);
             assert!(connected.is_ok() || begin.elapsed() >= LOCK_TRIES * LOCK_PAUSE, "{connected:?}");
@@ -350,7 +350,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Where clients wait to be taken, a server listens: that is found out without waiting.
+    /// A socket with a full backlog has a listener. The check for a leftover file finds that without blocking.
     #[test]
     fn a_server_with_a_full_backlog_is_not_abandoned() {
         let folder = tempfile::tempdir().unwrap();
