@@ -54,7 +54,7 @@ use self::worker::Worker;
 pub struct Options {
     /// Queues, and a thread for each; 1 to [`MAX_QUEUES`].
     pub queues: u16,
-    /// Serial number that the guest reads, cut after 20 characters.
+    /// Serial number that the guest reads, cut after 20 bytes.
     pub serial: String,
     /// Which I/O engine transfers data.
     pub engine: EngineKind,
