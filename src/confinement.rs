@@ -14,7 +14,7 @@ pub(crate) struct Confinement {
 }
 
 impl Confinement {
-    /// Whether it does.
+    /// Whether the process is limited: not if calls are only reported.
     pub(crate) fn is_on(self) -> bool {
         self.sandbox == Mode::On
     }
@@ -31,7 +31,7 @@ impl Confinement {
 pub(crate) struct Confined(Sandbox);
 
 impl Confined {
-    /// The start is over.
+    /// Install the filter of the main thread: the start is over.
     pub(crate) fn close(self) -> Result<(), Failure> {
         self.0.close().map_err(failed)
     }

@@ -1,8 +1,8 @@
 //! A page over HTTP: one thread, which serves a bounded number of clients for a bounded time each.
 //!
 //! A client sends a request and gets one response, and the connection is closed (HTTP/1.1, RFC 9112). Each phase of a connection has a
-//! deadline that nothing extends. A client that connects when all places are taken replaces the one that has been in the phase of its request
-//! for longest; where all are being answered it waits.
+//! deadline that nothing extends. A client that connects when all places are taken replaces the oldest connection to which no response is
+//! being sent; if responses are being sent to all, the client waits.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,8 @@ const LONGEST_REQUEST: usize = 8 << 10;
 /// How long a client may take to send its request, and to receive the response.
 const REQUEST_TIME: Duration = Duration::from_secs(2);
 const RESPONSE_TIME: Duration = Duration::from_secs(10);
-/// How long the client may take to close the connection. With unread data from it, the kernel would drop what it has not received.
+/// How long the client may take to close the connection. If the server closed the socket with unread data of the client, the kernel would
+/// drop the part of the response that the client has not received.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// Pause after the host could not accept a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -60,7 +61,7 @@ enum Target {
     NotFound,
     /// The method is not supported.
     NotAllowed,
-    /// This is not HTTP/1.1.
+    /// This is no request of HTTP/1.x.
     Bad,
 }
 
@@ -158,7 +159,8 @@ impl Connection {
         }
     }
 
-    /// Go on as far as possible without waiting, at most one system call's worth in each phase, so that all clients have their turn.
+    /// Continue as far as possible without waiting. Data of the client are received once in each phase, and the response is sent until the
+    /// socket's buffer is full, so that all clients have their turn.
     fn advance(&mut self, page: &mut Page) -> Result<(), Over> {
         if let Phase::Request(received) = &mut self.phase {
             let mut part = [0; 2048];
@@ -232,7 +234,7 @@ fn run(listener: &OwnedFd, mut page: Page) {
     }
 }
 
-/// Have a place for another client. False: all are being answered.
+/// Make sure that there is a place for another client. False: responses are being sent to all.
 fn make_place(connections: &mut Vec<Connection>) -> bool {
     if connections.len() < CONNECTIONS {
         return true;
@@ -243,7 +245,8 @@ fn make_place(connections: &mut Vec<Connection>) -> bool {
     oldest.map(|index| drop(connections.remove(index))).is_some()
 }
 
-/// Sleep until the listener (where there is a place) or a connection is ready, or a deadline has passed: which of them are ready.
+/// Sleep until the listener (unless [`make_place`] would fail) or a connection is ready, or a deadline has passed. Returns for the listener
+/// and each connection whether it is ready.
 fn wait(listener: &OwnedFd, connections: &[Connection]) -> Result<Vec<bool>, Errno> {
     let all_answered =
         connections.iter().all(|connection| matches!(connection.phase, Phase::Response { .. }));

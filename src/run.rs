@@ -99,7 +99,7 @@ impl Args {
         self.metrics.metering(self.control.is_some())
     }
 
-    /// Files that are opened after the others: the system is loaded when all adapters are there, and each thread has a clock.
+    /// Paths that are opened in the sandbox: the kernel is loaded when all adapters exist, and `/proc` has the CPU time of each thread.
     fn grants(&self) -> Grants {
         let clocks = PathBuf::from("/proc/self/task");
         Grants {
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let machine = Machine::new(&host, config, events::of_machine(sender.clone())).map_err(failed)?;
     let disks = Disks::open(&args.adapter, &args.disk, args.metering())?;
-    // For statistics: it is read from files, which the sandbox does not open.
+    // For statistics: the description of the host is read from files that cannot be opened in the sandbox.
     let _ = facts::host::host();
     let stats = args.stats.as_deref().map(output::Document::create).transpose()?;
     let control = args.control.as_deref().map(Listener::bind).transpose()?;
@@ -141,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let loaded = load(args, &host, &running.machine)?;
     let _server = control.map(|listener| serve(listener, sender.clone())).transpose()?;
     let _metrics = serve_metrics(metrics, sender.clone())?;
-    // Before the terminal changes, which would have to be undone.
+    // Before the terminal is in raw mode: a signal must not kill the process without restoring it.
     events::take_signals(ignored, &sender)?;
     let _raw = terminal::Raw::enter().map_err(|error| Failure::Failed(format!("terminal: {error}")))?;
     running.read_terminal(sender)?;
@@ -151,7 +151,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     running.finish(end)
 }
 
-/// The adapters that are named, for disks or without.
+/// The adapters that the command line names, with and without disks.
 fn adapters(args: &Args) -> impl Iterator<Item = Adapter> {
     args.disk.iter().filter_map(|disk| disk.adapter).chain(args.adapter.iter().copied())
 }

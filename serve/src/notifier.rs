@@ -30,7 +30,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, readlinkat};
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// Threads at the most, those that clients have blocked included.
+/// Maximum number of threads, including those that clients have blocked.
 const THREADS: usize = 128;
 /// Tries to submit a no-op before the thread takes over.
 const TRIES: usize = 3;
@@ -101,7 +101,7 @@ fn ring(event: BorrowedFd<'_>) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Submit a no-op. False: the kernel does not take it.
+/// Submit a no-op. False: the kernel did not accept it.
 #[inline]
 fn submit(ring: &mut IoUring) -> bool {
     // SAFETY: a no-op refers to no memory and no descriptor.
@@ -114,7 +114,7 @@ fn submit(ring: &mut IoUring) -> bool {
     submitted
 }
 
-/// A thread that writes, and that may be blocked by that.
+/// A thread that writes to the eventfd, and may sleep in that write.
 struct Writer {
     shared: Arc<Shared>,
     thread: Thread,
@@ -175,8 +175,8 @@ impl Shared {
             let ended = self.ended.load(Ordering::SeqCst);
             if self.rung.swap(false, Ordering::Acquire) {
                 self.writing.store(true, Ordering::SeqCst);
-                // Dropped before `writing` was set: nothing would read the counter to wake this thread. A full counter is a signal
-                // already.
+                // The writer may have been dropped before `writing` was set: then nothing reads the counter to wake this thread. A full
+                // counter is a signal already.
                 if self.ended.load(Ordering::SeqCst) && is_full(event) {
                     return;
                 }
@@ -265,13 +265,13 @@ mod tests {
         event
     }
 
-    /// One of each way.
+    /// A notifier with a ring, and one with a thread.
     fn both(event: &OwnedFd) -> [Notifier; 2] {
         let writer = Writer::start(event.try_clone().unwrap()).unwrap();
         [Notifier::new(event.try_clone().unwrap()).unwrap(), Notifier(Way::Thread(writer))]
     }
 
-    /// What is in the counter, once there is something.
+    /// The counter, once it is not 0. Resets it.
     fn counted(event: &OwnedFd) -> u64 {
         let mut value = [0; 8];
         read(event, &mut value).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn each_signal_is_seen() {
         let _turn = turn();
-        // Blocking: a signal that does not come is waited for in vain.
+        // The eventfd blocks: if a signal is lost, the read never returns.
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         for mut notifier in both(&event) {
             for _ in 0..1000 {

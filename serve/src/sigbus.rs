@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Mappings at the most, over all servers of the process.
+/// Maximum number of watched mappings of all servers of the process.
 const MAPPINGS: usize = 4096;
 
 /// A slot that is being filled.
@@ -28,10 +28,10 @@ struct Slot {
 static SLOTS: [Slot; MAPPINGS] =
     [const { Slot { start: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; MAPPINGS];
 
-/// The action for the signal before.
+/// The action for SIGBUS before the handler was installed.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// A mapping that is watched until this is dropped, which must be before it is unmapped or with it.
+/// Watches a mapping until this is dropped, which must be before the mapping is unmapped.
 #[derive(Debug)]
 pub(crate) struct Watched(usize);
 
@@ -39,7 +39,7 @@ impl Watched {
     /// Watch the `len` bytes mapped at `start`, whole pages.
     ///
     /// # Errors
-    /// There are too many, or the handler cannot be installed.
+    /// There are too many watched mappings, or the handler cannot be installed.
     pub(crate) fn new(start: *mut u8, len: usize) -> io::Result<Self> {
         install()?;
         let reserve = |slot: &Slot| {
@@ -69,7 +69,7 @@ fn install() -> io::Result<()> {
         return Ok(());
     }
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: nothing is changed; `before` is large enough, and all zeros are a `sigaction`, too.
+    // SAFETY: without a new action nothing is changed; `before` is large enough, and all zeros are a valid `sigaction`.
     let (result, before) =
         unsafe { (libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()), before.assume_init()) };
     // Stored before the handler is installed, which reads it. Only the first caller installs it.
@@ -104,8 +104,8 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
     if let Some((start, len)) = mapping(address) {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the range is a mapping that is watched, so it is of shared memory, to which there are no references and
-        // whose bytes may change at any time; it stays mapped. A system call is all that this is.
+        // SAFETY: the range is a watched mapping of shared memory, which stays mapped. There are no references to that memory, and its
+        // bytes may change at any time. Only a system call is made, which is async-signal-safe.
         let mapped =
             unsafe { libc::mmap(ptr::with_exposed_provenance_mut(start), len, access, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {
@@ -115,7 +115,7 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
     pass_on(signal, info, context);
 }
 
-/// Pass the signal on to the action before.
+/// Call the previous handler, or restore the previous action.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(before) = BEFORE.get() else { return };
     let handler = before.sa_sigaction;

@@ -118,8 +118,8 @@ impl SocketFile {
     }
 }
 
-/// Lock the folder of `path`: one starting server at a time checks for a leftover file and replaces it. A lock that is held for longer
-/// than that takes is not a server's.
+/// Lock the folder of `path`: one starting server at a time checks for a leftover file and replaces it. `None`: another process has held
+/// the lock for 1 s. No server holds it for so long, so the caller continues without the lock.
 fn lock(path: &Path) -> Option<fs::File> {
     let folder = fs::File::open(folder(path)).ok()?;
     for _ in 0..LOCK_TRIES {
@@ -171,7 +171,7 @@ fn bound(path: &Path, permissions: Permissions) -> io::Result<(UnixListener, Soc
     Ok((socket.into(), file))
 }
 
-/// Bind to a new name in the folder of `path`: the name.
+/// Bind to a new name in the folder of `path`. Returns the path with that name.
 fn bind_beside(socket: &OwnedFd, path: &Path) -> io::Result<PathBuf> {
     let number = format!("{}-{}", std::process::id(), BOUND.fetch_add(1, Ordering::Relaxed));
     let mut name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
@@ -319,7 +319,7 @@ mod tests {
         let socket = Socket::listen(&path).unwrap();
         let (lock, begin) = (lock(&path).unwrap(), Instant::now());
         let ending = std::thread::spawn(move || drop(socket));
-        // The other one does not wait for ever.
+        // The server that ends waits for the lock for a bounded time only.
         while begin.elapsed() < LOCK_TRIES * LOCK_PAUSE / 4 {
             let connected = UnixStream::connect(&path).map(drop);
             assert!(connected.is_ok() || begin.elapsed() >= LOCK_TRIES * LOCK_PAUSE, "{connected:?}");
@@ -350,7 +350,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Where clients wait to be taken, a server listens: that is found out without waiting.
+    /// A socket with a full backlog has a listener. The check for a leftover file finds that without blocking.
     #[test]
     fn a_server_with_a_full_backlog_is_not_abandoned() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,13 +1,14 @@
 //! vfio-user: a whole PCI function for another VMM, over a Unix socket (vfio-user protocol specification 0.9.2, as in QEMU's
 //! `docs/interop/vfio-user.rst`).
 //!
-//! Guest memory arrives as file descriptors and is mapped here; what the client describes without one is no memory to the
-//! device. Interrupts leave by the client's eventfds, doorbells come by ours where the client asks for them, everything else is
-//! a message. Not offered: migration, dirty pages, DMA by message, regions to be mapped.
+//! Guest memory arrives as file descriptors, which the server maps. A region without a descriptor is no memory for the device.
+//! The server signals interrupts by the client's eventfds, and offers its own eventfds for doorbells. Everything else is a message.
+//! Not offered: migration, dirty pages, DMA by message, regions to be mapped.
 //!
-//! A client is hostile: each message is checked where it is parsed, nothing that it sends makes the server allocate more than a
-//! message's worth, and it can harm no file but its own memory. One client at a time: others wait in the listener's queue.
-//! When a client leaves, its requests are waited for, its memory and eventfds go, and the function is reset.
+//! A client is untrusted: each message is checked where it is parsed, no message makes the server allocate more than the maximum
+//! size of a message, and a client can harm no file but that of its own memory. The server serves one client at a time; others wait in
+//! the listener's backlog. When a client disconnects, the server waits for its requests in flight, drops its memory and eventfds, and
+//! resets the function.
 
 mod channel;
 mod function;

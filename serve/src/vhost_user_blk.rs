@@ -54,7 +54,7 @@ use self::worker::Worker;
 pub struct Options {
     /// Queues, and a thread for each; 1 to [`MAX_QUEUES`].
     pub queues: u16,
-    /// Serial number that the guest reads, cut after 20 characters.
+    /// Serial number that the guest reads, cut after 20 bytes.
     pub serial: String,
     /// Which I/O engine transfers data.
     pub engine: EngineKind,
@@ -85,9 +85,9 @@ pub enum Error {
     /// A system call failed.
     #[error("{what}: {source}")]
     Host {
-        /// What.
+        /// The call, or the object for which it was made.
         what: &'static str,
-        /// Why.
+        /// The error of the call.
         source: io::Error,
     },
 }
@@ -119,7 +119,7 @@ impl Server {
     /// Queues and threads for a disk.
     ///
     /// # Errors
-    /// The number of queues, or what the disk or the host refuse.
+    /// The number of queues is not possible, the disk cannot create a queue, or the host cannot start a thread.
     pub fn new(disk: Arc<dyn Disk>, options: Options) -> Result<Self, Error> {
         if !(1..=MAX_QUEUES).contains(&options.queues) {
             return Err(Error::Queues(options.queues));
@@ -227,7 +227,7 @@ impl Server {
             let messages = messages.map_err(Error::host("thread of a client"))?;
             let stopped =
                 wait([&PollFd::from_borrowed_fd(stop, PollFlags::IN), &PollFd::new(&ended, PollFlags::IN)]);
-            // Also after an error of `poll`: it ends the thread, which is joined next.
+            // Also after an error of `poll`: the shutdown ends the thread, which is joined next.
             let _ = connection.shutdown(std::net::Shutdown::Both);
             let outcome =
                 messages.join().unwrap_or_else(|_| Outcome::Disconnected("internal error".to_owned()));
@@ -255,7 +255,7 @@ const fn is_passing(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted | io::ErrorKind::WouldBlock)
 }
 
-/// Wait until one of both is readable; whether the first is.
+/// Wait until at least one of two descriptors is readable. True: the first is.
 fn wait(fds: [&PollFd<'_>; 2]) -> Result<bool, Error> {
     let mut fds = fds.map(Clone::clone);
     loop {

@@ -47,7 +47,7 @@ struct Live {
 #[expect(clippy::disallowed_types, reason = "locked between runs and for a copy of a pointer")]
 struct Page {
     html: Mutex<Arc<str>>,
-    /// The page was requested since then.
+    /// The page was requested after it was made.
     wanted: AtomicBool,
 }
 

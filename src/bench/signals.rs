@@ -1,4 +1,4 @@
-//! Blocks SIGINT and SIGTERM while temporary disks are made, because a process that ends before they are unlinked would
+//! Defers SIGINT and SIGTERM while temporary disks are made, because a process that ends before they are unlinked would
 //! leave them behind.
 
 use std::fmt::Display;
@@ -11,7 +11,7 @@ use signal_hook::flag;
 
 use crate::failure::Failure;
 
-/// Run `make` with signals blocked. A signal that arrives during the call takes effect afterwards; a second one ends
+/// Run `make` with signals deferred. A signal that arrives during the call takes effect afterwards; a second one ends
 /// the process at once.
 pub(crate) fn held<T, E: Display>(make: impl FnOnce() -> Result<T, E>) -> Result<T, Failure> {
     held_until(|_| make())
@@ -45,7 +45,7 @@ impl Held {
         Ok(held)
     }
 
-    /// Unblock signals. A signal that has arrived takes effect now.
+    /// Defer signals no longer. A signal that has arrived takes effect now.
     fn deliver(self) {
         self.let_through.store(true, Ordering::SeqCst);
         let pending = self.pending.swap(0, Ordering::SeqCst);

@@ -24,7 +24,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The response to these bytes; what there is of it where the server has closed the connection before their end.
+/// The response to these bytes, as far as it arrives if the server closes the connection before it has read all of them.
 fn ask(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = connect(address);
     let _ = stream.write_all(request);

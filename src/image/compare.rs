@@ -20,7 +20,7 @@ pub(super) struct Args {
     a: PathBuf,
     /// Another disk. If one is longer, the rest must be zeros.
     b: PathBuf,
-    /// Format of the first: raw, passthrough, vhd [default: probed]
+    /// Format of the first: raw, passthrough, vhd, vhdx [default: probed]
     #[arg(long)]
     format_a: Option<FormatName>,
     /// Format of the second

@@ -62,7 +62,7 @@ struct Image {
     /// Of a VHD: seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     time_stamp: Option<u64>,
-    /// Of a VHD.
+    /// Of a VHD: the footer at the end is missing or damaged, and the copy at the start was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     footer_from_copy: Option<bool>,
     /// Of a VHDX: the identifier of its content, which children record.

@@ -17,7 +17,7 @@ use crate::parents::Parents;
 pub(super) struct Args {
     /// The disk.
     file: PathBuf,
-    /// Its format: raw, passthrough, vhd [default: probed]
+    /// Its format: raw, passthrough, vhd, vhdx [default: probed]
     #[arg(long)]
     format: Option<FormatName>,
     #[command(flatten)]

@@ -12,7 +12,7 @@ use super::{AdapterSnapshot, DiskSnapshot, suppressed};
 /// A queue of a disk.
 #[derive(Debug, Serialize)]
 pub(crate) struct QueueDocument {
-    /// As `disks` calls it.
+    /// The id of the disk, as in the list of disks.
     disk: String,
     adapter: String,
     queue: usize,
@@ -79,7 +79,7 @@ struct ModerationDocument {
     held_back: bool,
 }
 
-/// An adapter. Where the machine is ours, there is more about it.
+/// An adapter. The statistics of `paradisk run` add its cycles and rates.
 #[derive(Debug, Serialize)]
 pub(crate) struct AdapterDocument {
     name: String,

@@ -237,7 +237,7 @@ impl Buckets {
 
     fn of_batches(queue: &QueueMetrics) -> Self {
         let counts = queue.batches.iter().map(|(most, count)| (*most as f64, *count));
-        // The sum and the buckets are read one after the other.
+        // The sum and the buckets are read one after the other, so they may differ by batches that were submitted in between.
         Self { sum: queue.batched as f64, counts: counts.chain([(f64::INFINITY, 0)]).collect() }
     }
 }
@@ -291,7 +291,7 @@ impl Families<'_> {
         samples: &[(Labels, Buckets)],
     ) -> fmt::Result {
         let write = |mut encoder: MetricEncoder<'_>, buckets: &Buckets| {
-            // The count is that of the buckets, which other threads may have changed since.
+            // The count must agree with the buckets: a counter read before or after them may not.
             let count = buckets.counts.iter().map(|(_, count)| count).sum();
             encoder.encode_histogram::<NoLabelSet>(buckets.sum, count, &buckets.counts, None)
         };

@@ -25,7 +25,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serve what `snapshot` returns, if there is a socket for it. `None` from it: there are none any more, or not in time.
+    /// Serve what `snapshot` returns, if there is a socket for it. `snapshot` returns `None` if there are no statistics any more, or none
+    /// in time.
     pub(crate) fn start(
         listener: Option<Listener>,
         snapshot: impl Fn() -> Option<Snapshot> + Send + 'static,
@@ -40,7 +41,7 @@ impl Server {
         Ok(Some(server))
     }
 
-    /// Serve a text; the address, for TCP.
+    /// Serve a text. Returns the address, for TCP.
     fn serve(
         listener: Listener,
         text: impl Fn() -> Option<String> + Send + 'static,

@@ -113,7 +113,7 @@ pub(super) fn take_signals(Ignored(ignored): Ignored, sender: &Sender<Event>) ->
 pub(super) struct Ignored(u64);
 
 impl Ignored {
-    /// At the moment; none where the kernel does not tell. The sandbox does not open the file.
+    /// Reads the current set; empty if the kernel does not report it. To be called before the sandbox, in which the file cannot be opened.
     pub(super) fn read() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -85,7 +85,7 @@ impl Meter {
     pub(super) fn read(&self, machine: &Machine, storage: &Storage) -> Document {
         let adapters = adapters(machine, storage);
         let completions = adapters.iter().map(|adapter| adapter.counters.completions).sum();
-        // A whole run has enough 10 ms samples to split by.
+        // In the first moments, before the kernel has samples of 10 ms, all time counts as that of the guest and the devices.
         let spent = clocks(machine, storage).since(&self.clocks).split(0, to_ticks);
         let per_io = |cycles: u64| per(cycles, completions).unwrap_or_default();
         let CpuSplit { total, guest, exit, device, kernel } = spent;

@@ -22,7 +22,7 @@ use crate::metrics::{AdapterSnapshot, DiskSnapshot, Metering, Snapshot, time_req
 const DETACH_WAIT: Duration = Duration::from_secs(10);
 const DETACH_POLL: Duration = Duration::from_millis(1);
 
-/// Requests that an adapter keeps in flight.
+/// Maximum number of requests that an adapter keeps in flight.
 const TASKS: u32 = 256;
 
 /// An adapter of the machine with its disks.
@@ -94,7 +94,7 @@ pub(super) struct Listed {
 pub(super) struct Storage {
     controllers: Vec<Controller>,
     coalescing: Coalescing,
-    /// Disks are opened from some folders only.
+    /// The sandbox is on: only granted paths can be opened.
     confined: bool,
     /// What is counted for each disk.
     metering: Metering,
@@ -106,7 +106,7 @@ pub(super) struct Disks(Vec<Adapted>);
 /// An adapter to be created.
 struct Adapted {
     kind: AdapterKind,
-    /// The most that one of its disks asks for.
+    /// Request queues of a virtio adapter: the maximum of `queues=` of its disks.
     queues: u16,
     disks: BTreeMap<u8, OpenDisk>,
 }
@@ -138,7 +138,7 @@ fn plan<T>(kinds: &[AdapterKind], disks: Vec<(AdapterKind, T)>) -> Vec<Planned<T
     planned
 }
 
-/// The error of an open, with what may be behind it.
+/// The error of an open, with a hint if the sandbox may be its cause.
 fn denied(confined: bool, error: String) -> String {
     let denied = io::Error::from_raw_os_error(Errno::ACCESS.raw_os_error()).to_string();
     if confined && error.contains(&denied) {
@@ -147,12 +147,12 @@ fn denied(confined: bool, error: String) -> String {
     error
 }
 
-/// Give all disks serial numbers, in the order of the command line: each comes with its number there.
+/// Give all disks serial numbers, in the order of the command line: `planned` has each disk with its position there.
 fn number(planned: &mut [Planned<(usize, OpenDisk)>]) -> Result<(), Failure> {
     let kinds: Vec<_> = planned.iter().map(|(kind, _)| *kind).collect();
     let mut disks = Vec::new();
     for (adapter, (kind, targets)) in planned.iter_mut().enumerate() {
-        // As adapters are called.
+        // The number of the adapter in its name, as in `pvscsi0`.
         let adapter = kinds.iter().take(adapter).filter(|other| *other == kind).count();
         let placed = targets
             .iter_mut()
@@ -283,7 +283,7 @@ impl Storage {
         disks.for_each(|opened| time_requests(opened, on));
     }
 
-    /// Attach a disk while the guest runs; its id.
+    /// Attach a disk while the guest runs. Returns its id.
     pub(super) fn attach(&mut self, spec: &DiskSpec) -> Result<String, String> {
         let text = |failure| match failure {
             Failure::Usage(text) | Failure::Failed(text) => text,
@@ -392,7 +392,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Flush all disks, after the machine has been dropped; the errors.
+    /// Flush all disks, after the machine has been dropped. Returns the errors.
     pub(super) fn close(self) -> Vec<String> {
         let opened = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
         disk::flush_all(opened)

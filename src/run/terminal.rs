@@ -19,7 +19,7 @@ const HELP: &str =
 pub(super) struct Raw(Option<Termios>);
 
 impl Raw {
-    /// Does nothing where standard input is no terminal, or another job's.
+    /// Does nothing if standard input is no terminal, or is the terminal of another job.
     ///
     /// # Errors
     /// The mode cannot be set.
@@ -39,7 +39,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // Another job's has that job's modes already.
+        // If another job has the terminal now, that job has set the modes.
         if let Some(before) = self.0.as_ref().filter(|_| !in_background()) {
             // Fails where the terminal is closed. Does not wait for output, which a stopped terminal never takes.
             let _ = tcsetattr(stdin(), OptionalActions::Now, before);
@@ -93,8 +93,8 @@ impl Keys {
     }
 }
 
-/// Read standard input on a thread of its own: bytes to `guest`, which may wait, and Ctrl-A x to `end`. The end of the input
-/// is not the machine's. Nothing is read of another job's terminal.
+/// Read standard input on a thread of its own. Bytes go to `guest`, which may wait; Ctrl-A x calls `end`. The machine does not end with
+/// the input. A terminal of another job is not read.
 pub(super) fn read_input(
     mut guest: impl FnMut(&[u8]) + Send + 'static,
     end: impl FnOnce() + Send + 'static,

@@ -4,7 +4,7 @@
 
 use seccompiler::{BpfProgram, sock_filter};
 
-// Of `struct seccomp_data` (include/uapi/linux/seccomp.h), little-endian.
+// Offsets in `struct seccomp_data` (include/uapi/linux/seccomp.h). The address and the arguments have 64 bits, little-endian.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const INSTRUCTION_POINTER: u32 = 8;

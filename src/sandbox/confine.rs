@@ -20,8 +20,8 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Confine this thread, and prepare filters for the threads that it starts from now on. Everything is open, and there is no other
-    /// thread. `note` gets a line for each thing that the kernel lacks.
+    /// Confine this thread, and prepare filters for the threads that it starts from now on. The caller has opened all files and sockets
+    /// but those of `grants`, and has started no thread. `note` gets a line for each feature that the kernel lacks.
     ///
     /// # Errors
     /// The kernel refuses something that it has, or has no filters of system calls.
@@ -81,8 +81,8 @@ fn read_ahead() {
     let _ = rustix::param::page_size();
 }
 
-/// Drop all capabilities. Nothing gets them back, for there is no other program to execute and no_new_privs is set. A core file would have
-/// the memory of the guest, and contents of disks.
+/// Drop all capabilities, and write no core files, which would contain guest memory and contents of disks. The process cannot regain
+/// capabilities: no filter allows it to execute a program, and no_new_privs is set.
 fn drop_privileges() -> io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     let none = CapabilitySet::empty();

@@ -26,7 +26,7 @@ thread_local! {
 /// Calls are reported and made.
 static LOGS: AtomicBool = AtomicBool::new(false);
 
-/// Calls that were reported: each once for a kind of thread, and none after so many.
+/// Calls that were reported: each once for a kind of thread. Once the table is full, no further call is reported.
 static REPORTED: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 
 /// `SYS_SECCOMP` (include/uapi/asm-generic/siginfo.h): the signal is from a filter.
@@ -90,7 +90,7 @@ extern "C" fn on_denied(signal: libc::c_int, info: *mut libc::siginfo_t, context
     }
     // SAFETY: no memory is involved. The signal is blocked until the handler returns, and then ends the process.
     unsafe {
-        // Someone else's signal, in the mode where the handler stays.
+        // In the mode that reports, the handler is still installed: here for a signal that is not from a filter.
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
     }

@@ -9,10 +9,10 @@ pub enum Error {
     /// Capabilities or no_new_privs.
     #[error("privileges: {0}")]
     Privileges(io::Error),
-    /// A file or folder that was to be granted.
+    /// A path that was to be granted cannot be opened.
     #[error("{}: {source}", path.display())]
     Path {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// Why it cannot be opened.
         source: io::Error,

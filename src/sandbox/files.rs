@@ -26,7 +26,7 @@ const NEWEST: ABI = ABI::V6;
 /// Where the limits of a block device are found when it is opened.
 const DEVICES: [&str; 2] = ["/sys/dev/block", "/sys/devices"];
 
-/// Restrict this thread and those that it starts. What the kernel lacks, in words, if it lacks something.
+/// Restrict this thread and those that it starts. Returns a message if the kernel does not limit everything.
 pub(crate) fn restrict(grants: &Grants) -> Result<Option<&'static str>, Error> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
@@ -42,7 +42,7 @@ pub(crate) fn restrict(grants: &Grants) -> Result<Option<&'static str>, Error> {
             rules = grant(rules, path, make_bitflags!(AccessFs::{ReadFile | ReadDir}))?;
         }
     }
-    // One that is not there is reported when it is opened.
+    // A file that does not exist is reported when it is opened.
     for path in grants.read.iter().filter(|path| path.exists()) {
         rules = grant(rules, path, AccessFs::ReadFile.into())?;
     }

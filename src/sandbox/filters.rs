@@ -79,7 +79,7 @@ pub(crate) fn prepare(mode: Mode) -> Result<(), Error> {
 /// Install the filter of this kind on this thread.
 pub(crate) fn install(kind: Kind) -> Result<(), seccompiler::Error> {
     denied::name_this_thread(kind);
-    // A kind that is not among them has the least calls.
+    // A kind without a filter of its own gets the filter that allows the fewest calls.
     let least = Kind::Thread(ThreadKind::Console);
     let filters = FILTERS.get().and_then(|filters| filters.get(&kind).or_else(|| filters.get(&least)));
     filters.map_or(Ok(()), |program| apply_filter(program))
@@ -89,7 +89,7 @@ pub(crate) fn install(kind: Kind) -> Result<(), seccompiler::Error> {
 pub(crate) fn compile(kind: Kind, mode: Mode) -> Result<BpfProgram, seccompiler::Error> {
     let any = |numbers: &[c_long]| numbers.iter().map(|number| (*number, Vec::new())).collect::<Rules>();
     let mut parts = Vec::new();
-    // In the other mode they are reported and made as others are.
+    // The mode that reports reports and makes these calls like all others.
     let refused: Vec<c_long> = tables::refused(kind).filter(|_| mode == Mode::On).collect();
     if !refused.is_empty() {
         let answer = SeccompAction::Errno(libc::EACCES as u32);
@@ -121,7 +121,7 @@ fn program(
     Ok(SeccompFilter::new(rules, otherwise, then, TargetArch::x86_64)?.try_into()?)
 }
 
-/// Rules of one call; none where any arguments will do.
+/// Rules of one call; empty if any arguments are allowed.
 fn alternatives_of(rules: &[&Rule]) -> Result<Vec<SeccompRule>, seccompiler::Error> {
     if rules.iter().any(|rule| rule.tests.is_empty()) {
         return Ok(Vec::new());

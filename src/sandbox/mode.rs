@@ -1,4 +1,4 @@
-//! What is asked for: whether there is a sandbox, and of which program.
+//! Whether there is a sandbox, and for which program.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ pub enum Mode {
     On,
     /// System calls that are not allowed are reported and made. Nothing is enforced: for finding out what a sandbox would stop.
     Log,
-    /// None.
+    /// No sandbox.
     Off,
 }
 

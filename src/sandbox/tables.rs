@@ -34,7 +34,7 @@ pub(crate) enum Test {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub(crate) number: c_long,
-    /// As the constant is called.
+    /// Name of the constant.
     pub(crate) name: &'static str,
     pub(crate) tests: &'static [Test],
     /// What needs it.

@@ -29,7 +29,7 @@ fn a_thread_may_do_all_that_the_threads_may_that_it_starts() {
                     assert!(known, "{} starts {}, but lacks {}", label(kind), label(*started), rule.name);
                 }
             }
-            // What the starter is refused, the started cannot make.
+            // A thread inherits the refusals of the thread that starts it.
             let refused: BTreeSet<_> = refused(kind).collect();
             assert!(allowed(*started).keys().all(|number| !refused.contains(number)));
         }
@@ -65,7 +65,7 @@ fn nobody_makes_the_calls_that_lead_out() {
             assert!(!unlimited(number), "{}: {:?}", label(kind), name(number));
         }
     }
-    // Only these open files by path, and only the first for writing.
+    // Only these kinds open files by path, and only the first of them for writing.
     let opens = |kind: &Kind| allowed(*kind).contains_key(&libc::SYS_openat);
     let openers: Vec<Kind> = KINDS.into_iter().filter(opens).collect();
     let mains = [Program::Run, Program::Nbd, Program::VhostUser, Program::VfioUser].map(Kind::Main);
@@ -116,7 +116,7 @@ fn arguments_count() {
         let child = act(act_of, Mode::On, of(Program::VfioUser));
         assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{act_of:?}: {child:?}");
     }
-    // Of the requests of ioctl, that of a virtual CPU is its own thread's.
+    // KVM_RUN is allowed on a virtual CPU's thread only, and no other ioctl of this test is allowed there.
     let vcpu = KINDS.iter().position(|kind| *kind == Kind::Thread(ThreadKind::Vcpu)).unwrap();
     let child = act(Act::RunGuest, Mode::On, vcpu);
     assert!(child.status.success(), "{child:?}");

@@ -55,7 +55,7 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// Refuse further commands and drop the disks. The `stop` command that ended the server, if one did: it waits for its answer.
+    /// Refuse further commands and drop the disks. Returns the command `stop`, which waits for its answer, if it ended the server.
     pub(super) fn end(self) -> Option<PendingCommand> {
         drop(self.shared.lock().take());
         self.stopped.try_recv().ok()
@@ -77,7 +77,7 @@ impl Shared {
             return pending.answer(done);
         }
         match stop.try_send(pending) {
-            // In the channel before the byte is in the stream.
+            // The command is in the channel before the byte wakes the main thread.
             Ok(()) => (&control.end).write_all(&[0]).is_ok(),
             Err(TrySendError::Full(pending) | TrySendError::Disconnected(pending)) => {
                 pending.answer(Err("it is ending".to_owned()))

@@ -68,7 +68,7 @@ pub(super) fn close(
 ) -> Result<(), Failure> {
     manager.notify(&[NotifyState::Stopping]);
     let unflushed = disk::flush_all(&opened);
-    // This frees their locks.
+    // Closes the files, which releases their locks.
     drop(opened);
     let closed = if unflushed.is_empty() { Ok(()) } else { Err(unflushed.join("\n")) };
     if let Some(pending) = pending {
@@ -100,7 +100,7 @@ impl Lifetime {
     }
 }
 
-/// Stops the server when a client has disconnected, if that was its only one.
+/// Stops the server when a client has disconnected, if `--exit-on-disconnect` is given.
 pub(super) struct Clients(Option<UnixStream>);
 
 impl Clients {

@@ -102,7 +102,7 @@ struct Pending {
 enum Kind {
     Read,
     Write,
-    /// A flush, then the reply (FUA of commands that the disk does not take it with).
+    /// A flush, then the reply: for FUA with an operation that has no FUA of the disk's queue.
     ThenFlush,
 }
 
@@ -328,7 +328,7 @@ impl<'a> Connection<'a> {
                 Ok(false)
             }
             Ok(len) => {
-                // Less than was possible: the socket is empty, which saves a system call.
+                // A short read: the socket is empty, and another system call would return EAGAIN.
                 self.readable = len == capacity;
                 if let Some(got) = got {
                     *got += len.min(rest_len);
@@ -434,7 +434,7 @@ impl<'a> Connection<'a> {
                 }
                 return;
             }
-            // Done, but not flushed.
+            // The operation succeeded, but is not flushed.
             result = Err(IoError::Os(Errno::AGAIN));
         }
         self.free.push(number);
@@ -478,7 +478,7 @@ impl<'a> Connection<'a> {
         };
         match flushed {
             Ok(()) => self.writable = !self.has_output(),
-            // Requests that it sent before are still done.
+            // Requests that the client sent before are still executed.
             Err(_) => self.disconnected = true,
         }
         true

@@ -19,9 +19,9 @@ use super::tls::Tls;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Options of a negotiation at the most.
 const OPTIONS: u32 = 1024;
-/// Bytes of an option's data at the most that are parsed.
+/// Maximum length of an option's data that are parsed, in bytes.
 const OPTION_DATA: u32 = 32 << 10;
-/// Bytes of an option's data at the most that are skipped; with more, the client is disconnected.
+/// Maximum length of an option's data that are skipped, in bytes; with more, the client is disconnected.
 const SKIPPED: u32 = 1 << 20;
 /// Preferred size of a request in bytes, where the physical sector is not larger.
 const PREFERRED: u32 = 4096;
@@ -155,7 +155,7 @@ impl Negotiation<'_> {
             NBD_OPT_EXPORT_NAME => return self.export_name(data).map(Some),
             NBD_OPT_INFO | NBD_OPT_GO => return self.info(data),
             NBD_OPT_ABORT => {
-                // The client may have left without it.
+                // The client may have disconnected without waiting for the reply.
                 let _ = self.reply(NBD_REP_ACK, &[]);
                 return Err(Ended::Left);
             }
@@ -184,7 +184,7 @@ impl Negotiation<'_> {
         };
         self.reply(NBD_REP_ACK, &[])?;
         self.wire.start_tls(tls)?;
-        // Plain-text options before TLS may be from an attacker in between.
+        // Options in plain text may come from a man in the middle: they do not count under TLS.
         (self.structured, self.contexts_of) = (false, None);
         Ok(())
     }
@@ -374,7 +374,7 @@ mod tests {
     /// An option that may be repeated.
     const OPTIONS: &[u8] = b"IHAVEOPT\0\0\0\x03\0\0\0\0";
 
-    /// Negotiate with this client, who has little time.
+    /// Negotiate with this client, which has [`SHORT`].
     fn ended(tls: bool, client: impl FnOnce(UnixStream) + Send) -> (Ended, Duration) {
         let export = Export {
             name: String::new(),
@@ -396,7 +396,7 @@ mod tests {
         })
     }
 
-    /// A byte every now and then, until the server hangs up.
+    /// Send a byte every 5 ms, until the server disconnects.
     fn trickle(to: &mut impl Write, bytes: &[u8]) {
         for byte in bytes.iter().cycle() {
             if to.write_all(&[*byte]).and_then(|()| to.flush()).is_err() {
@@ -409,26 +409,26 @@ mod tests {
     #[test]
     fn nobody_takes_for_ever() {
         let silent = |mut client: UnixStream| drop(client.read_to_end(&mut Vec::new()));
-        // A byte every now and then, all of them good.
+        // Valid options, a byte at a time.
         let slow = |mut client: UnixStream| {
             client.write_all(&[0, 0, 0, 3]).unwrap();
             trickle(&mut client, OPTIONS);
         };
-        // Questions without end, and no ear for the answers.
+        // Options without end, whose replies are not read.
         let deaf = |mut client: UnixStream| {
             let talk = [&[0, 0, 0, 3][..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(1000)].concat();
             while client.write_all(&talk).is_ok() {}
         };
-        // A byte of TLS every now and then, before there is an agreement.
+        // The TLS handshake, a byte at a time.
         let hello = |socket: UnixStream| {
             let mut client = testing::start(socket);
             let mut hello = Vec::new();
             client.conn.write_tls(&mut hello).unwrap();
             trickle(&mut client.sock, &hello);
         };
-        // After it, good options, each byte a record.
+        // Valid options under TLS, each byte in a record of its own.
         let secure = |socket: UnixStream| trickle(&mut testing::start(socket), OPTIONS);
-        // A record of which there is always more to come.
+        // A record under TLS, a byte at a time.
         let record = |socket: UnixStream| {
             let mut client = testing::start(socket);
             client.write_all(b"I").unwrap();
@@ -450,7 +450,7 @@ mod tests {
         }
     }
 
-    /// A client that keeps the socket full is never waited for.
+    /// The server never sleeps while the socket has data: the deadline and the stop count all the same.
     #[test]
     fn what_has_come_is_not_taken_after_the_end() {
         let export = Export {
@@ -477,8 +477,8 @@ mod tests {
         }
     }
 
-    /// Records without content, as fast as the socket takes them, would keep the server from looking at the clock. The library
-    /// hangs up.
+    /// Records without content, as fast as the socket accepts them, would keep the server from checking the deadline. rustls ends such a
+    /// session.
     #[test]
     fn empty_records_end_the_negotiation() {
         let (ended, _) = ended(true, |socket: UnixStream| {

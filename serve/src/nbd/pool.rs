@@ -62,13 +62,13 @@ struct Waiter {
     /// Bytes that it wants beyond `reserved`.
     wanted: usize,
     reserved: usize,
-    /// It has been granted what it wants, and has not looked yet.
+    /// It has been granted what it wants, and has not taken the grant yet.
     granted: bool,
     event: Arc<OwnedFd>,
 }
 
 impl Pool {
-    /// Of so many bytes, but no less than the largest request, which could never be served else.
+    /// A pool of `bytes`, but at least of the largest request, which could never be served otherwise.
     #[expect(
         clippy::disallowed_types,
         reason = "memory beyond a connection's own is allocated, which takes longer"
@@ -90,11 +90,11 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds it can panic.
+        // Nothing that holds the lock can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grant what is left to waiters, in order. All of them are woken but `caller`, which is running.
+    /// Grant what is left to waiters, in order, and wake them; `caller` is running and needs no wake-up.
     fn grant(&self, state: &mut State, caller: u64) {
         let share = (self.bytes / state.connections.max(1)).max(LARGEST);
         while let Some(place) = state.next_waiter(share)

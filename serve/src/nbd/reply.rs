@@ -11,9 +11,9 @@ use super::buffers::Buffers;
 use super::spec::*;
 use super::stream::Stream;
 
-/// Slices handed to the host at once.
+/// Maximum number of slices of one system call.
 const SLICES: usize = 128;
-/// Bytes of bodies outside of buffers from which on no request is taken.
+/// No request is taken while the bodies outside of buffers have this many bytes or more.
 const BODIES: usize = 256 << 10;
 /// Bytes of the longest header.
 const HEAD: usize = size_of::<DataChunk>();
@@ -144,10 +144,10 @@ impl ReplyQueue {
         self.replies.push_back(Reply::new(&head, body));
     }
 
-    /// Send as much as the host takes; buffers that have been sent are released to `buffers`.
+    /// Send as much as the host accepts; buffers that have been sent are released to `buffers`.
     ///
     /// # Errors
-    /// What the host says, except that it takes no more now.
+    /// An error of the host. `EAGAIN` is none.
     pub(super) fn send(&mut self, stream: &mut Stream, buffers: &mut Buffers<'_>) -> Result<(), Errno> {
         while !self.is_empty() {
             match self.send_once(stream) {
@@ -210,7 +210,7 @@ fn chunk(kind: u16, cookie: u64, len: usize) -> ChunkHeader {
         flags: NBD_REPLY_FLAG_DONE.into(),
         kind: kind.into(),
         cookie: cookie.into(),
-        // Payloads are 32 MiB and little more at the most.
+        // A payload has at most 32 MiB and 8 bytes.
         len: u32::try_from(len).unwrap_or(u32::MAX).into(),
     }
 }

@@ -48,16 +48,16 @@ impl From<TcpListener> for Listener {
 pub struct Server {
     stop: Arc<Stop>,
     acceptor: Option<JoinHandle<()>>,
-    /// Dropping it removes its file.
+    /// Dropping the socket removes its file.
     socket: Option<Socket>,
     address: Option<SocketAddr>,
 }
 
 impl Server {
-    /// Serve the clients that connect.
+    /// Serve the clients that connect, on threads of the server, until it is [stopped](Self::stop) or dropped.
     ///
     /// # Errors
-    /// The host's: it has no descriptors or threads left.
+    /// The host has no descriptors or threads left.
     pub fn start(listener: impl Into<Listener>, exports: Exports) -> io::Result<Self> {
         let stop = Arc::new(Stop::new()?);
         let mut server = Self { stop: Arc::clone(&stop), acceptor: None, socket: None, address: None };
@@ -89,7 +89,7 @@ impl Server {
 /// Serve one client on a socket that was accepted elsewhere (by a service manager, for instance), until it disconnects.
 ///
 /// # Errors
-/// The host's, before anything is sent to the client.
+/// The host has no descriptors left, or the socket cannot be made non-blocking. Nothing has been sent to the client then.
 pub fn serve_client(socket: OwnedFd, exports: &Exports) -> io::Result<()> {
     let stop = Stop::new()?;
     serve(Stream::new(socket)?, exports, &stop, None);

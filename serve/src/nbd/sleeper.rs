@@ -27,14 +27,14 @@ pub(super) struct Sleeper {
 pub(super) struct Woken {
     pub(super) socket: EventFlags,
     pub(super) stop: bool,
-    /// The pool has granted what was waited for.
+    /// The pool has granted the memory that the connection waits for.
     pub(super) memory: bool,
     /// The time was up.
     pub(super) timed_out: bool,
 }
 
 impl Sleeper {
-    /// `memory`: readable when the pool has granted what was waited for.
+    /// `memory`: readable when the pool has granted the memory that the connection waits for.
     pub(super) fn new(
         stream: &Stream,
         disk: &BufferQueue,
@@ -64,7 +64,7 @@ impl Sleeper {
         let mut events = [MaybeUninit::uninit(); 4];
         let events = match epoll::wait(&self.epoll, &mut events, left) {
             Ok((events, _)) => events,
-            // It may come with a completion.
+            // A completion of io_uring may interrupt the wait.
             Err(Errno::INTR) => return Ok(woken),
             Err(errno) => return Err(errno),
         };

@@ -2,8 +2,8 @@
 //!
 //! Connections that negotiate and connections that are served have separate limits: a client that sends nothing does not keep
 //! others from being served. At a limit, the peer with the most connections loses one: of negotiations the oldest; of served
-//! connections the one that has been idle longest, and only if the new one's peer still has fewer with it. A peer is an address
-//! (of IPv6, the /64 network); all clients of a Unix socket are one.
+//! connections the one that has been idle longest, and only if the new connection's peer then still has fewer connections than it. A
+//! peer is an address (of IPv6, the /64 network); all clients of a Unix socket are one peer.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +25,7 @@ const LEAVING: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     Address(IpAddr),
-    /// Of a Unix socket: this user.
+    /// Any client of a Unix socket.
     Local,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Slots {
     begin: Instant,
 }
 
-/// A connection's slot. Dropping it frees it.
+/// A connection's slot, which is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Arc<Slots>,
@@ -156,7 +156,7 @@ impl Table {
 impl Entry {
     fn disconnect(&mut self) {
         self.phase = Phase::Leaving;
-        // Fails where the client has closed it.
+        // Fails where the client has closed the connection.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }

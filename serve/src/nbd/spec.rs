@@ -7,17 +7,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of the largest request, 32 MiB: what clients may expect of every server.
 pub(super) const LARGEST: usize = 32 << 20;
 
-/// First of the greeting: `NBDMAGIC`.
+/// First field of the greeting: `NBDMAGIC`.
 pub(super) const NBD_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
-/// Second of the greeting, and first of each option.
+/// Second field of the greeting, first field of each option.
 pub(super) const NBD_OPTS_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
-/// First of each reply to an option.
+/// First field of each reply to an option.
 pub(super) const NBD_REP_MAGIC: u64 = 0x0003_E889_0455_65A9;
-/// First of each request.
+/// First field of each request.
 pub(super) const NBD_REQUEST_MAGIC: u32 = 0x2560_9513;
-/// First of a simple reply.
+/// First field of a simple reply.
 pub(super) const NBD_SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// First of a chunk of a structured reply.
+/// First field of a chunk of a structured reply.
 pub(super) const NBD_STRUCTURED_REPLY_MAGIC: u32 = 0x668E_33EF;
 
 /// Handshake flag: options may be refused without disconnecting.

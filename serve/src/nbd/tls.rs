@@ -1,4 +1,4 @@
-//! TLS 1.2 and 1.3: a server's certificate, the clients that it takes, and the sessions.
+//! TLS 1.2 and 1.3: a server's certificate, which clients it accepts, and the sessions.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -92,7 +92,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 pub(super) struct Session(Box<ServerConnection>);
 
 impl Session {
-    /// Whether the handshake goes on: [`receive_records`](Self::receive_records) and [`flush`](Self::flush) until it does not.
+    /// Whether the handshake is incomplete: the caller alternates [`receive_records`](Self::receive_records) and [`flush`](Self::flush).
     pub(super) fn is_handshaking(&self) -> bool {
         self.0.is_handshaking()
     }
@@ -100,7 +100,7 @@ impl Session {
     /// Receive plain text. 0: the client has closed the session.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: nothing has arrived; or what the host or TLS says.
+    /// [`Errno::AGAIN`]: nothing has arrived; or an error of the host or of TLS.
     pub(super) fn receive(
         &mut self,
         socket: &mut (impl Read + Write),
@@ -131,12 +131,12 @@ impl Session {
     /// Receive records and decrypt them.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: nothing has arrived; or what the host says; [`Errno::PROTO`]: not TLS, or no agreement.
+    /// [`Errno::AGAIN`]: nothing has arrived; [`Errno::PROTO`]: not TLS, or the handshake failed; or an error of the host.
     pub(super) fn receive_records(&mut self, socket: &mut (impl Read + Write)) -> Result<(), Errno> {
         let got = self.0.read_tls(socket).map_err(|error| errno(&error))?;
         let decrypted = self.0.process_new_packets();
         if decrypted.is_err() {
-            // Send the alert with the reason, as far as the host takes it.
+            // Send the alert with the reason, as far as the host accepts it.
             let _ = self.0.write_tls(socket);
         }
         let state = decrypted.map_err(|_| Errno::PROTO)?;
@@ -147,7 +147,7 @@ impl Session {
     /// Encrypt as much as the buffer takes; [`flush`](Self::flush) sends it.
     ///
     /// # Errors
-    /// What TLS says.
+    /// An error of TLS.
     pub(super) fn encrypt(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         self.0.writer().write_vectored(from).map_err(|error| errno(&error))
     }
@@ -160,7 +160,7 @@ impl Session {
     /// Send the records in the buffer.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: the host does not take all of them now; or what the host says.
+    /// [`Errno::AGAIN`]: the host does not accept all of them now; or an error of the host.
     pub(super) fn flush(&mut self, socket: &mut impl Write) -> Result<(), Errno> {
         while self.0.wants_write() {
             self.0.write_tls(socket).map_err(|error| errno(&error))?;

@@ -126,7 +126,7 @@ impl Maps {
         if unmap.flags.get() & UNMAP_DIRTY_BITMAP != 0 {
             return Err(Errno::NOTSUP);
         }
-        // No map includes the last byte of the address space.
+        // Exact for all mapped memory: vm-memory refuses a region with the last byte of the address space.
         let range = |(start, map): (&u64, &Map)| *start..start.saturating_add(map.size);
         if unmap.flags.get() & UNMAP_ALL != 0 {
             return Ok(self.maps.iter().map(range).collect());

@@ -41,7 +41,7 @@ pub enum Note {
     NotAccepted(Errno),
 }
 
-/// Changes a server and asks it, from any thread while it runs.
+/// Changes and queries a server, from any thread while it runs.
 #[derive(Clone, Debug)]
 pub struct Handle {
     messages: Sender<Request>,
@@ -79,7 +79,7 @@ impl Handle {
     fn send(&self, request: Request) {
         // Fails only where the server has ended.
         if self.messages.send(request).is_ok() {
-            // Fails only where the counter is full: the server has not handled earlier messages yet.
+            // Fails only after 2^64 writes: nobody reads the counter.
             let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         }
     }
@@ -154,7 +154,7 @@ impl Server {
         })
     }
 
-    /// A handle to change the server and to ask it while it runs.
+    /// A handle to change and query the server while it runs.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()

@@ -1,4 +1,4 @@
-//! Executes the commands.
+//! Executes the client's commands: the maps of its memory, and accesses to the function's regions and interrupts.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -334,7 +334,7 @@ impl Session {
         Ok(())
     }
 
-    /// Enable the vectors of MSI-X that have an eventfd.
+    /// Unmask the vectors of MSI-X that have an eventfd, and mask the others.
     fn enable_vectors(&mut self) {
         let now = self.now();
         let vectors = self.function.msix.map_or(0, |msix| msix.vectors);
@@ -369,7 +369,7 @@ impl Session {
         Ok(())
     }
 
-    /// Note a write without a reply: the client's guest does not wait for its effect.
+    /// How the message rings doorbells. A write without a reply is reported to the device: the guest does not wait for its effect.
     fn note_posted(&mut self, message: &Message) -> Ring {
         if message.header.flags.get() & spec::NO_REPLY == 0 {
             return Ring::Blocking;

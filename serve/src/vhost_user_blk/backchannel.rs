@@ -16,7 +16,7 @@ use rustix::net::{
 
 /// `VHOST_USER_SET_BACKEND_REQ_FD`.
 const SET_BACKEND_REQ_FD: u32 = 21;
-/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, as a whole: request, flags with the version, bytes that follow.
+/// The message `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`: request, flags (version 1), number of bytes that follow.
 const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
 
 /// The client's socket, while there is a client that has given one.
@@ -34,7 +34,7 @@ impl Backchannel {
         *self.socket() = socket;
     }
 
-    /// Send the client a configuration change. It is lost where the client does not receive.
+    /// Send the client a configuration change. The message is lost if the socket's buffer is full.
     pub(super) fn config_changed(&self) {
         if let Some(socket) = &*self.socket() {
             let message = CONFIG_CHANGE.map(u32::to_le_bytes).concat();

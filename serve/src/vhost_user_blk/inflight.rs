@@ -28,7 +28,7 @@ const DESC_SIZE: usize = 16;
 const INFLIGHT: usize = 0;
 const NEXT: usize = 6;
 const COUNTER: usize = 8;
-/// What a queue's region is a multiple of: a cache line, so that threads do not share one.
+/// The size of a queue's region is a multiple of this: a cache line, so that the threads of two queues do not share one.
 const ALIGNMENT: usize = 64;
 
 /// The memory of all queues.
@@ -91,7 +91,7 @@ impl Inflight {
         })
     }
 
-    /// The record of a queue with so many entries. `None`: there is none for it.
+    /// The record of queue `index`, which has `size` entries. `None`: the memory has no record for such a queue.
     pub(super) fn queue(&self, index: usize, size: u16) -> Option<InflightQueue> {
         let fits = index < usize::from(self.queues) && size <= self.queue_size;
         fits.then(|| InflightQueue {
@@ -129,7 +129,7 @@ pub(super) struct Left {
 }
 
 impl InflightQueue {
-    /// Start recording for a queue whose used index is `used`. `None`: the record is new.
+    /// Start recording for a queue whose used index is `used`. Returns the state that an earlier server left; `None`: the record is new.
     pub(super) fn open(&mut self, used: u16) -> Option<Left> {
         if self.load::<u16>(VERSION) == 0 {
             self.store(DESC_NUM, self.size);

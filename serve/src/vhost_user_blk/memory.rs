@@ -13,7 +13,7 @@ use crate::sigbus::Watched;
 /// Memory as the rings use it.
 pub(super) type Memory = Arc<GuestMemoryMmap<()>>;
 
-/// Regions at the most: the memory slots of older versions of KVM.
+/// Maximum number of regions: the number of memory slots of older versions of KVM.
 pub(super) const MAX_SLOTS: usize = 509;
 
 /// A mapped region.

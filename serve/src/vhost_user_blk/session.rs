@@ -314,7 +314,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         self.stop(index as usize)?;
         let vring = self.vring(index)?;
-        // The next kick starts it again.
+        // The next SET_VRING_KICK starts the queue again.
         vring.kick = None;
         Ok(VhostUserVringState::new(index, vring.base.into()))
     }
@@ -370,7 +370,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn get_config(&mut self, offset: u32, size: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
         let capacity = self.disk.info().capacity;
         if self.config.set_capacity(capacity) {
-            // The queues must not refuse what the client reads here.
+            // The guest may use the new capacity as soon as the client has read it: the queues must accept it before.
             for worker in self.workers.iter() {
                 worker.ask(move |queue| queue.set_capacity(capacity))?;
             }

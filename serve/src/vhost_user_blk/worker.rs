@@ -62,7 +62,7 @@ impl Worker {
     /// Run a command on the thread, and wait for its result.
     ///
     /// # Errors
-    /// It has ended.
+    /// The thread has ended.
     pub(super) fn ask<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Queue) -> R + Send + 'static,
@@ -77,7 +77,7 @@ impl Worker {
     }
 
     fn wake(&self) {
-        // Fails only after 2^64 writes.
+        // Fails only after 2^64 writes: nobody reads the counter.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 }
@@ -109,7 +109,7 @@ pub(super) struct Queue {
     inflight: Option<InflightQueue>,
     /// Signals for completions so far.
     signals: u64,
-    /// The start of its clock.
+    /// Zero of the time that is passed to `ring`.
     origin: Instant,
 }
 
@@ -211,7 +211,7 @@ impl Queue {
                     return;
                 }
             }
-            // Whatever has woken the thread: the ring is looked at, and completions are reaped.
+            // Whatever has woken the thread, the ring is polled and completions are reaped.
             self.serve();
         }
     }

@@ -18,7 +18,7 @@ fn request(kind: u16, len: u32) -> Vec<u8> {
     [&NBD_REQUEST_MAGIC.to_be_bytes()[..], &kind, &[0; 16], &len.to_be_bytes()].concat()
 }
 
-/// Connect clients to a disk this slow, where there is memory for one large request.
+/// Connect clients to a disk with this latency. The pool has memory for one of the largest requests.
 fn serve_clients(delay: Duration, stall_timeout: Duration, talk: impl FnOnce(&dyn Fn() -> UnixStream)) {
     serve_with(delay, stall_timeout, false, |connect, _| {
         talk(&|| {
@@ -37,7 +37,7 @@ fn go(client: &mut (impl Read + Write)) {
     client.read_exact(&mut [0; 10]).unwrap();
 }
 
-/// The same, before the negotiation, perhaps for TLS; with the memory that is shared.
+/// As [`serve_clients`], before the negotiation, with TLS if `tls` is set. `talk` also gets the pool.
 fn serve_with(
     delay: Duration,
     stall_timeout: Duration,
@@ -82,7 +82,7 @@ fn who_keeps_memory_that_others_wait_for_is_hung_up_on() {
         let mut stalled = connect();
         stalled.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &[0; 100]].concat()).unwrap();
         std::thread::sleep(2 * stall_timeout);
-        // Nobody has asked: it may take its time.
+        // No other connection waits for memory: the client may stall.
         stalled.write_all(&[0; 100]).unwrap();
         let (mut other, begin) = (connect(), Instant::now());
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
@@ -122,7 +122,7 @@ fn who_is_slow_with_memory_that_others_wait_for_is_served() {
     serve_clients(Duration::ZERO, stall_timeout, |connect| {
         let (mut slow, mut other) = (connect(), connect());
         slow.write_all(&request(NBD_CMD_WRITE, LARGE)).unwrap();
-        // The first byte of the payload: the memory is the slow one's.
+        // With the first byte of the payload, the slow client holds the memory.
         slow.write_all(&[0]).unwrap();
         std::thread::sleep(stall_timeout / 4);
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
@@ -158,7 +158,7 @@ fn who_waits_for_the_disk_with_memory_that_others_wait_for_is_served() {
 
 const NEVER: Duration = Duration::from_secs(1000);
 
-/// Like [`serve_clients`], with nobody slow enough to be disconnected.
+/// Like [`serve_clients`], without a minimum rate for clients.
 fn share_memory(talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool)) {
     serve_with(Duration::ZERO, NEVER, false, |connect, pool| {
         let connect = || {
@@ -172,7 +172,7 @@ fn share_memory(talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool)) {
     });
 }
 
-/// The next request of the one that has the memory comes with the end of the one before, and never ends.
+/// The client that holds the memory sends the start of its next request together with the end of the previous one.
 #[test]
 fn who_was_refused_first_is_served_before_who_has_the_memory() {
     share_memory(|connect, pool| {

@@ -2,7 +2,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
-/// So many connections of a pool.
+/// `count` connections of a pool.
 fn connections(pool: &Pool, count: usize) -> Vec<Reservation<'_>> {
     (0..count).map(|_| Reservation::new(pool).unwrap()).collect()
 }
@@ -12,7 +12,7 @@ fn pool(large: usize) -> Pool {
     Pool::new(large * LARGEST, Duration::ZERO)
 }
 
-/// Whether a connection has been woken, which it has then seen.
+/// Whether a connection was woken. Acknowledges the wake-up.
 fn woken(reservation: &Reservation<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut fds = [PollFd::from_borrowed_fd(reservation.event(), PollFlags::IN)];
@@ -21,7 +21,7 @@ fn woken(reservation: &Reservation<'_>) -> bool {
     woken
 }
 
-/// Eight slow clients hold all there is, and each asks again as soon as it has given back.
+/// Eight slow clients hold the whole pool, and each asks again as soon as it has released memory.
 #[test]
 fn what_comes_back_goes_to_who_was_refused_first() {
     let pool = pool(8);
@@ -46,7 +46,7 @@ fn what_comes_back_goes_to_who_was_refused_first() {
     assert!(!woken(&slow[1]) && pool.waiting() == 1);
 }
 
-/// One that has its share does not keep others waiting that have less, whatever the order.
+/// A connection that has its share does not delay connections that have less, whatever the order.
 #[test]
 fn who_has_a_share_comes_after_those_who_have_less() {
     let pool = pool(2);
