@@ -63,27 +63,35 @@ impl Drop for Watched {
     }
 }
 
-/// Install the handler, once.
+/// Install the handler, once. Other callers wait until it is installed.
 fn install() -> io::Result<()> {
-    if BEFORE.get().is_some() {
-        return Ok(());
-    }
+    /// Errno of the installation.
+    static FAILED: OnceLock<Option<i32>> = OnceLock::new();
+    let failed = FAILED.get_or_init(|| {
+        let error = replace_action().err()?;
+        Some(error.raw_os_error().unwrap_or(libc::EIO))
+    });
+    failed.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+}
+
+fn replace_action() -> io::Result<()> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: without a new action nothing is changed; `before` is large enough, and all zeros are a valid `sigaction`.
+    // SAFETY: nothing is changed; `before` is large enough, and all zeros are a `sigaction`, too.
     let (result, before) =
         unsafe { (libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()), before.assume_init()) };
-    // Stored before the handler is installed, which reads it. Only the first caller installs it.
-    if result == 0 && BEFORE.set(before).is_err() {
-        return Ok(());
+    if result != 0 {
+        return Err(io::Error::last_os_error());
     }
+    // Stored before the handler is installed, which reads it.
+    let before = BEFORE.get_or_init(|| before);
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_fault;
     let action = libc::sigaction {
         sa_sigaction: handler as libc::sighandler_t,
         sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART,
-        ..before
+        ..*before
     };
     // SAFETY: the handler has the type that `SA_SIGINFO` needs and is async-signal-safe.
-    if result != 0 || unsafe { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) } != 0 {
+    if unsafe { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())

@@ -119,7 +119,7 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   fd=N           the same, open already: a descriptor that the process was started with; name the format
   ram=SIZE       a disk in memory
   null=SIZE      a disk that completes at once and moves no data
-  format=        auto (probed; a block device is passthrough), raw, passthrough, vhd
+  format=        auto (probed; a block device is passthrough), raw, passthrough, vhd, vhdx
   readonly=      on, off
   direct=        on, off: O_DIRECT [default: on for passthrough]
   engine=        io_uring, threads: how I/O is done

@@ -89,7 +89,9 @@ impl Listener {
                     let _ = back.send(());
                 };
                 // Without a thread, the connection is closed without an answer.
-                let _ = spawn(ThreadKind::ControlClient, "control", serve);
+                if spawn(ThreadKind::ControlClient, "control", serve).is_err() {
+                    let _ = token_back.send(());
+                }
             }
         })?;
         Ok(Server { _socket: socket })

@@ -276,7 +276,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 self.finish_short(pending.context, now);
             }
             _ => {
-                self.stats.errors += 1;
+                self.stats.errors +=
+                    u64::from(!matches!(end, TaskEnd::Answered { status: Status::Good, .. }));
                 let reply = self.long_reply(pending, end);
                 self.finish(reply, now);
             }

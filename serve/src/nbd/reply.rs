@@ -129,7 +129,8 @@ impl ReplyQueue {
         if !self.structured {
             return self.simple(cookie, error, Body::None);
         }
-        let why = why.get(..NBD_MAX_STRING).unwrap_or(why);
+        let end = (0..=why.len().min(NBD_MAX_STRING)).rfind(|end| why.is_char_boundary(*end));
+        let why = why.get(..end.unwrap_or_default()).unwrap_or_default();
         let len = u16::try_from(why.len()).unwrap_or_default();
         let why = if len == 0 { "" } else { why };
         let body = [&error.to_be_bytes()[..], &len.to_be_bytes(), why.as_bytes()].concat();

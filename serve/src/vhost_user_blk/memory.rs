@@ -22,8 +22,9 @@ struct Region {
     guest: u64,
     client: u64,
     size: u64,
-    mapping: Arc<GuestRegionMmap<()>>,
+    /// Before the mapping, so dropped before it.
     _watched: Arc<Watched>,
+    mapping: Arc<GuestRegionMmap<()>>,
 }
 
 /// All regions.
