@@ -98,7 +98,7 @@ pub struct QueueStats {
     pub submit_ticks: u64,
     /// Requests that needed a bounce buffer.
     pub bounced: u64,
-    /// Requests on the slow path (helper thread).
+    /// Jobs of the helper threads: preparations of mappings, discards, writes of zeros, flushes. A request may need several.
     pub slow: u64,
 }
 

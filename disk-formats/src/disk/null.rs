@@ -19,7 +19,7 @@ impl NullDisk {
     /// A null disk of `capacity` bytes.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] if the capacity is not whole sectors.
+    /// [`OpenError::Invalid`] if the capacity is 0 or not whole sectors.
     pub fn new(capacity: u64, logical_sector: SectorSize) -> Result<Self, OpenError> {
         let info = memory_info("null", capacity, logical_sector)?;
         Ok(Self(Arc::new(Null(info))))

@@ -24,7 +24,7 @@ impl RamDisk {
     /// A RAM disk of `capacity` bytes that reads as zeros.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] if the capacity is not whole sectors; [`OpenError::Os`] if the host refuses the memory.
+    /// [`OpenError::Invalid`] if the capacity is 0 or not whole sectors; [`OpenError::Os`] if the host refuses the memory.
     pub fn new(capacity: u64, logical_sector: SectorSize) -> Result<Self, OpenError> {
         let info = memory_info("ram", capacity, logical_sector)?;
         let refused = |source| OpenError::Os { path: "ram".into(), action: "cannot map its memory", source };

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::disk::info::DiskInfo;
 
-/// Maximum number of changes while the disk is open: no revision is freed before.
+/// Maximum number of changes while the disk is open: revisions are freed only when it is closed.
 const MOST: usize = 1000;
 
 /// A linked list of revisions, from the first to the current one.

@@ -1,5 +1,5 @@
-//! Threads of this crate and of the crates above it: they are started here, so that a program can prepare each one before it
-//! does anything, for example install a filter of its system calls.
+//! The start of the threads of disks, machines and servers. A program can prepare each thread before it does anything, for
+//! example install a filter of its system calls. The workers of image tools are started elsewhere.
 
 use std::io;
 use std::sync::OnceLock;
@@ -52,7 +52,7 @@ pub fn on_thread_start(hook: fn(ThreadKind)) {
 /// Start a thread.
 ///
 /// # Errors
-/// The host refuses it.
+/// The host's, if it refuses the thread.
 pub fn spawn<T: Send + 'static>(
     kind: ThreadKind,
     name: impl Into<String>,
@@ -64,7 +64,7 @@ pub fn spawn<T: Send + 'static>(
 /// Start a thread in a scope.
 ///
 /// # Errors
-/// The host refuses it.
+/// The host's, if it refuses the thread.
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     kind: ThreadKind,

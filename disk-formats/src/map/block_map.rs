@@ -15,8 +15,8 @@
 //!
 //! A write may complete after its granule was evicted (a late write). The map lists the sectors of late writes, and
 //! applies them when the granule is resolved again, before the granule can be mapped. A flush resolves such granules,
-//! too. Late writes have a part of the budget. If it is used up, [`BlockMap::late_is_full`] is true, and the slow path
-//! flushes before it resolves another range.
+//! too. The number of late writes has a limit of its own. Once it is reached, [`BlockMap::late_is_full`] is true, and the
+//! slow path flushes before it resolves another range.
 //!
 //! ```text
 //! directory --link--> unit of a page: 64 words --link--> unit of a mixed granule: lanes, or links to units of lanes and places

@@ -64,8 +64,8 @@ impl<L: Layer> ChainMap<L> {
         self.granules(start, (1 << block_shift).min(self.capacity - start))
     }
 
-    /// Resolve the range. The caller ensures that only one thread does so at a time. While the map has free units,
-    /// neighboring granules are resolved together. `top` returns the entries of the top image, which may be newer in
+    /// Resolve the range. The caller ensures that only one thread does so at a time. While the map has free units and no
+    /// layer is costly, neighboring granules are resolved together. `top` returns the entries of the top image, which may be newer in
     /// memory than in the file. Returns `false` if the map is full, so that a flush must record dirty granules first.
     pub(crate) fn resolve(
         &self,
@@ -222,7 +222,7 @@ impl<L: Layer> ChainMap<L> {
     ) -> Result<Extents, IoError> {
         let mut extents = Extents::new();
         for _ in 0..TRIES {
-            // Call it the first time, too: it may have other work than to allocate.
+            // Also for a range that is mapped: `prepare` may have other work than to allocate.
             prepare()?;
             extents.clear();
             if self.map.map_write(offset, len, &mut extents) == Mapping::Ready {

@@ -1,4 +1,4 @@
-//! A disk whose requests are counted, for statistics in operation: a layer around its queues. A disk without the layer pays nothing.
+//! A disk whose requests are counted, for statistics in operation: a layer around its queues. A disk without the layer has no overhead.
 //!
 //! Each queue owns a set of counters. Only the queue's thread writes them, with plain loads and stores (relaxed atomics, no locked
 //! instruction), so that any thread may read them at any time. A request is counted when its completion is reaped. Its latency is the time
@@ -13,8 +13,8 @@
 //!
 //! Each request is also an event of the crate `tracing` at its start and at its end, at level `TRACE`.
 //!
-//! The counters of a queue that is dropped are continued by the next queue of the disk. So they never decrease, and there are as many sets as
-//! there were queues at the same time.
+//! When a queue is dropped, the next queue of the disk continues its counters. So totals never decrease, and there are only as many sets
+//! as there were queues at the same time.
 
 mod counter;
 mod counters;
@@ -63,7 +63,7 @@ impl Disk for Metered {
     }
 
     fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
-        // It checks the depth.
+        // The inner disk checks the depth, from which the slots below are allocated.
         let inner = self.disk.queue(config)?;
         let unused = Slot { tag: 0, len: 0, started: 0, kind: Kind::Read };
         let shared = Arc::clone(self.metrics.shared());
@@ -107,7 +107,7 @@ impl Disk for Metered {
 /// A request in flight.
 #[derive(Clone, Copy)]
 struct Slot {
-    /// The caller's.
+    /// The caller's tag.
     tag: u64,
     len: u64,
     /// Ticks at `push`; 0: its latency is not measured.
@@ -120,13 +120,13 @@ struct MeteredQueue {
     inner: Box<dyn DiskQueue>,
     counters: Arc<Counters>,
     shared: Arc<Shared>,
-    /// By the tag that the inner queue gets. The caller's tags are not interpreted: two requests may have the same.
+    /// Indexed by the tag that the inner queue gets. The caller's tags may not be unique.
     slots: Box<[Slot]>,
     free: Vec<u32>,
     in_flight: u64,
     /// Requests since the last submit.
     pushed: u64,
-    /// The inner queue's statistics that are counted already.
+    /// The inner queue's statistics as of the last call of `count_stats`.
     reported: QueueStats,
 }
 
@@ -193,7 +193,7 @@ impl DiskQueue for MeteredQueue {
             }
             self.counters.completed(slot.kind, slot.len, completion.result.is_ok());
             if slot.started != 0 && now != 0 {
-                // Counters of two processors may differ by a little.
+                // The time-stamp counters of two processors may differ slightly.
                 let latency = self.shared.nanoseconds(now.saturating_sub(slot.started));
                 self.counters.latency(slot.kind, latency);
             }
@@ -240,7 +240,7 @@ impl DiskQueue for MeteredQueue {
 
 impl Drop for MeteredQueue {
     fn drop(&mut self) {
-        // Requests that are in flight complete, but nobody reaps them.
+        // Requests in flight still complete, but are not reaped, so they are not counted.
         self.counters.end();
     }
 }

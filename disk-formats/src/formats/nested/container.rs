@@ -89,7 +89,7 @@ impl Container {
         u64::from(self.outer.info().logical_sector.bytes())
     }
 
-    /// End of the last sector that is not zeros, as far as the search limits allow to find it.
+    /// End of the last sector that is not zeros; `None` if the search ends at its limits, or if all sectors are zeros.
     pub(super) fn data_end(&self) -> io::Result<Option<u64>> {
         let mut stored: VecDeque<Run> = VecDeque::new();
         for run in Runs::new(self.content()) {

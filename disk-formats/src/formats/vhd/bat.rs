@@ -8,7 +8,7 @@ use super::spec::UNALLOCATED;
 pub(super) enum Defect {
     /// The block overlaps the dynamic header, the BAT, or the copy of the footer.
     OverMetadata,
-    /// The bitmap is not inside the file.
+    /// The bitmap is not wholly inside the file.
     BeyondEnd,
     /// The block overlaps the path of a parent locator.
     OverLocator,

@@ -70,7 +70,7 @@ impl chain_map::Layer for Layer {
     type Entries = Entries;
 
     fn is_costly(&self, shift: u32) -> bool {
-        // A granule needs more than 16 bitmaps.
+        // A granule has more than 16 blocks, each with a bitmap to read.
         matches!(&self.shape, Shape::Sparse(layout) if layout.block_shift + 4 < shift)
     }
 

@@ -63,7 +63,7 @@ impl Layout {
         self.metadata().iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Whether `[start, end)` of the file overlaps one of them.
+    /// Whether `[start, end)` of the file overlaps one of the ranges of [`metadata`](Self::metadata).
     pub(super) fn hits_metadata(&self, start: u64, end: u64) -> bool {
         self.metadata().iter().any(|(from, to)| start < *to && *from < end)
     }

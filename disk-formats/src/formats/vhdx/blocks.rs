@@ -286,7 +286,7 @@ impl Blocks for VhdxBlocks {
     }
 
     fn epochs(&self) -> Option<&Epochs> {
-        // A read-only disk frees nothing, and a fixed disk keeps its blocks.
+        // A read-only disk frees nothing.
         self.writer.as_ref().map(|_| &self.epochs)
     }
 

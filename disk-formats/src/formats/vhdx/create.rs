@@ -69,8 +69,8 @@ pub fn create_dynamic(path: &Path, size: u64, options: CreateOptions) -> Result<
     create(path, &parameters, |file| write(file, &parameters, None))
 }
 
-/// Create a fixed VHDX of `size` bytes, rounded up to whole blocks in the file, that reads as zeros, with its space
-/// allocated: in constant time if the file system supports it, else by writing zeros. The file must not exist yet.
+/// Create a fixed VHDX of `size` bytes that reads as zeros. Its space, rounded up to whole blocks, is allocated: in
+/// constant time if the file system supports it, else by writing zeros. The file must not exist yet.
 ///
 /// # Errors
 /// As for [`create_dynamic`].

@@ -1,7 +1,7 @@
 //! Merging a differencing disk into its parent.
 //!
-//! After a power failure, or if the caller stops the merge, the child is unchanged, and another merge continues: before
-//! data are copied, the child records the data write GUID that the parent is about to get.
+//! After a power failure, or if the caller stops the merge, the child's data are unchanged, and another merge continues:
+//! before data are copied, the child records the data write GUID that the parent is about to get.
 
 use std::io;
 use std::ops::Range;

@@ -338,7 +338,7 @@ pub(super) fn new_region(parameters: &Parameters, locator: Option<&[u8]>) -> Vec
         };
         table.extend_from_slice(entry.as_bytes());
         region.extend_from_slice(&bytes);
-        // Each item is aligned to its own size.
+        // With this alignment, no item of fixed size (at most 16 bytes) crosses a sector.
         region.resize(region.len().next_multiple_of(16), 0);
     }
     if let Some(slot) = region.get_mut(..table.len()) {

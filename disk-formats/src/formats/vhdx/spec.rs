@@ -89,7 +89,7 @@ pub struct Header {
     pub checksum: U32,
     /// The header with the higher number is newer.
     pub sequence_number: U64,
-    /// Changes each time that the file is opened for writing.
+    /// Changes before the first change of the file after an open.
     pub file_write_guid: [u8; 16],
     /// Changes before a change that a guest can see.
     pub data_write_guid: [u8; 16],

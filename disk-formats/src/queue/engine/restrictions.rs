@@ -1,7 +1,7 @@
-//! Rings that take only the operations of this engine, on registered files alone.
+//! Restricted rings: the kernel accepts only the operations of this engine, and only on registered files.
 //!
 //! A filter of system calls does not see the operations of a ring: with a ring, a thread that may not open files could have the kernel open
-//! them. Restrictions (Linux 5.10, io_uring_register(2)) hold for the life of the ring, and nothing removes them.
+//! them. Restrictions (Linux 5.10, io_uring_register(2)) hold for the life of the ring and cannot be removed.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,11 +22,11 @@ const IORING_UNREGISTER_FILES: u8 = 3;
 #[cfg(feature = "io-uring")]
 const IORING_REGISTER_EVENTFD: u8 = 4;
 
-/// Restrict each io_uring that this crate makes from now on, in the whole process: it transfers data of its disk, and does nothing else for
-/// whoever can write to the ring. A filter of system calls does not see what rings do, so a process with such filters calls this first.
+/// Restrict each io_uring that this crate creates from now on, in the whole process: whoever writes to its rings, it can only transfer
+/// data of its disk. System-call filters do not see the operations of a ring, so a process calls this before it installs such filters.
 ///
 /// # Errors
-/// The kernel has no restrictions (Linux before 5.10): nothing has changed.
+/// The kernel does not support restrictions (Linux before 5.10). Rings are then not restricted.
 pub fn restrict_rings() -> io::Result<()> {
     #[cfg(feature = "io-uring")]
     {
@@ -41,13 +41,13 @@ pub fn restrict_rings() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether [`restrict_rings`] has restricted them.
+/// Whether rings are restricted: [`restrict_rings`] has succeeded, and the host has io_uring.
 #[must_use]
 pub fn rings_are_restricted() -> bool {
     RESTRICTED.load(Ordering::Relaxed)
 }
 
-/// Restrict a ring that was made disabled and has its files, and enable it.
+/// Restrict and enable a ring that was created disabled and whose files are registered.
 #[cfg(feature = "io-uring")]
 pub(super) fn restrict(submitter: &Submitter<'_>) -> io::Result<()> {
     let operations = [

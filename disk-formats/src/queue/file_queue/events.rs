@@ -1,4 +1,4 @@
-//! The queue's log events. It logs only failures.
+//! Log events of failed requests and faulted queues.
 
 use super::slot::Slot;
 use crate::error::IoError;

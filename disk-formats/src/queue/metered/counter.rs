@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number with one writer at a time, which needs no locked instruction. The next writer has synchronized with the one before.
+/// A number with one writer at a time, so that a change needs no locked instruction. A new writer synchronizes with the previous one.
 #[derive(Default)]
 pub(super) struct Counter(AtomicU64);
 

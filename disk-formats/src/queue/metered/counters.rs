@@ -9,7 +9,7 @@ use crate::queue::{Op, QueueStats};
 /// Buckets of batch sizes: 1, 2, up to 4, up to 8 and so on up to 4,096 requests, the most that a queue holds.
 const BATCH_BUCKETS: usize = 13;
 
-/// What is counted separately.
+/// A kind of requests with counters of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
@@ -50,11 +50,11 @@ impl KindCounters {
     }
 }
 
-/// The counters of a queue, on cache lines of their own: other threads write to those of other queues.
+/// The counters of a queue. The alignment avoids false sharing: each queue's thread writes to its own cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Counters {
-    /// A queue uses them.
+    /// A queue uses these counters.
     active: AtomicBool,
     in_flight: Counter,
     max_in_flight: Counter,
@@ -67,9 +67,9 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Use them, if no queue does. Called under the lock of their list.
+    /// Reserve the counters for a new queue; `false` if a queue uses them.
     pub(super) fn begin(&self) -> bool {
-        // Acquire, and release in `end`: this thread continues what the last one has counted.
+        // Acquire pairs with the release in `end`: this thread sees the last values that the previous thread stored.
         !self.active.swap(true, Ordering::Acquire)
     }
 
@@ -152,7 +152,7 @@ impl Counters {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueMetrics {
-    /// The queue exists. The counters of a queue that was dropped wait for the next one.
+    /// A queue uses these counters. After it is dropped, the next queue continues them.
     pub active: bool,
     /// Reads.
     pub read: KindMetrics,
@@ -166,10 +166,10 @@ pub struct QueueMetrics {
     pub write_zeroes: KindMetrics,
     /// Requests pushed and not reaped.
     pub in_flight: u64,
-    /// The most of them so far.
+    /// Maximum of `in_flight` so far.
     pub max_in_flight: u64,
-    /// Batches (requests that were submitted together) by their size: the most requests of a bucket, which is twice that of the bucket before, and
-    /// the batches in it.
+    /// Histogram of batch sizes (a batch: the requests of one submit): for each bucket its largest batch size (1, 2, 4 and so on up to
+    /// 4,096) and the number of batches.
     pub batches: Vec<(u64, u64)>,
     /// Requests in all batches.
     pub batched: u64,

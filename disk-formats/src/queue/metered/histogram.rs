@@ -1,18 +1,18 @@
-//! Histograms of latencies with fixed buckets, logarithmic and linear: each power of two of nanoseconds has eight buckets of the same width. So
-//! a quantile is at most 1/8 too large.
+//! Histograms of latencies with fixed buckets, logarithmic and linear: each power of two of nanoseconds has eight buckets of the same width.
+//! So a quantile from 128 ns to 69 s is at most 1/8 too large.
 
 use std::time::Duration;
 
 use super::counter::Counter;
 
-/// Buckets of a power of two, as a power of two.
+/// Base-2 logarithm of the number of buckets for each power of two.
 const PARTS_BITS: u32 = 3;
 const PARTS: usize = 1 << PARTS_BITS;
 /// The first bucket has all latencies up to 2^7 ns = 128 ns.
 const FIRST: u32 = 7;
 /// The last bucket has all latencies above 2^36 ns = 69 s.
 const LAST: u32 = 36;
-/// Their number.
+/// Number of buckets.
 const BUCKETS: usize = (LAST - FIRST) as usize * PARTS + 2;
 
 /// The bucket of a latency. A bucket includes its upper bound.
@@ -91,8 +91,8 @@ impl Histogram {
         self.sum
     }
 
-    /// A bound that this share of the latencies does not exceed, as 0.99: the upper bound of the bucket that has the last of them. [`Duration::MAX`]
-    /// above 69 s. `None` without latencies.
+    /// The quantile `share` (0 to 1, for example 0.99), rounded up to the upper bound of its bucket: this share of the latencies does not
+    /// exceed it. [`Duration::MAX`] above 69 s; `None` without latencies.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
@@ -107,13 +107,14 @@ impl Histogram {
         })
     }
 
-    /// The buckets that are not empty: their inclusive upper bound, [`Duration::MAX`] for that above 69 s, and the number of latencies in each.
+    /// The buckets that are not empty: the inclusive upper bound ([`Duration::MAX`] for the last bucket, above 69 s) and the number of
+    /// latencies.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(bucket, count)| (bound(bucket).map_or(Duration::MAX, Duration::from_nanos), *count))
     }
 
-    /// Add the latencies of another one.
+    /// Add the latencies of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.counts.resize(self.counts.len().max(other.counts.len()), 0);
         self.counts.iter_mut().zip(&other.counts).for_each(|(to, count)| *to += count);

@@ -1,4 +1,4 @@
-//! The counters of a disk: those of each of its queues, and the clock of its latencies.
+//! The counters of a disk: a set for each of its queues, and the conversion of ticks to nanoseconds.
 
 #[expect(
     clippy::disallowed_types,
@@ -23,7 +23,7 @@ impl Metrics {
         &self.0
     }
 
-    /// Measure the latency of requests that are pushed from now on, or stop to. Off at first.
+    /// Start or stop measuring latencies. Off at first. A request is measured if measuring is on at its push and at its reap.
     pub fn time_requests(&self, on: bool) {
         self.0.timed.store(on, Ordering::Relaxed);
     }
@@ -34,10 +34,11 @@ impl Metrics {
         self.0.is_timed()
     }
 
-    /// The counters of each queue so far. Counters of one queue that are read while it works may differ by the requests of a batch.
+    /// The counters of each queue so far. While a queue is in use, its counters may be inconsistent with each other by the requests of one
+    /// batch.
     #[must_use]
     pub fn queues(&self) -> Vec<QueueMetrics> {
-        // The counters are read without the lock: its holder creates or drops a queue.
+        // The counters are read after the lock is released, so that no queue's creation waits for this.
         let sets = self.0.sets().clone();
         sets.iter().map(|set| set.read()).collect()
     }
@@ -64,7 +65,7 @@ impl Shared {
     }
 
     fn sets(&self) -> MutexGuard<'_, Vec<Arc<Counters>>> {
-        // Every change is one step.
+        // A panic cannot leave the list half-changed: each change is a single push.
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +74,7 @@ impl Shared {
         self.timed.load(Ordering::Relaxed)
     }
 
-    /// A set that no queue uses, from now on in use.
+    /// Reserve a set of counters for a new queue.
     pub(super) fn take(&self) -> Arc<Counters> {
         let mut sets = self.sets();
         if let Some(free) = sets.iter().find(|set| set.begin()) {

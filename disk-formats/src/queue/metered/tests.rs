@@ -165,7 +165,7 @@ fn queues_at_the_same_time_have_counters_of_their_own() {
     second.push(&flush).unwrap();
     assert_eq!(flushes(), [(true, 1, 0), (true, 2, 1)]);
     drop((first, second));
-    // The one in flight is not counted: nobody has taken its completion.
+    // The request in flight is not counted: its completion was not reaped.
     assert_eq!(flushes(), [(false, 1, 0), (false, 2, 0)]);
     let both = [queue(&disk), queue(&disk), queue(&disk)];
     assert_eq!(flushes(), [(true, 1, 0), (true, 2, 0), (true, 0, 0)]);

@@ -398,7 +398,7 @@ fn a_map_stays_within_its_budget() {
     assert!(values.iter().zip(0..).all(|(value, sector)| *value == Some(2000 + sector)));
 }
 
-/// Late writes are counted, and are recorded before they exceed their part of the budget.
+/// Late writes are counted, and are recorded before they exceed their limit.
 #[test]
 fn late_writes_are_part_of_the_budget() {
     let file = CrashFile::new(new_image(Subformat::Differencing, 512));

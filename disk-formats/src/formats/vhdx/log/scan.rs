@@ -35,7 +35,7 @@ impl<'a> Sectors<'a> {
         Self { store, region, next: start.into(), piece: Vec::new(), piece_at: start.into() }
     }
 
-    /// Continue with this sector, which must not be behind the current one.
+    /// Continue with this sector, which must not be before the current one.
     pub(super) fn go_to(&mut self, sector: u64) {
         self.next = sector;
     }
@@ -59,8 +59,8 @@ impl<'a> Sectors<'a> {
         (at, self.region.offset + u64::from(self.region.length) - at)
     }
 
-    /// Skip sectors before the end of the ring that are in a hole of the file. They are zeros, which no entry has as a
-    /// sector. Returns their number, which is 0 while buffered sectors are left.
+    /// Skip sectors before the end of the ring that are in a hole of the file. They are zeros, and no sector of an entry
+    /// is all zeros. Returns their number, which is 0 while buffered sectors are left.
     fn skip_hole(&mut self) -> io::Result<u32> {
         if (self.next - self.piece_at) as usize * SECTOR < self.piece.len() {
             return Ok(0);

@@ -38,7 +38,7 @@ fn a_restricted_ring_transfers_registered_files_and_nothing_else() {
         let fixed = opcode::Read::new(types::Fixed(0), data.as_mut_ptr(), 512).build();
         assert_eq!((result(&mut engine, fixed), data), (512, [7; 512]));
         let more = engine.ring.as_ref().unwrap().submitter().register_files_sparse(8);
-        // There are files already, unless the call is refused before.
+        // EBUSY: the ring has files already. A restricted ring refuses the call before this check.
         let expected = if restricted { libc::EACCES } else { libc::EBUSY };
         assert_eq!(more.unwrap_err().raw_os_error(), Some(expected));
     }
