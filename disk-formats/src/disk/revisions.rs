@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::disk::info::DiskInfo;
 
-/// Maximum number of changes while the disk is open: no revision is freed before.
+/// Maximum number of changes while the disk is open. Revisions are freed only with the disk, so their number needs a limit.
 const MOST: usize = 1000;
 
 /// A linked list of revisions, from the first to the current one.

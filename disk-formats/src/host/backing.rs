@@ -347,7 +347,7 @@ fn remove(path: &Path) {
     let _ = host::remove_file(path);
 }
 
-/// Check that a passed descriptor allows this access, and set `O_DIRECT` as it wants.
+/// Check that a passed descriptor allows this access, and set or clear its `O_DIRECT` accordingly.
 fn fit(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
     let os = |action| move |errno: Errno| OpenError::Os { path: path.into(), action, source: errno.into() };
     let refused = |value: &str, expected: &str| {

@@ -17,7 +17,6 @@ impl IoBuf {
     /// Memory of `len` bytes at `base`.
     ///
     /// # Safety
-    /// The memory must be mapped, readable and writable, and must stay so until every request that carries this buffer
     /// The memory must be mapped, readable and writable until every request that carries this buffer has been reaped or
     /// its queue has been dropped. Until then others (such as a guest) may read or write the memory, but no Rust
     /// reference to it may exist.

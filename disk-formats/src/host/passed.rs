@@ -1,8 +1,8 @@
-//! Open files in place of paths: a process that may not open an image by itself is given it open.
+//! Passed descriptors: files that another process opened, for a process that may not open them itself.
 //!
-//! A passed file has a name, `/proc/self/fd/N`. [`BackingFile::open`](super::backing::BackingFile::open) of that name takes the file itself,
-//! so the permissions of its path do not matter, and the path need not exist. Copies share one open file description: its position is not
-//! used, its locks are this process's, and `O_DIRECT` is set on it as the last open wants it.
+//! A passed file has a name, `/proc/self/fd/N`. [`BackingFile::open`](super::backing::BackingFile::open) of that name uses a copy of the
+//! descriptor, so the permissions of the file's path do not matter, and the path need not exist. All copies share one open file description.
+//! Its position is not used. Its locks do not exclude a second open of the same name. Its `O_DIRECT` is that of the last open.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
-/// By name. They stay open as long as the process: images are opened again, for example to resize them.
+/// The passed files by name. They stay open until the process ends, because an image may be opened again, for example to resize it.
 #[expect(clippy::disallowed_types, reason = "files are passed and opened outside of the I/O path")]
 static PASSED: Mutex<BTreeMap<PathBuf, File>> = Mutex::new(BTreeMap::new());
 
@@ -26,7 +26,7 @@ pub fn pass(file: File) -> PathBuf {
     path
 }
 
-/// A copy of the descriptor that was passed under this name. `None`: it is a path.
+/// A copy of the descriptor that was passed under this name; `None` if there is none.
 pub(crate) fn copy_of(path: &Path) -> Option<io::Result<File>> {
     PASSED.lock().unwrap_or_else(PoisonError::into_inner).get(path).map(File::try_clone)
 }

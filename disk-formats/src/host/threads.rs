@@ -1,5 +1,5 @@
-//! Threads of this crate and of the crates above it: they are started here, so that a program can prepare each one before it
-//! does anything, for example install a filter of its system calls.
+//! Starts all threads of this crate and of the crates above it. A program can set a hook that each thread runs first, for example to
+//! install a filter of the thread's system calls.
 
 use std::io;
 use std::sync::OnceLock;

@@ -222,7 +222,7 @@ impl<L: Layer> ChainMap<L> {
     ) -> Result<Extents, IoError> {
         let mut extents = Extents::new();
         for _ in 0..TRIES {
-            // Call it the first time, too: it may have other work than to allocate.
+            // Called in the first round, too: `prepare` may have more to do than to allocate.
             prepare()?;
             extents.clear();
             if self.map.map_write(offset, len, &mut extents) == Mapping::Ready {

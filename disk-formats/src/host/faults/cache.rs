@@ -2,8 +2,8 @@
 //!
 //! The file itself has the content that reads return. `Cached` has the pages that may differ from stable storage.
 //! Sizes, holes and zeros by fallocate are file-system metadata: the next successful flush writes them, and a failed
-//! flush does not undo them. Written pages are data: a failed flush marks them clean although they were not written.
-//! written them.
+//! flush does not undo them. Written pages are data: a failed flush marks them clean although the medium does not have
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
