@@ -12,8 +12,8 @@ use crate::image::{MergeError, Merged, Overlaid, remove};
 
 /// The part of a merge that depends on the format.
 pub(crate) trait Merge: Member {
-    /// Open the child for writing. Nothing of a damaged child may be written to the parent.
     /// Open the child for writing, and refuse a damaged one: its data must not be written to the parent.
+    ///
     /// # Errors
     /// [`OpenError::Invalid`] names the damaged field; else as [`Member::open`].
     fn open_to_merge(path: &Path) -> Result<Self, OpenError>;

@@ -4,7 +4,6 @@
 //! A fixed disk is one range of its file. Dynamic and differencing disks have blocks, which the block allocation table
 //! (BAT) locates. Sectors that a differencing disk does not have are read from its parent. A chain of any length is
 //! read through one block map.
-//! map, whatever its length.
 //!
 //! ```text
 //! footer copy | dynamic header | BAT | block: bitmap, data | block ... | footer

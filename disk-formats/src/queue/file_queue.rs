@@ -14,7 +14,7 @@
 //!
 //! Flushes run on their own thread, by [`Format::flush`] or [`BackingFile::sync`](crate::BackingFile::sync). One flush
 //! completes all flush requests that wait when it starts. A write with force unit access is a write with RWF_DSYNC if
-//! the files are open for direct I/O, else a write and a flush.
+//! the files are open for direct I/O and the format has no metadata to flush, else a write and a flush.
 //!
 //! If an invariant of the queue is broken ([`FileQueue::fault`]), the requests in flight end with an error as soon as
 //! neither engine nor helpers use their buffers. All later requests fail at once.
@@ -511,7 +511,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         let lost = request.op == (Op::Write { fua: true })
             && !self.no_dsync
             && self.writable().any(|file| file.check_flushes().is_err());
-        // There are as many slots as requests in flight.
+        // Fewer than `depth` requests are in flight, so a slot is free.
         let index = self.free.pop().unwrap_or(u32::MAX);
         let Some(slot) = self.slots.get_mut(index as usize) else {
             self.fault(NO_SLOT);

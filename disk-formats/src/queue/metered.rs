@@ -61,7 +61,7 @@ impl Disk for Metered {
     }
 
     fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
-        // It checks the depth.
+        // The inner disk checks the depth.
         let inner = self.disk.queue(config)?;
         let unused = Slot { tag: 0, len: 0, started: 0, kind: Kind::Read };
         let shared = Arc::clone(self.metrics.shared());
@@ -105,7 +105,7 @@ impl Disk for Metered {
 /// A request in flight.
 #[derive(Clone, Copy)]
 struct Slot {
-    /// The caller's.
+    /// The caller's tag.
     tag: u64,
     len: u64,
     /// Ticks at `push`; 0: its latency is not measured.

@@ -52,7 +52,7 @@ impl Layout {
         }
     }
 
-    /// The ranges of the file that are not blocks: the copy of the footer, the dynamic header, the BAT.
+    /// The ranges of the copy of the footer, the dynamic header and the BAT in the file.
     pub(super) fn metadata(&self) -> [(u64, u64); 3] {
         let header = (self.header, self.header + HEADER_SIZE as u64);
         [(0, SECTOR), header, (self.bat, self.bat + Self::bat_bytes(self.entries))]
@@ -63,7 +63,7 @@ impl Layout {
         self.metadata().iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Whether `[start, end)` of the file overlaps one of them.
+    /// Whether `[start, end)` of the file overlaps the [`metadata`](Self::metadata).
     pub(super) fn hits_metadata(&self, start: u64, end: u64) -> bool {
         self.metadata().iter().any(|(from, to)| start < *to && *from < end)
     }

@@ -29,6 +29,7 @@ const WAITING: usize = 2048;
 /// Check an image without its parents, and report all defects. With `repair`, replay the log, or drop it if it is
 /// damaged; write a lost header or region table again; remove invalid BAT entries, whose blocks lose their data. If the
 /// file has no damage, it is truncated after the last used space, even that of a fixed disk.
+///
 /// # Errors
 /// The host's. Defects of the image are in the report.
 pub(crate) fn check(store: Arc<dyn Store>, repair: bool, end: End) -> io::Result<CheckReport> {

@@ -69,6 +69,7 @@ impl Journal {
     /// later part. Changes that fit into one log entry are atomic. Afterwards the changes are on stable storage in the
     /// log, and written in place. `end` is the end of everything that they refer to. The file has at least this size,
     /// now and later.
+    ///
     /// # Errors
     /// The host's. After an error some of the changes may take effect.
     pub(super) fn commit(&mut self, parts: impl IntoIterator<Item = Sectors>, end: u64) -> io::Result<()> {

@@ -54,7 +54,7 @@ impl KindCounters {
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Counters {
-    /// A queue uses them.
+    /// A queue uses these counters.
     active: AtomicBool,
     in_flight: Counter,
     max_in_flight: Counter,
@@ -67,9 +67,9 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Use them, if no queue does. Called under the lock of their list.
+    /// Claim the counters for a queue; `false` if another queue uses them. Called under the lock of the list of counters.
     pub(super) fn begin(&self) -> bool {
-        // Acquire, and release in `end`: this thread continues what the last one has counted.
+        // Acquire, and release in `end`: this thread continues from the counts of the previous queue's thread.
         !self.active.swap(true, Ordering::Acquire)
     }
 
@@ -166,10 +166,10 @@ pub struct QueueMetrics {
     pub write_zeroes: KindMetrics,
     /// Requests pushed and not reaped.
     pub in_flight: u64,
-    /// The most of them so far.
+    /// Maximum of `in_flight` so far.
     pub max_in_flight: u64,
-    /// Batches (requests that were submitted together) by their size: the most requests of a bucket, which is twice that of the bucket before, and
-    /// the batches in it.
+    /// Batches (requests that were submitted together) by size: for each bucket the maximum number of requests (1, 2, 4 and so on to 4,096), and
+    /// the number of batches.
     pub batches: Vec<(u64, u64)>,
     /// Requests in all batches.
     pub batched: u64,

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::counter::Counter;
 
-/// Buckets of a power of two, as a power of two.
+/// Base-2 logarithm of the number of buckets of each power of two.
 const PARTS_BITS: u32 = 3;
 const PARTS: usize = 1 << PARTS_BITS;
 /// The first bucket has all latencies up to 2^7 ns = 128 ns.
 const FIRST: u32 = 7;
 /// The last bucket has all latencies above 2^36 ns = 69 s.
 const LAST: u32 = 36;
-/// Their number.
+/// Number of buckets.
 const BUCKETS: usize = (LAST - FIRST) as usize * PARTS + 2;
 
 /// The bucket of a latency. A bucket includes its upper bound.
@@ -91,7 +91,7 @@ impl Histogram {
         self.sum
     }
 
-    /// A bound that this share of the latencies does not exceed, as 0.99: the upper bound of the bucket that has the last of them. [`Duration::MAX`]
+    /// A duration that at least this `share` (0 to 1) of the latencies do not exceed: the upper bound of the quantile's bucket. [`Duration::MAX`]
     /// above 69 s. `None` without latencies.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<Duration> {
@@ -113,7 +113,7 @@ impl Histogram {
         filled.map(|(bucket, count)| (bound(bucket).map_or(Duration::MAX, Duration::from_nanos), *count))
     }
 
-    /// Add the latencies of another one.
+    /// Add the latencies of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.counts.resize(self.counts.len().max(other.counts.len()), 0);
         self.counts.iter_mut().zip(&other.counts).for_each(|(to, count)| *to += count);

@@ -23,7 +23,7 @@ impl Metrics {
         &self.0
     }
 
-    /// Measure the latency of requests that are pushed from now on, or stop to. Off at first.
+    /// Measure the latency of requests that are pushed from now on, or stop measuring. Off at first.
     pub fn time_requests(&self, on: bool) {
         self.0.timed.store(on, Ordering::Relaxed);
     }
@@ -34,10 +34,11 @@ impl Metrics {
         self.0.is_timed()
     }
 
-    /// The counters of each queue so far. Counters of one queue that are read while it works may differ by the requests of a batch.
+    /// The counters of each queue so far. While a queue works, its counters are not read at one instant: their sums may differ by the requests of a
+    /// batch.
     #[must_use]
     pub fn queues(&self) -> Vec<QueueMetrics> {
-        // The counters are read without the lock: its holder creates or drops a queue.
+        // The counters are read without the lock, because the creation of a queue takes the lock.
         let sets = self.0.sets().clone();
         sets.iter().map(|set| set.read()).collect()
     }
@@ -64,7 +65,7 @@ impl Shared {
     }
 
     fn sets(&self) -> MutexGuard<'_, Vec<Arc<Counters>>> {
-        // Every change is one step.
+        // Every change of the list is a single step, so the list is consistent even if a holder of the lock panicked.
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +74,7 @@ impl Shared {
         self.timed.load(Ordering::Relaxed)
     }
 
-    /// A set that no queue uses, from now on in use.
+    /// Claim a set of counters that no queue uses, or add one.
     pub(super) fn take(&self) -> Arc<Counters> {
         let mut sets = self.sets();
         if let Some(free) = sets.iter().find(|set| set.begin()) {

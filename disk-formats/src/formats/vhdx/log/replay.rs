@@ -25,7 +25,7 @@ pub(in crate::formats::vhdx) struct Replay {
     end: u64,
 }
 
-/// Find the entries to apply in the log with this GUID (not nil). Takes 48 bytes for each entry, at most 12 MiB.
+/// Find the entries to apply in the log with this GUID (not nil). The result takes 40 bytes for each entry, at most 10 MiB.
 ///
 /// # Errors
 /// The outer error is the host's. The inner one is that of a corrupt image: no valid entry has the GUID, the file is
