@@ -99,7 +99,8 @@ impl Args {
         self.metrics.metering(self.control.is_some())
     }
 
-    /// Files that are opened after the others: the system is loaded when all adapters are there, and each thread has a clock.
+    /// Paths that are opened inside the sandbox: kernel and initrd, which are loaded when all adapters exist; `/proc/self/task`, which
+    /// has the CPU time of each thread; images that are attached later.
     fn grants(&self) -> Grants {
         let clocks = PathBuf::from("/proc/self/task");
         Grants {
@@ -130,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let machine = Machine::new(&host, config, events::of_machine(sender.clone())).map_err(failed)?;
     let disks = Disks::open(&args.adapter, &args.disk, args.metering())?;
-    // For statistics: it is read from files, which the sandbox does not open.
+    // The statistics need the description of the host. It is read from files, which the sandbox does not allow to open.
     let _ = facts::host::host();
     let stats = args.stats.as_deref().map(output::Document::create).transpose()?;
     let control = args.control.as_deref().map(Listener::bind).transpose()?;
@@ -268,7 +269,7 @@ impl Running {
                     let _ = answer.send(Reply::from(self.command(command)));
                 }
                 Ok(Event::Metrics(answer)) => {
-                    // Fails where nobody waits any more.
+                    // Fails if the requester no longer waits.
                     let _ = answer.try_send(self.storage.snapshot());
                 }
                 Ok(Event::End(end)) => return end,

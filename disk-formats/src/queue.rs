@@ -98,7 +98,7 @@ pub struct QueueStats {
     pub submit_ticks: u64,
     /// Requests that needed a bounce buffer.
     pub bounced: u64,
-    /// Requests on the slow path (helper thread).
+    /// Jobs of the helper threads: preparations of the mapping, flushes, discards and zeroing.
     pub slow: u64,
 }
 

@@ -105,7 +105,7 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: the range is a mapping that is watched, so it is of shared memory, to which there are no references and
-        // whose bytes may change at any time; it stays mapped. A system call is all that this is.
+        // whose bytes may change at any time; it stays mapped. A system call may be made in a signal handler.
         let mapped =
             unsafe { libc::mmap(ptr::with_exposed_provenance_mut(start), len, access, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {

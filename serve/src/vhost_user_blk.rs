@@ -255,7 +255,7 @@ const fn is_passing(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted | io::ErrorKind::WouldBlock)
 }
 
-/// Wait until one of both is readable; whether the first is.
+/// Wait until one of both is readable. Returns whether the first is.
 fn wait(fds: [&PollFd<'_>; 2]) -> Result<bool, Error> {
     let mut fds = fds.map(Clone::clone);
     loop {

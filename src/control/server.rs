@@ -57,7 +57,7 @@ pub(crate) struct Server {
 impl Listener {
     /// Listen at `path`, where nothing may exist but the socket of a process that has ended.
     pub(crate) fn bind(path: &Path) -> Result<Self, Failure> {
-        // For the command `stats`: it is read from files, which a sandbox does not open.
+        // The command `stats` needs the description of the host. It is read from files, which a sandbox does not allow to open.
         let _ = host();
         Socket::listen(path).map(Self).map_err(|error| Failure::on(path, "control socket", error))
     }

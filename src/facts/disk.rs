@@ -70,7 +70,7 @@ pub fn options(direct: Option<bool>, engine: EngineKind) -> impl Iterator<Item =
 }
 
 impl OpenDisk {
-    /// As an adapter takes it.
+    /// The disk as it is attached to an adapter.
     #[must_use]
     pub fn attachment(&self) -> Attachment {
         Attachment { disk: Arc::clone(&self.disk), engine: self.engine, serial: self.serial.clone() }

@@ -1,9 +1,9 @@
 //! The HTTP server of metrics: one thread, which serves a bounded number of clients for a bounded time each.
 //!
 //! A client sends a request and gets one response, and the connection is closed (HTTP/1.1, RFC 9112). Each phase of a connection has a
-//! deadline that nothing extends. A client that connects when all places are taken replaces the one that has been in the phase of its request
-//! for longest; where all are being answered it waits. The text is made at most every 50 ms, however many clients ask for it, because that
-//! interrupts the threads of adapters.
+//! deadline that nothing extends. A client that connects when all places are taken replaces the oldest connection to which no response is
+//! being sent; if there is none, the client waits. The text is made at most every 50 ms, however many clients request it, because making
+//! it interrupts the threads of adapters.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +30,8 @@ const LONGEST_REQUEST: usize = 8 << 10;
 /// How long a client may take to send its request, and to receive the response.
 const REQUEST_TIME: Duration = Duration::from_secs(2);
 const RESPONSE_TIME: Duration = Duration::from_secs(10);
-/// How long the client may take to close the connection. With unread data from it, the kernel would drop what it has not received.
+/// How long the client may take to close the connection. If the server closed it with unread data, the kernel would drop the part of the
+/// response that the client has not received.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// The age up to which a text is sent again.
 const FRESH: Duration = Duration::from_millis(50);
@@ -43,7 +44,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serve what `snapshot` returns, if there is a socket for it. `None` from it: there are none any more, or not in time.
+    /// Serve the statistics that `snapshot` returns, if there is a listener. `snapshot` returns `None` if there are no statistics any
+    /// more, or not in time.
     pub(crate) fn start(
         listener: Option<Listener>,
         snapshot: impl Fn() -> Option<Snapshot> + Send + 'static,
@@ -58,7 +60,7 @@ impl Server {
         Ok(Some(server))
     }
 
-    /// Serve a text; the address, for TCP.
+    /// Serve a text. Returns the server and, for TCP, its address.
     fn serve(
         listener: Listener,
         text: impl Fn() -> Option<String> + Send + 'static,
@@ -206,7 +208,7 @@ impl Connection {
         }
     }
 
-    /// Go on as far as possible without waiting, at most one system call's worth in each phase, so that all clients have their turn.
+    /// Advance as far as possible without waiting. Each phase receives at most once, so that all clients have their turn.
     fn advance(&mut self, pages: &mut Pages) -> Result<(), Over> {
         if let Phase::Request(received) = &mut self.phase {
             let mut part = [0; 2048];
@@ -266,7 +268,7 @@ fn run(listener: &OwnedFd, mut pages: Pages) {
         let accepts = flags.next() == Some(&true);
         connections.retain_mut(|connection| {
             let ready = flags.next().is_some_and(|ready| *ready);
-            // The deadline last: this thread itself may have come late to a request that is there.
+            // The deadline is checked last, because this thread may process a request late that arrived in time.
             (!ready || connection.advance(&mut pages).is_ok()) && Instant::now() < connection.deadline
         });
         if accepts && make_place(&mut connections) {

@@ -291,7 +291,7 @@ impl Families<'_> {
         samples: &[(Labels, Buckets)],
     ) -> fmt::Result {
         let write = |mut encoder: MetricEncoder<'_>, buckets: &Buckets| {
-            // The count is that of the buckets, which other threads may have changed since.
+            // Computed from the buckets, so that both agree although other threads change the counters while they are read.
             let count = buckets.counts.iter().map(|(_, count)| count).sum();
             encoder.encode_histogram::<NoLabelSet>(buckets.sum, count, &buckets.counts, None)
         };

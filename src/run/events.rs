@@ -28,7 +28,7 @@ pub(super) enum Event {
     End(End),
     /// A command from the control socket.
     Command(PendingCommand),
-    /// A client of the metrics waits for these.
+    /// A client requests the metrics.
     Metrics(SyncSender<Snapshot>),
 }
 
@@ -113,7 +113,8 @@ pub(super) fn take_signals(Ignored(ignored): Ignored, sender: &Sender<Event>) ->
 pub(super) struct Ignored(u64);
 
 impl Ignored {
-    /// At the moment; none where the kernel does not tell. The sandbox does not open the file.
+    /// Read the current mask; no signals if the kernel does not report it. Called before the process enters the sandbox, which does not
+    /// allow to open the file.
     pub(super) fn read() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

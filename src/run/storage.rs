@@ -22,7 +22,7 @@ use crate::metrics::{AdapterSnapshot, DiskSnapshot, Metering, Snapshot, time_req
 const DETACH_WAIT: Duration = Duration::from_secs(10);
 const DETACH_POLL: Duration = Duration::from_millis(1);
 
-/// Requests that an adapter keeps in flight.
+/// Maximum number of requests in flight of an adapter.
 const TASKS: u32 = 256;
 
 /// An adapter of the machine with its disks.
@@ -130,7 +130,7 @@ fn plan<T>(kinds: &[AdapterKind], disks: Vec<(AdapterKind, T)>) -> Vec<Planned<T
     planned
 }
 
-/// The error of an open, with what may be behind it.
+/// The error of an open, with a remark if the sandbox may have refused it.
 fn denied(confined: bool, error: String) -> String {
     let denied = io::Error::from_raw_os_error(Errno::ACCESS.raw_os_error()).to_string();
     if confined && error.contains(&denied) {
@@ -144,7 +144,7 @@ fn number(planned: &mut [Planned<(usize, OpenDisk)>]) -> Result<(), Failure> {
     let kinds: Vec<_> = planned.iter().map(|(kind, _)| *kind).collect();
     let mut disks = Vec::new();
     for (adapter, (kind, targets)) in planned.iter_mut().enumerate() {
-        // As adapters are called.
+        // Adapters are numbered by kind.
         let adapter = kinds.iter().take(adapter).filter(|other| *other == kind).count();
         let placed = targets
             .iter_mut()
@@ -267,7 +267,7 @@ impl Storage {
         self.controllers.iter().flat_map(of).collect()
     }
 
-    /// Measure the latencies of requests of all disks, and of those that are attached later, or stop to.
+    /// Measure the latencies of requests of all disks, and of those that are attached later, or stop measuring.
     pub(super) fn time_requests(&mut self, on: bool) {
         if self.metering != Metering::Off {
             self.metering = if on { Metering::Latencies } else { Metering::Counts };
@@ -382,7 +382,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Flush all disks, after the machine has been dropped; the errors.
+    /// Flush all disks, after the machine has been dropped. Returns the errors.
     pub(super) fn close(self) -> Vec<String> {
         let opened = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
         disk::flush_all(opened)

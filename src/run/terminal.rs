@@ -93,8 +93,8 @@ impl Keys {
     }
 }
 
-/// Read standard input on a thread of its own: bytes to `guest`, which may wait, and Ctrl-A x to `end`. The end of the input
-/// is not the machine's. Nothing is read of another job's terminal.
+/// Read standard input on a thread of its own: bytes go to `guest`, which may wait, and Ctrl-A x calls `end`. The machine does not end
+/// with the input. Nothing is read from another job's terminal.
 pub(super) fn read_input(
     mut guest: impl FnMut(&[u8]) + Send + 'static,
     end: impl FnOnce() + Send + 'static,

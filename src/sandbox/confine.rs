@@ -19,8 +19,8 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Confine this thread, and prepare filters for the threads that it starts from now on. Everything is open, and there is no other
-    /// thread. `note` gets a line for each thing that the kernel lacks.
+    /// Confine this thread, and prepare filters for the threads that it starts from now on. The caller has opened everything, and there is
+    /// no other thread. `note` gets a line for each thing that the kernel lacks.
     ///
     /// # Errors
     /// The kernel refuses something that it has, or has no filters of system calls.

@@ -25,7 +25,7 @@ thread_local! {
     static THIS: Cell<Option<Kind>> = const { Cell::new(None) };
 }
 
-/// Calls are reported and made.
+/// Denied calls are reported and made ([`Mode::Log`]).
 static LOGS: AtomicBool = AtomicBool::new(false);
 
 /// Calls that were reported: each once for a kind of thread, and none after so many.
@@ -92,7 +92,7 @@ extern "C" fn on_denied(signal: libc::c_int, info: *mut libc::siginfo_t, context
     }
     // SAFETY: no memory is involved. The signal is blocked until the handler returns, and then ends the process.
     unsafe {
-        // Someone else's signal, in the mode where the handler stays.
+        // In `Mode::Log` the handler is still installed, and this signal is not from a filter.
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
     }

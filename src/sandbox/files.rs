@@ -26,7 +26,7 @@ const NEWEST: ABI = ABI::V6;
 /// Where the limits of a block device are found when it is opened.
 const DEVICES: [&str; 2] = ["/sys/dev/block", "/sys/devices"];
 
-/// Restrict this thread and those that it starts. What the kernel lacks, in words, if it lacks something.
+/// Restrict this thread and those that it starts. Returns what the kernel lacks, in words, if it lacks something.
 pub(crate) fn restrict(grants: &Grants) -> Result<Option<&'static str>, Error> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?

@@ -1,4 +1,4 @@
-//! What is asked for: whether there is a sandbox, and of which program.
+//! The mode of a sandbox, and the program that it confines.
 
 use std::str::FromStr;
 

@@ -55,7 +55,8 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// Refuse further commands and drop the disks. The `stop` command that ended the server, if one did: it waits for its answer.
+    /// Refuse further commands and drop the disks. Returns the `stop` command that ended the server, if one did: its client waits for the
+    /// answer.
     pub(super) fn end(self) -> Option<PendingCommand> {
         drop(self.shared.lock().take());
         self.stopped.try_recv().ok()
@@ -77,7 +78,7 @@ impl Shared {
             return pending.answer(done);
         }
         match stop.try_send(pending) {
-            // In the channel before the byte is in the stream.
+            // The command is in the channel before the byte is in the stream.
             Ok(()) => (&control.end).write_all(&[0]).is_ok(),
             Err(TrySendError::Full(pending) | TrySendError::Disconnected(pending)) => {
                 pending.answer(Err("it is ending".to_owned()))

@@ -26,7 +26,7 @@ use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
 /// How long the adapter may take to report what it has done.
 const REPORT_TIME: Duration = Duration::from_secs(1);
 
-/// Requests in flight of the adapter.
+/// Maximum number of requests in flight of the adapter.
 const TASKS: u32 = 256;
 
 /// Serve an adapter with its disks over vfio-user: a PCI function for QEMU, Cloud Hypervisor and others
@@ -82,7 +82,7 @@ fn check(args: &Args, kind: AdapterKind) -> Result<(), Failure> {
         let text = "--disk: adapter is not for this command: all disks are on that of --adapter";
         return Err(Failure::Usage(text.to_owned()));
     }
-    // Neither has a way to its guest by base address registers, messages and INTx.
+    // vfio-user offers base address registers, MSI, MSI-X and INTx. These two adapters need more.
     let elsewhere = match kind {
         AdapterKind::Ide => Some(
             "ide has the ports and interrupts of a PC/AT, which vfio-user has no way for; use ide-native",

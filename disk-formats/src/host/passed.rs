@@ -1,8 +1,9 @@
 //! Passed descriptors: files that another process opened, for a process that may not open them itself.
 //!
 //! A passed file has a name, `/proc/self/fd/N`. [`BackingFile::open`](super::backing::BackingFile::open) of that name uses a copy of the
-//! descriptor, so the permissions of the file's path do not matter, and the path need not exist. All copies share one open file description.
-//! Its position is not used. Its locks do not exclude a second open of the same name. Its `O_DIRECT` is that of the last open.
+//! descriptor, so the permissions of the file's path do not matter, and the path need not exist. All copies share one open file
+//! description. Its position is not used. Its locks do not exclude a second open of the same name. Its `O_DIRECT` is that of the last
+//! open.
 
 use std::collections::BTreeMap;
 use std::fs::File;

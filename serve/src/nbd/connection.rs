@@ -102,7 +102,7 @@ struct Pending {
 enum Kind {
     Read,
     Write,
-    /// A flush, then the reply (FUA of commands that the disk does not take it with).
+    /// A flush, and the reply after it: FUA of a trim or of a write of zeros.
     ThenFlush,
 }
 

@@ -147,7 +147,7 @@ impl ReplyQueue {
     /// Send as much as the host takes; buffers that have been sent are released to `buffers`.
     ///
     /// # Errors
-    /// What the host says, except that it takes no more now.
+    /// The host's error, except EAGAIN.
     pub(super) fn send(&mut self, stream: &mut Stream, buffers: &mut Buffers<'_>) -> Result<(), Errno> {
         while !self.is_empty() {
             match self.send_once(stream) {

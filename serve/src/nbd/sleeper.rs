@@ -64,7 +64,7 @@ impl Sleeper {
         let mut events = [MaybeUninit::uninit(); 4];
         let events = match epoll::wait(&self.epoll, &mut events, left) {
             Ok((events, _)) => events,
-            // It may come with a completion.
+            // A completion may interrupt the sleep.
             Err(Errno::INTR) => return Ok(woken),
             Err(errno) => return Err(errno),
         };

@@ -75,7 +75,7 @@ pub(super) struct Slots {
     begin: Instant,
 }
 
-/// A connection's slot. Dropping it frees it.
+/// A connection's slot. Dropping this frees the slot.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Arc<Slots>,

@@ -42,7 +42,7 @@ impl Stream {
     /// Receive what has arrived, as far as it fits. 0: the client has closed its side.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: nothing has arrived; or what the host says.
+    /// [`Errno::AGAIN`]: nothing has arrived; or the host's error.
     pub(super) fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         let got = self.receive_into(into)?;
         self.moved += got as u64;
@@ -59,7 +59,7 @@ impl Stream {
     /// Receive the next records of the TLS handshake.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: the client has sent nothing; [`Errno::PROTO`]: the handshake failed; or what the host says.
+    /// [`Errno::AGAIN`]: the client has sent nothing; [`Errno::PROTO`]: the handshake failed; or the host's error.
     pub(super) fn handshake(&mut self) -> Result<(), Errno> {
         self.tls.as_mut().map_or(Ok(()), |tls| tls.receive_records(&mut self.socket))
     }
@@ -67,7 +67,7 @@ impl Stream {
     /// Send as much as the host takes. Under TLS, some of it may stay in the buffer: see [`flush`](Self::flush).
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: the host takes nothing now; or what the host says.
+    /// [`Errno::AGAIN`]: the host takes nothing now; or the host's error.
     pub(super) fn send(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let sent = self.send_from(from)?;
         self.moved += sent as u64;
@@ -92,7 +92,7 @@ impl Stream {
     /// Send what is in the buffer.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: the host does not take all of it now; or what the host says.
+    /// [`Errno::AGAIN`]: the host does not take all of it now; or the host's error.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
         self.tls.as_mut().map_or(Ok(()), |tls| tls.flush(&mut self.socket))
     }

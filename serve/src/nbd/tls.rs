@@ -100,7 +100,7 @@ impl Session {
     /// Receive plain text. 0: the client has closed the session.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: nothing has arrived; or what the host or TLS says.
+    /// [`Errno::AGAIN`]: nothing has arrived; or an error of the host or of TLS.
     pub(super) fn receive(
         &mut self,
         socket: &mut (impl Read + Write),
@@ -131,7 +131,7 @@ impl Session {
     /// Receive records and decrypt them.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: nothing has arrived; or what the host says; [`Errno::PROTO`]: not TLS, or no agreement.
+    /// [`Errno::AGAIN`]: nothing has arrived; or the host's error; [`Errno::PROTO`]: not TLS, or no agreement.
     pub(super) fn receive_records(&mut self, socket: &mut (impl Read + Write)) -> Result<(), Errno> {
         let got = self.0.read_tls(socket).map_err(|error| errno(&error))?;
         let decrypted = self.0.process_new_packets();
@@ -147,7 +147,7 @@ impl Session {
     /// Encrypt as much as the buffer takes; [`flush`](Self::flush) sends it.
     ///
     /// # Errors
-    /// What TLS says.
+    /// An error of TLS.
     pub(super) fn encrypt(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         self.0.writer().write_vectored(from).map_err(|error| errno(&error))
     }
@@ -160,7 +160,7 @@ impl Session {
     /// Send the records in the buffer.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: the host does not take all of them now; or what the host says.
+    /// [`Errno::AGAIN`]: the host does not take all of them now; or the host's error.
     pub(super) fn flush(&mut self, socket: &mut impl Write) -> Result<(), Errno> {
         while self.0.wants_write() {
             self.0.write_tls(socket).map_err(|error| errno(&error))?;

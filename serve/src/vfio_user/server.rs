@@ -76,7 +76,7 @@ pub struct Report {
     pub moderation: Vec<ModerationState>,
 }
 
-/// Asks a server, from any thread, what its device has done.
+/// Requests reports from a server, from any thread.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     queries: Sender<SyncSender<Report>>,
@@ -171,7 +171,7 @@ impl Server {
         self.session.function.device.stats()
     }
 
-    /// A handle to ask the server what its device has done.
+    /// A handle to request reports of what the device has done.
     #[must_use]
     pub fn reporter(&self) -> Reporter {
         self.reporter.clone()
@@ -245,7 +245,7 @@ impl Server {
     fn answer_queries(&self) {
         let device = &self.session.function.device;
         for answer in self.queries.try_iter() {
-            // Fails where nobody waits any more.
+            // Fails if the requester no longer waits.
             let _ = answer.try_send(Report { stats: device.stats(), moderation: device.moderation() });
         }
     }

@@ -211,7 +211,7 @@ impl Queue {
                     return;
                 }
             }
-            // Whatever has woken the thread: the ring is looked at, and completions are reaped.
+            // Whatever has woken the thread, the ring is polled and completions are reaped.
             self.serve();
         }
     }

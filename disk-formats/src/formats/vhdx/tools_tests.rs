@@ -209,7 +209,6 @@ fn stores(file: &CrashFile) -> [Arc<dyn Store>; 1] {
 
 /// The child records the next data write GUID of its parent, then is merged into the parent. After a cut anywhere, the
 /// child opens over the parent, and reads as before.
-/// anywhere, the child opens over the parent, and reads as before.
 #[test]
 fn merging_can_be_done_again_after_any_crash() {
     const NEXT: Uuid = Uuid::from_u128(0xABCD);

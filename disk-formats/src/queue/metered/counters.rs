@@ -168,8 +168,8 @@ pub struct QueueMetrics {
     pub in_flight: u64,
     /// Maximum of `in_flight` so far.
     pub max_in_flight: u64,
-    /// Batches (requests that were submitted together) by size: for each bucket the maximum number of requests (1, 2, 4 and so on to 4,096), and
-    /// the number of batches.
+    /// Batches (requests that were submitted together) by size: for each bucket the maximum number of requests (1, 2, 4 and so on to
+    /// 4,096), and the number of batches.
     pub batches: Vec<(u64, u64)>,
     /// Requests in all batches.
     pub batched: u64,

@@ -91,8 +91,8 @@ impl Histogram {
         self.sum
     }
 
-    /// A duration that at least this `share` (0 to 1) of the latencies do not exceed: the upper bound of the quantile's bucket. [`Duration::MAX`]
-    /// above 69 s. `None` without latencies.
+    /// A duration that at least this `share` (0 to 1) of the latencies do not exceed: the upper bound of the quantile's bucket.
+    /// [`Duration::MAX`] above 69 s. `None` without latencies.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();

@@ -34,8 +34,8 @@ impl Metrics {
         self.0.is_timed()
     }
 
-    /// The counters of each queue so far. While a queue works, its counters are not read at one instant: their sums may differ by the requests of a
-    /// batch.
+    /// The counters of each queue so far. While a queue works, its counters are not read at one instant: their sums may differ by the
+    /// requests of a batch.
     #[must_use]
     pub fn queues(&self) -> Vec<QueueMetrics> {
         // The counters are read without the lock, because the creation of a queue takes the lock.
