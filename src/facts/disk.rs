@@ -37,7 +37,7 @@ pub struct DiskFacts {
     pub path: Option<String>,
     /// Bytes.
     pub capacity: u64,
-    /// How it was opened, where that is not the usual way: `direct`, `cached`, `threads`.
+    /// Options that differ from the defaults: `direct`, `cached`, `threads`, `delay=TIME`.
     #[serde(default)]
     pub options: Vec<String>,
 }

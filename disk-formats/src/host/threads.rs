@@ -1,5 +1,6 @@
-//! Starts all threads of this crate and of the crates above it. A program can set a hook that each thread runs first, for example to
-//! install a filter of the thread's system calls.
+//! Starts the threads of queues, machines and servers, for this crate and the crates above it; not those of the tools in
+//! [`image`](crate::image). A program can set a hook that each thread runs first, for example to install a filter of the thread's system
+//! calls.
 
 use std::io;
 use std::sync::OnceLock;
