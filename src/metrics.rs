@@ -43,14 +43,14 @@ impl Metering {
     }
 }
 
-/// Measure the latencies of requests of a disk from now on, or stop to.
+/// Measure the latencies of requests of a disk from now on, or stop measuring.
 pub(crate) fn time_requests(opened: &OpenDisk, on: bool) {
     if let Some(metrics) = opened.disk.metrics() {
         metrics.time_requests(on);
     }
 }
 
-/// Everything that is known at one time.
+/// The statistics of all disks and adapters at one time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) disks: Vec<DiskSnapshot>,
@@ -98,7 +98,7 @@ impl DiskSnapshot {
     }
 }
 
-/// Completions that had no interrupt of their own: one interrupt for several, or none as the guest wanted none or is polling.
+/// Completions without an interrupt of their own: several share one interrupt, or the guest has suppressed interrupts.
 pub(crate) const fn suppressed(stats: &Stats) -> u64 {
     stats.completions.saturating_sub(stats.interrupts)
 }

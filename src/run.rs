@@ -268,7 +268,7 @@ impl Running {
                     let _ = answer.send(Reply::from(self.command(command)));
                 }
                 Ok(Event::Metrics(answer)) => {
-                    // Fails where nobody waits any more.
+                    // Fails if the requester no longer waits.
                     let _ = answer.try_send(self.storage.snapshot());
                 }
                 Ok(Event::End(end)) => return end,

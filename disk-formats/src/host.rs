@@ -1,5 +1,5 @@
-//! System calls that read and write file data, change files or directories, or flush them. All other modules make these
-//! calls through this module.
+//! System calls that read and write file data, change files or directories, or flush them. The engines of the queues
+//! ([`crate::queue::engine`]) transfer data by calls of their own; all other modules make these calls through this module.
 //!
 //! In tests a fault plan ([`faults`]) may answer calls for files below a test directory. Otherwise each function makes
 //! the system call that its doc names, with the retries that its doc names.

@@ -109,7 +109,8 @@ pub struct QueueStats {
 ///   only if the queue is full.
 /// - The queue may defer requests until [`submit`](Self::submit). Requests may complete in any order. Overlapping
 ///   requests in flight are not ordered: each sector holds the data of one of them.
-/// - `push`, `submit` and `reap` take no lock. After warm-up they allocate nothing for reads and writes.
+/// - For reads and writes of mapped blocks, `push`, `submit` and `reap` take no lock, and after warm-up they allocate
+///   nothing. (A write takes a lock if the map has evicted its granule before the write completes.)
 /// - Dropping the queue waits for the requests in flight. No buffer is accessed afterwards.
 pub trait DiskQueue: Send {
     /// Add a request to the queue.

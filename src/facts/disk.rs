@@ -37,7 +37,7 @@ pub struct DiskFacts {
     pub path: Option<String>,
     /// Bytes.
     pub capacity: u64,
-    /// How it was opened, where that is not the usual way: `direct`, `cached`, `threads`.
+    /// Options that differ from the defaults: `direct`, `cached`, `threads`, `delay=TIME`.
     #[serde(default)]
     pub options: Vec<String>,
 }
@@ -70,7 +70,7 @@ pub fn options(direct: Option<bool>, engine: EngineKind) -> impl Iterator<Item =
 }
 
 impl OpenDisk {
-    /// As an adapter takes it.
+    /// The disk as it is attached to an adapter.
     #[must_use]
     pub fn attachment(&self) -> Attachment {
         Attachment { disk: Arc::clone(&self.disk), engine: self.engine, serial: self.serial.clone() }

@@ -32,7 +32,7 @@ pub enum Kvm {
     Hardware,
     /// The host is itself a guest.
     Nested,
-    /// It does not open.
+    /// `/dev/kvm` cannot be opened.
     None,
 }
 
@@ -44,7 +44,7 @@ pub enum CyclesSource {
     Pmu,
     /// CPU time times the frequency of the time-stamp counter.
     CpuTimeXTsc,
-    /// The same on an emulated processor whose counter counts the instructions that it has executed: they are in place of cycles.
+    /// Instructions in place of cycles: the time-stamp counter of an emulated processor counts the executed instructions.
     Instructions,
 }
 
@@ -59,7 +59,7 @@ impl CyclesSource {
     }
 }
 
-/// The host that this process runs on. The first call opens files; a process in a sandbox makes it before.
+/// The host that this process runs on. The first call opens files, so a process makes it before it enters a sandbox.
 #[must_use]
 pub fn host() -> Host {
     static HOST: OnceLock<Host> = OnceLock::new();

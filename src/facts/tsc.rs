@@ -39,11 +39,12 @@ pub fn tsc_hz() -> u64 {
 #[must_use]
 pub fn counts_instructions() -> bool {
     const ITERATIONS: [u32; 4] = [1000, 1700, 2900, 4100];
-    /// A timer's interrupt may come between.
+    /// Several, because a timer interrupt may occur during a try.
     const TRIES: usize = 5;
     let took = ITERATIONS.map(|number| (0..TRIES).map(|_| time_of_loop(number)).min().unwrap_or_default());
     let instructions = ITERATIONS.map(|number| 2 * u64::from(number));
-    // With instructions, what remains beside the loop is the same for each length. A real processor takes about one cycle for both.
+    // If the counter counts instructions, what is counted beside the loop is the same for each length. A real processor executes both
+    // instructions of an iteration in about one cycle.
     let around = took.iter().zip(instructions).map(|(took, number)| took.checked_sub(number));
     let around: Vec<_> = around.collect();
     around.iter().all(|each| each.is_some() && *each == around[0])

@@ -16,7 +16,7 @@ pub(crate) struct QueueDocument {
     disk: String,
     adapter: String,
     queue: usize,
-    /// Some thread has the queue now.
+    /// The queue exists. The counters of a dropped queue are continued by the next one.
     active: bool,
     read: KindDocument,
     write: KindDocument,
@@ -30,7 +30,7 @@ pub(crate) struct QueueDocument {
     submits: u64,
     /// Requests that needed a bounce buffer.
     bounced: u64,
-    /// Requests that a helper thread prepared: tables to be read, or blocks to be allocated.
+    /// Jobs of helper threads: preparations (tables are read, blocks are allocated), flushes, discards and zeroing.
     slow: u64,
 }
 
@@ -61,10 +61,10 @@ struct LatencyDocument {
 #[derive(Debug, Serialize)]
 struct BatchDocument {
     count: u64,
-    /// Requests in all of them.
+    /// Requests in all batches.
     requests: u64,
     mean: Option<f64>,
-    /// Sizes: the largest of a bucket, and the batches in it.
+    /// For each bucket that is not empty: the maximum size of its batches, and their number.
     sizes: Vec<(u64, u64)>,
 }
 
@@ -72,9 +72,9 @@ struct BatchDocument {
 #[derive(Debug, Serialize)]
 struct ModerationDocument {
     policy: &'static str,
-    /// Of so many completions ...
+    /// While enough commands are in flight, `signals` of this many completions signal.
     completions: u32,
-    /// ... so many signal.
+    /// See `completions`.
     signals: u32,
     held_back: bool,
 }

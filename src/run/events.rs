@@ -28,7 +28,7 @@ pub(super) enum Event {
     End(End),
     /// A command from the control socket.
     Command(PendingCommand),
-    /// A client of the metrics waits for these.
+    /// A client requests the metrics.
     Metrics(SyncSender<Snapshot>),
 }
 

@@ -274,7 +274,7 @@ impl Storage {
         self.controllers.iter().flat_map(of).collect()
     }
 
-    /// Measure the latencies of requests of all disks, and of those that are attached later, or stop to.
+    /// Measure the latencies of requests of all disks, and of those that are attached later, or stop measuring.
     pub(super) fn time_requests(&mut self, on: bool) {
         if self.metering != Metering::Off {
             self.metering = if on { Metering::Latencies } else { Metering::Counts };

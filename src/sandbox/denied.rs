@@ -23,7 +23,7 @@ thread_local! {
     static THIS: Cell<Option<Kind>> = const { Cell::new(None) };
 }
 
-/// Calls are reported and made.
+/// Denied calls are reported and made ([`Mode::Log`]).
 static LOGS: AtomicBool = AtomicBool::new(false);
 
 /// Calls that were reported: each once for a kind of thread. Once the table is full, no further call is reported.

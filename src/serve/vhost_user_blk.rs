@@ -53,7 +53,7 @@ pub(crate) struct Args {
     conventions: Conventions,
 }
 
-/// What statistics call the device.
+/// Name of the device in statistics.
 const ADAPTER: &str = "virtio-blk0";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {

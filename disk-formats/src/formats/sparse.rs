@@ -203,8 +203,8 @@ impl<B: Blocks> SparseDisk<B> {
         self
     }
 
-    /// Skip [`Blocks::begin`], because it was done already or must not be done. For VHD: a VHDX's log begins with the
-    /// first change.
+    /// Skip [`Blocks::begin`], because it was done already or must not be done. Not for a VHDX whose log has not been
+    /// started.
     pub(crate) fn begun(mut self) -> Self {
         self.begun = AtomicBool::new(true);
         self

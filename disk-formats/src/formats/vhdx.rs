@@ -1,8 +1,8 @@
 //! VHDX, the Virtual Hard Disk v2 image format: fixed, dynamic and differencing disks (\[MS-VHDX\]).
 //!
-//! Data are in payload blocks, which the block allocation table (BAT) locates. Every change of metadata goes through a
-//! log, so that a power failure leaves either the old or the new metadata. Sectors that a differencing disk does not
-//! have are read from its parent. A chain of any length is read through one block map.
+//! Data are in payload blocks, which the block allocation table (BAT) locates. Every change of metadata, except for the
+//! headers, goes through a log, so that a power failure leaves either the old or the new metadata. Sectors that a
+//! differencing disk does not have are read from its parent. A chain of any length is read through one block map.
 //!
 //! ```text
 //! identifier, 2 headers, 2 region tables | log | metadata region | BAT | payload and bitmap blocks, in MiB

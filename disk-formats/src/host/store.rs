@@ -1,4 +1,5 @@
-//! Storage for a format's metadata: a file, a nested image's range of another disk, or in crash tests a recording file.
+//! Storage for a format's metadata: a file, a file with its VHDX log applied in memory, a nested image's range of another disk, or in
+//! crash tests a recording file.
 
 use std::io;
 use std::path::Path;

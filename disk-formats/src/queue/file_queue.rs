@@ -511,7 +511,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         let lost = request.op == (Op::Write { fua: true })
             && !self.no_dsync
             && self.writable().any(|file| file.check_flushes().is_err());
-        // There are as many slots as requests in flight.
+        // Fewer than `depth` requests are in flight, so a slot is free.
         let index = self.free.pop().unwrap_or(u32::MAX);
         let Some(slot) = self.slots.get_mut(index as usize) else {
             self.fault(NO_SLOT);

@@ -2,8 +2,8 @@
 //!
 //! - A connection that is refused enters a queue. While one waits there, no other connection is granted anything: freed memory
 //!   accumulates for the first. So a large request is served even if many connections need less than it does.
-//! - First is the earliest waiter that stays within its share (the budget divided by the number of connections); where none does,
-//!   the earliest.
+//! - First is the earliest waiter that stays within its share (the budget divided by the number of connections, but at least the
+//!   largest request); where none does, the earliest.
 //! - The thread that frees memory grants it to waiters, under the lock under which connections are refused. So no wake-up is lost,
 //!   and a busy thread does not delay the waiters behind it: its grant stays valid until it takes it.
 //! - A connection waits only while it has the whole header of a request that it can take ([`Reservation::withdraw`]).

@@ -119,7 +119,8 @@ impl Container {
         Ok(None)
     }
 
-    /// Write any range. Sectors that `data` covers only in part are read first. The caller holds the lock.
+    /// Write any range. Sectors that `data` covers only in part are read first, so no two calls for one sector may run at
+    /// the same time.
     fn put(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let (sector, end) = (self.sector(), offset + data.len() as u64);
         if (offset | end).is_multiple_of(sector) {

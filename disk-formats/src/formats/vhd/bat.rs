@@ -12,7 +12,7 @@ pub(super) enum Defect {
     BeyondEnd,
     /// The block overlaps the path of a parent locator.
     OverLocator,
-    /// The block overlaps the one that this valid entry has for this block.
+    /// The block overlaps another block: the valid entry and the number of that block.
     Overlap(u32, u32),
 }
 

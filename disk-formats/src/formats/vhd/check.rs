@@ -218,7 +218,7 @@ fn check_last(
     Ok(())
 }
 
-/// Report unused space between blocks, except for alignment gaps.
+/// Report unused space between blocks. Gaps smaller than a block are not reported, because they may be alignment.
 fn check_gaps(blocks: &[(u64, u64)], areas: &[(u64, u64)], layout: &Layout, report: &mut CheckReport) {
     let (mut at, mut leaked) = (0, 0);
     let mut used: Vec<(u64, u64)> = blocks.iter().chain(areas).chain(&layout.metadata()).copied().collect();

@@ -1,7 +1,7 @@
 //! Fixed disks: the data are the first bytes of the file, fully allocated, and the footer follows them.
 //!
 //! Before the first write after an open, the footer gets a new time stamp, on stable storage ([`stamp`](super::stamp)).
-//! The space stays allocated: discards are not supported, and zeros are stored.
+//! The space stays allocated: discards are not supported, and zeroing does not deallocate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -52,7 +52,7 @@ impl Layout {
         }
     }
 
-    /// The ranges of the file that are not blocks: the copy of the footer, the dynamic header, the BAT.
+    /// The ranges of the copy of the footer, the dynamic header and the BAT in the file.
     pub(super) fn metadata(&self) -> [(u64, u64); 3] {
         let header = (self.header, self.header + HEADER_SIZE as u64);
         [(0, SECTOR), header, (self.bat, self.bat + Self::bat_bytes(self.entries))]

@@ -93,7 +93,8 @@ pub struct Footer {
     pub unique_id: [u8; 16],
     /// 1 if a saved state of a virtual machine belongs to the disk.
     pub saved_state: u8,
-    /// Zero.
+    /// Zero by the specification, but some programs store data here. This program stores marks of its time stamps in the
+    /// bytes 408 to 424.
     pub reserved: [u8; 427],
 }
 
@@ -154,7 +155,7 @@ pub struct DynamicHeader {
     pub checksum: U32,
     /// Identity of the parent.
     pub parent_unique_id: [u8; 16],
-    /// The parent's time stamp at the creation of the child.
+    /// The parent's time stamp when the child was created, or last merged or rebased.
     pub parent_time_stamp: U32,
     /// Zero.
     pub reserved1: U32,

@@ -43,7 +43,7 @@ pub(super) type VhdxDisk = SparseDisk<VhdxBlocks>;
 /// The blocks of the top image.
 pub(super) struct VhdxBlocks {
     layout: Layout,
-    /// Some file of the chain ends inside its last MiB.
+    /// The size of a file of the chain is not whole MiB.
     ragged: bool,
     epochs: Epochs,
     /// `None` for a read-only disk.

@@ -28,7 +28,7 @@ pub(super) struct Layer {
     pub(super) size: u64,
     /// Size of the file in bytes, rounded up to whole MiB. That of the top image grows.
     pub(super) len: AtomicU64,
-    /// The file ends inside its last MiB.
+    /// The size of the file is not whole MiB.
     pub(super) ragged: bool,
     /// Number of replayed log entries.
     pub(super) replayed: usize,

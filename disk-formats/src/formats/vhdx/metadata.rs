@@ -201,7 +201,7 @@ fn check_names(entries: &[MetadataEntry]) -> Result<(), BadField> {
     Ok(())
 }
 
-/// Items by name.
+/// Access to the items by GUID.
 struct Items<'a> {
     store: &'a dyn Store,
     region: Run,

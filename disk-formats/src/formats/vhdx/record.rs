@@ -79,7 +79,7 @@ impl Record<'_> {
         let bytes = bytes.take((1 << self.chain.map.shift()) / 512 / 8);
         match self.layout.sector {
             SectorSize::B512 => bytes.collect(),
-            // One byte of 512-byte sectors is one 4,096-byte sector.
+            // Eight sectors of 512 bytes, one byte of the map's bitmap, are one sector of 4,096 bytes.
             SectorSize::B4096 => {
                 let sectors: Vec<bool> = bytes.map(|byte| byte == 0xFF).collect();
                 let byte = |sectors: &[bool]| {

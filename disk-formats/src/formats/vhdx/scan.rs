@@ -1,4 +1,4 @@
-//! Reads a BAT in parts: that of a disk of 64 TiB has 64 million entries, which are never in memory at once.
+//! Reads a BAT in parts. The BAT of a disk of 64 TiB has up to 67 million entries, which are never in memory at once.
 
 use std::io;
 use std::ops::Range;

@@ -85,7 +85,7 @@ fn holders(file: &File, byte: u64) -> String {
     if found.is_empty() { format!("another process {how}") } else { format!("{} {how}", found.join(" and ")) }
 }
 
-/// Describe the processes that hold a write lock on a block device.
+/// Describe the processes that have locked a block device for writing.
 pub(super) fn writers(device: &Metadata) -> Option<String> {
     let found = processes(device, USED + WRITE);
     (!found.is_empty()).then(|| format!("{} has it open for writing", found.join(" and ")))

@@ -31,7 +31,7 @@ pub(super) struct Inline {
 }
 
 impl Inline {
-    /// Allow inline transfers of these files from now on. `depth` is the number of requests in flight.
+    /// Allow inline transfers of these files from now on. `depth` is the maximum number of requests in flight.
     pub(super) fn allow(&mut self, files: &[Arc<BackingFile>], depth: usize) {
         self.files = files.iter().map(|file| InlineIo::of(file)).collect();
         self.ended.reserve(depth);

@@ -87,7 +87,7 @@ impl<F: FnMut(Ended) -> Vec<Ended> + Send> Engine for Changed<F> {
     }
 }
 
-/// Index of the lie that reports a completion twice: no request lacks its completion.
+/// Index of the change that reports a completion twice: no request lacks its completion.
 const TWICE: usize = 2;
 
 /// The first `times` transfers fail with this error.
