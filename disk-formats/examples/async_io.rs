@@ -1,9 +1,9 @@
-//! A disk in the shape that Cloud Hypervisor's block devices use: a disk file that makes an asynchronous I/O for each queue, an
-//! eventfd that tells of completions, and completions that are fetched one by one. `docs/embedding.md` tells what fits and
-//! what does not.
+//! A disk behind the traits of Cloud Hypervisor's block devices: a disk file that creates an asynchronous I/O object for each
+//! queue, an eventfd that signals completions, and completions that are fetched one by one. `docs/embedding.md` describes the
+//! differences.
 //!
-//! `cargo run -p paradisk-disk-formats --example async_io` writes and reads a raw disk and chains of VHDs and VHDX files through
-//! it, and compares.
+//! `cargo run -p paradisk-disk-formats --example async_io` writes a raw disk and chains of VHDs and VHDX files through these
+//! traits, and compares what it reads back.
 #![allow(unsafe_code, reason = "the other side's buffers are addresses")]
 
 use std::collections::VecDeque;
@@ -20,35 +20,35 @@ use paradisk_disk_formats::{
 use rustix::event::{PollFd, PollFlags, poll};
 use vmm_sys_util::eventfd::EventFd;
 
-/// What a block device asks of a disk's file, as Cloud Hypervisor's `DiskFile` has it.
+/// A disk as a block device uses it: Cloud Hypervisor's trait `DiskFile`.
 trait DiskFile: Send {
-    /// Bytes of the disk.
+    /// Capacity in bytes.
     fn logical_size(&mut self) -> io::Result<u64>;
-    /// Bytes that a guest can address, and that it had better write at once.
+    /// Logical and physical sector size in bytes.
     fn topology(&mut self) -> (u64, u64);
-    /// An I/O for one queue, with so many requests in flight at the most.
+    /// The I/O object of one queue, with at most `ring_depth` requests in flight.
     fn new_async_io(&self, ring_depth: u32) -> io::Result<Box<dyn AsyncIo>>;
 }
 
-/// What it asks of each queue's I/O, as Cloud Hypervisor's `AsyncIo` has it. Results are bytes moved, or an errno below zero.
+/// The I/O of one queue: Cloud Hypervisor's trait `AsyncIo`. A result is the number of bytes moved, or a negative errno.
 trait AsyncIo: Send {
-    /// Readable when requests may have ended. The device reads it, then fetches all that have.
+    /// Readable when requests may have ended. The device reads it, then fetches all completions.
     fn notifier(&self) -> &EventFd;
     fn read_vectored(&mut self, offset: i64, iovecs: &[libc::iovec], user_data: u64) -> io::Result<()>;
     fn write_vectored(&mut self, offset: i64, iovecs: &[libc::iovec], user_data: u64) -> io::Result<()>;
-    /// Without `user_data` there is no completion for it.
+    /// Without `user_data`, the flush posts no completion.
     fn fsync(&mut self, user_data: Option<u64>) -> io::Result<()>;
     fn punch_hole(&mut self, offset: u64, length: u64, user_data: u64) -> io::Result<()>;
     fn write_zeroes(&mut self, offset: u64, length: u64, user_data: u64) -> io::Result<()>;
     fn next_completed_request(&mut self) -> Option<(u64, i32)>;
-    /// Whether batches are taken by one submission.
+    /// Whether a batch is one submission.
     fn batch_requests_enabled(&self) -> bool {
         false
     }
     fn submit_batch_requests(&mut self, _batch: &[BatchRequest]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// Alignment of buffers below which the device copies.
+    /// Alignment in bytes that buffers must have; the device copies others.
     fn alignment(&self) -> u64;
 }
 
@@ -80,9 +80,9 @@ impl DiskFile for AnyDisk {
         let config = QueueConfig { depth: ring_depth, engine: self.engine };
         let mut queue = self.disk.queue(&config).map_err(io::Error::other)?;
         let eventfd = queue.eventfd()?.into_raw_fd();
-        // SAFETY: the descriptor is an eventfd, and nobody else's.
+        // SAFETY: the descriptor is an eventfd that nothing else owns.
         let notifier = unsafe { EventFd::from_raw_fd(eventfd) };
-        // Buffers at any address are taken; the queue copies where the disk needs it.
+        // Buffers may have any address: the queue copies if the disk requires alignment.
         Ok(Box::new(QueueIo {
             queue,
             notifier,
@@ -94,12 +94,12 @@ impl DiskFile for AnyDisk {
     }
 }
 
-/// A queue as an asynchronous I/O.
+/// A queue as an asynchronous I/O object.
 struct QueueIo {
-    /// First, so that it is dropped first: it waits for requests in flight.
+    /// The first field, so dropped first: its drop waits for the requests in flight.
     queue: Box<dyn DiskQueue>,
     notifier: EventFd,
-    /// By tag: who waits, and the bytes that the request moves.
+    /// By tag: the request's `user_data`, and the number of bytes that it moves.
     slots: Vec<(Option<u64>, u64)>,
     free: Vec<usize>,
     ended: Vec<Completion>,
@@ -136,7 +136,7 @@ impl QueueIo {
         self.push(op, (offset, len), &bufs, Some(user_data))
     }
 
-    /// Hand over what was pushed. What has ended at once makes nothing readable by itself.
+    /// Submit the pushed requests. Requests that complete at once do not make the notifier readable, so it is signalled for them.
     fn submit(&mut self) -> io::Result<()> {
         self.queue.submit();
         self.reap();
@@ -178,7 +178,7 @@ impl AsyncIo for QueueIo {
     }
 
     fn punch_hole(&mut self, offset: u64, length: u64, user_data: u64) -> io::Result<()> {
-        // A guest may count on zeros where a hole was punched; a discard promises none.
+        // A punched hole must read as zeros. A discard does not guarantee that.
         self.push(Op::WriteZeroes { may_unmap: true }, (offset, length), &[], Some(user_data))?;
         self.submit()
     }
@@ -204,7 +204,7 @@ impl AsyncIo for QueueIo {
             let op = if *writes { Op::Write { fua: false } } else { Op::Read };
             self.push_vectored(op, *offset, iovecs, *user_data)
         });
-        // Also those before one that could not be pushed.
+        // If a push failed, the requests before it are submitted all the same.
         self.submit().and(pushed)
     }
 
@@ -215,7 +215,7 @@ impl AsyncIo for QueueIo {
 
 const MIB: usize = 1 << 20;
 
-/// The device's side: sleep on the notifier until so many requests have ended; each must have moved `expected` bytes.
+/// The device's side: sleep on the notifier until `count` requests have ended. Each must have moved `expected` bytes.
 fn wait(io: &mut dyn AsyncIo, mut count: usize, expected: usize) -> Result<(), Box<dyn Error>> {
     loop {
         while let Some((user_data, result)) = io.next_completed_request() {
@@ -236,7 +236,7 @@ fn wait(io: &mut dyn AsyncIo, mut count: usize, expected: usize) -> Result<(), B
 }
 
 fn borrowed(eventfd: &EventFd) -> std::os::fd::BorrowedFd<'_> {
-    // SAFETY: the descriptor is open as long as what it is borrowed from.
+    // SAFETY: the descriptor is open as long as the eventfd that it is borrowed from.
     unsafe { std::os::fd::BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(eventfd)) }
 }
 
@@ -244,7 +244,7 @@ fn iovec(data: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() }
 }
 
-/// Write to the disk in every way, and read back what must be there then.
+/// Write to the disk by every call, and check what is read back.
 fn exercise(path: &Path, engine: EngineKind) -> Result<(), Box<dyn Error>> {
     let mut file = AnyDisk { disk: OpenOptions::new(path).open()?, engine };
     let (size, (sector, _)) = (file.logical_size()?, file.topology());
@@ -255,7 +255,7 @@ fn exercise(path: &Path, engine: EngineKind) -> Result<(), Box<dyn Error>> {
     let mut expected: Vec<u8> = (0..4 * MIB).map(|at| (at / 512 * 7 + at) as u8).collect();
     let mut source = expected.clone();
 
-    // Three buffers a request, at addresses that are aligned to nothing; each MiB a request, all as one batch.
+    // Each request is 1 MiB in three unaligned buffers. The first is written alone, the others as one batch.
     let mut pieces = source.chunks_exact_mut(MIB).zip(0u32..).map(|(chunk, index)| {
         let (head, rest) = chunk.split_at_mut(513);
         let (middle, tail) = rest.split_at_mut(70_001);
@@ -282,7 +282,7 @@ fn exercise(path: &Path, engine: EngineKind) -> Result<(), Box<dyn Error>> {
     if back != expected {
         return Err("what was read is not what was written".into());
     }
-    // Outside the disk: an errno, and nothing else.
+    // A read beyond the end of the disk fails with an errno.
     io.read_vectored(i64::try_from(size)?, &[iovec(&mut back)], 9)?;
     match wait(&mut *io, 1, 0) {
         Err(error) if error.to_string().contains("request 9: -22") => Ok(()),

@@ -1,5 +1,5 @@
-//! What the first write to each block of an image costs: COUNT writes of SIZE bytes, STEP bytes apart, DEPTH in flight, then a
-//! flush; with FLUSH above 0, a flush after each FLUSH writes, too, with nothing else in flight. `qemu-img bench -w -c COUNT
+//! Measures first writes to the blocks of an image: COUNT writes of SIZE bytes, STEP bytes apart, DEPTH in flight, then a
+//! flush. If FLUSH is above 0, there is also a flush after every FLUSH writes, with nothing else in flight. `qemu-img bench -w -c COUNT
 //! -s SIZE -S STEP -d DEPTH --flush-interval=FLUSH` does the same with QEMU's formats.
 //!
 //! `cargo run --release -p paradisk-disk-formats --example first_writes --features conformance -- IMAGE COUNT SIZE STEP DEPTH

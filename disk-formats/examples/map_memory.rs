@@ -1,6 +1,6 @@
-//! What the map of a differencing disk costs. In a new folder FOLDER a VHDX of 1 TiB and a child of it are made; then
-//! GRANULES runs of 2 MiB, spread over the disk, get a write of 4 KiB each, and a flush; then SECONDS of random reads
-//! of 4 KiB in the first half of those, one at a time. The child's file takes 2 MiB for each granule.
+//! Measures the map of a differencing disk. Creates a VHDX of 1 TiB and a child of it in the new directory FOLDER. Writes
+//! 4 KiB to each of GRANULES ranges of 2 MiB that are spread over the disk, and flushes. Then reads 4 KiB at random in the
+//! first half of these ranges for SECONDS, one read at a time. The child's file takes 2 MiB for each range.
 //!
 //! `cargo run --release -p paradisk-disk-formats --example map_memory --features conformance -- FOLDER GRANULES SECONDS
 //! [BYTES]` (BYTES: memory for the map)
@@ -66,7 +66,7 @@ fn main() {
     println!("{rate:.0} reads a second, {ns:.0} ns of this thread's CPU each: {}", told(&*disk));
 }
 
-/// Seconds of CPU that this thread has used.
+/// CPU time of this thread so far, in seconds.
 fn cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or_default() / 1e9

@@ -1,7 +1,7 @@
-//! What a queue costs: ticks of the time-stamp counter for each I/O, at 4 KiB and depth 32, random reads.
+//! Measures the cost of queues: time-stamp-counter ticks per I/O, for random reads of 4 KiB at depth 32.
 //!
 //! `cargo run --release -p paradisk-disk-formats --example queue_cost [FILE]`: `FILE` is a raw image or block device
-//! to read; without one, a temporary file of 256 MiB that is in the page cache.
+//! to read; the default is a temporary file of 256 MiB that is in the page cache.
 #![allow(unsafe_code, reason = "gives the queue memory to read into, and reads the time-stamp counter")]
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn measure(name: &str, disk: &dyn Disk, engine: EngineKind, count: u64) {
     let mut memory = vec![0u8; BLOCK * DEPTH as usize];
     let base = memory.as_mut_ptr();
     let bufs: Vec<IoBuf> = (0..DEPTH as usize)
-        // SAFETY: `memory` lives until the queue has been drained, and is not looked at before.
+        // SAFETY: `memory` lives until the queue has been drained, and is not accessed before.
         .map(|slot| unsafe { IoBuf::new(base.add(slot * BLOCK), BLOCK) })
         .collect();
     let blocks = disk.info().capacity / BLOCK as u64;

@@ -1,4 +1,4 @@
-//! Reads and writes allocate nothing once warm: a global allocator that counts.
+//! Reads and writes allocate nothing after warm-up: a global allocator counts.
 #![allow(unsafe_code, reason = "memory for requests")]
 
 use std::alloc::System;
@@ -14,7 +14,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// By any thread of this process, so far.
+/// Number of allocations by all threads of this process so far.
 fn allocations() -> usize {
     let stats = ALLOCATOR.stats();
     stats.allocations + stats.reallocations
@@ -22,7 +22,7 @@ fn allocations() -> usize {
 
 const DEPTH: u64 = 32;
 
-/// Batches of every kind of read and write; one that spins, one that sleeps.
+/// Batches of reads and writes with one aligned buffer, two odd buffers, and two aligned buffers.
 fn rounds(driver: &mut Driver, guest: &Guest, count: u64) {
     for round in 0..count {
         for tag in 0..DEPTH {
@@ -48,7 +48,7 @@ fn check(name: &str, disk: &dyn Disk, engine: EngineKind) {
     let guest = Guest::new(DEPTH as usize * 16384);
     let mut driver = Driver::new(disk, engine, DEPTH as u32);
     rounds(&mut driver, &guest, 100);
-    // On a busy machine a thread of the engine may run for the first time in here: then it is warm the next time.
+    // On a busy machine a thread of the engine may first run here, and allocate. So one of three counts must be 0.
     let counted: Vec<usize> = (0..3)
         .map(|_| {
             let before = allocations();
@@ -64,7 +64,7 @@ fn check(name: &str, disk: &dyn Disk, engine: EngineKind) {
     );
 }
 
-/// One test, so that nothing else allocates meanwhile.
+/// A single test, so that no other test allocates at the same time.
 #[test]
 fn reads_and_writes_allocate_nothing() {
     let before = allocations();
@@ -86,7 +86,7 @@ fn reads_and_writes_allocate_nothing() {
             }
         }
     }
-    // A VHD in a VHD, and that in a VHD, once their blocks are there.
+    // A VHD in a VHD in a VHD, after all blocks are allocated.
     let paths = ["inner", "middle", "outer.vhd"].map(|name| folder.path().join(name));
     for (number, path) in paths.iter().enumerate() {
         create_dynamic(path, (4 << 20) << number, None).expect("an image");
@@ -99,7 +99,7 @@ fn reads_and_writes_allocate_nothing() {
         }
     }
     let deep = std::path::PathBuf::from(format!("{}////", folder.path().join("outer.vhd").display()));
-    // Zeros would be written to no block.
+    // Not zeros: a write of zeros allocates no block.
     let disk = OpenOptions::new(&deep).open_format().expect("a disk");
     Content::new(&*disk).write_at(&[1; 1 << 20], 0).expect("space");
     disk.flush().expect("a good disk");

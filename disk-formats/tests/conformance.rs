@@ -29,7 +29,7 @@ fn open(path: &Path, format: FormatName, direct: bool, read_only: bool) -> Arc<d
     options.open().expect("a disk")
 }
 
-/// Reads the file by a new open: what the disk has written must be there.
+/// Reads the file by a second open, which must see what the disk has written.
 fn peek(path: &Path) -> Option<Peek> {
     let path = path.to_path_buf();
     Some(Box::new(move |offset, data| {
@@ -107,7 +107,7 @@ fn differencing_vhd() {
         create_fixed(&parent, CAPACITY).expect("a parent");
         create_differencing(path, &parent, None).expect("an image");
     });
-    // Three deep, blocks of other sizes in each.
+    // A chain of three images with different block sizes.
     blocks("chain of VHDs", |path| {
         let [base, middle] = ["base.vhd", "middle.vhd"].map(|name| path.with_file_name(name));
         create_dynamic(&base, CAPACITY, Some(4 << 20)).expect("a base");
@@ -240,7 +240,7 @@ fn passthrough() {
                 let device = LoopDevice::new(CAPACITY, sector).expect("a loop device");
                 let disk = open(device.path(), FormatName::Passthrough, direct, read_only);
                 assert_eq!(disk.info().logical_sector.bytes(), sector);
-                // The page cache of the device is not that of a second open while direct writes go past it.
+                // A second open reads the page cache, so it shows the medium only after direct writes.
                 let peek = if direct { peek(device.path()) } else { None };
                 Fresh { disk, peek, hold: Box::new(device) }
             };

@@ -1,5 +1,5 @@
-//! What the host sees and does: synchronisation that is really issued, a kernel that refuses io_uring, storage with
-//! sectors of 4,096 bytes.
+//! Interaction with the host: flushes that reach the medium, a kernel that refuses io_uring, storage with sectors of 4,096
+//! bytes, a file system without fallocate.
 #![allow(unsafe_code, reason = "system calls that no crate offers: cachestat and seccomp")]
 
 mod common;
@@ -13,7 +13,7 @@ use paradisk_disk_formats::vhd::{create_fixed, create_fixed_watched};
 use paradisk_disk_formats::{EngineKind, FormatName, IoError, Op, OpenOptions, Raw};
 use rustix::io::Errno;
 
-/// cachestat(2), Linux 6.5: pages of a file that are dirty or being written; `None` where the kernel has no such call.
+/// cachestat(2), Linux 6.5: number of pages of a file that are dirty or under writeback; `None` if the kernel lacks the call.
 fn unwritten_pages(path: &Path) -> Option<u64> {
     let file = std::fs::File::open(path).expect("a file");
     let range = [0u64; 2];
@@ -44,7 +44,7 @@ fn flush_and_force_unit_access_reach_the_medium() {
     }
 }
 
-/// From now on the call answers EPERM on this thread.
+/// Make the system call fail with EPERM on this thread from now on.
 fn forbid(call: libc::c_long) {
     let code = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut filter = [
@@ -78,7 +78,7 @@ fn a_kernel_that_refuses_io_uring_gets_threads() {
     });
 }
 
-/// A sandbox that forbids io_uring_enter after the queue was made: errors, no hang.
+/// A sandbox forbids io_uring_enter after the queue was created: requests fail, and none hangs.
 #[test]
 fn a_ring_that_can_no_longer_be_entered_fails_its_requests() {
     let (_folder, path) = image("disk.raw");
@@ -124,7 +124,7 @@ fn on_large_sectors(point: &Path) {
         assert_eq!(driver.run(Op::Read, 512, 512, &[guest.buf(0, 512)]), Err(IoError::Misaligned));
     }
     drop(disk);
-    // As size allows: 512 bytes more are no whole sector of 4,096.
+    // A size that is not whole sectors of 4,096 bytes.
     let odd = point.join("odd.raw");
     Raw::create(&odd, (8 << 20) + 512).expect("an image");
     let error = direct(&odd, None).open().err().expect("a refusal").to_string();
@@ -140,8 +140,8 @@ fn on_large_sectors(point: &Path) {
     );
 }
 
-/// ext2 has no fallocate: a fixed disk gets its zeros written, as much as was reported, and is removed when it is
-/// cancelled.
+/// ext2 has no fallocate: the zeros of a fixed disk are written, at least as many as are reported. After a cancellation the
+/// file is removed.
 #[test]
 fn a_fixed_disk_has_its_space_where_the_file_system_cannot_reserve_it() {
     use std::os::unix::fs::MetadataExt;

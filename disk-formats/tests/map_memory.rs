@@ -1,4 +1,4 @@
-//! Requests of any length are served whatever the memory that a chain's map may take.
+//! Requests of any length are served, whatever the memory budget of a chain's map.
 
 use paradisk_disk_formats::conformance::{Driver, Guest};
 use paradisk_disk_formats::image::Content;
@@ -9,14 +9,14 @@ const SIZE: usize = 72 << 20;
 const REQUEST: usize = 32 << 20;
 const BLOCK: usize = 4096;
 
-/// Bytes that say where they are, and which version of them they are.
+/// Data of which each sector has its number and a version.
 fn bytes(offset: usize, len: usize, version: u64) -> Vec<u8> {
     (offset as u64 / 512..(offset + len) as u64 / 512)
         .flat_map(|sector| (sector << 8 | version).to_le_bytes().repeat(64))
         .collect()
 }
 
-/// The version of each sector of what was read at `offset`.
+/// The version of each sector of data that were read at `offset`.
 fn versions(data: &[u8], offset: usize) -> Vec<u64> {
     let sectors = data.chunks_exact(512).zip(offset as u64 / 512..);
     sectors
@@ -28,8 +28,8 @@ fn versions(data: &[u8], offset: usize) -> Vec<u64> {
         .collect()
 }
 
-/// The parent has each 4 KiB elsewhere, so 2 MiB of the child take 65 parts of the map, and a request of 32 MiB more than the
-/// smallest map has. Some threads read and one writes at the same time.
+/// The parent's blocks of 4 KiB are scattered, so 2 MiB of the child take 65 units of the map, and a request of 32 MiB takes
+/// more than the smallest map has. Some threads read while one writes.
 #[test]
 fn requests_are_served_by_the_smallest_map_over_a_scattered_parent() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -38,7 +38,7 @@ fn requests_are_served_by_the_smallest_map_over_a_scattered_parent() {
     let disk = vhd::open(&parent, Access::default(), &ParentRules::default()).expect("a disk");
     let blocks = SIZE / BLOCK;
     for number in 0..blocks {
-        // A step that has no factor with the number of blocks: each is met once.
+        // The step is coprime to the number of blocks, so each block is written once.
         let at = number * 7919 % blocks * BLOCK;
         Content::new(&*disk).write_at(&bytes(at, BLOCK, 1), at as u64).expect("a write");
     }

@@ -14,7 +14,7 @@ use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fix
 const MIB: usize = 1 << 20;
 const SIZE: usize = 24 * MIB;
 
-/// Make a parent by `create`, a child with whole blocks, single sectors, zeros and a hole, and merge; what was copied how.
+/// Create a parent by `create`, and a child with whole blocks, single sectors, zeros and a hole. Merge, and return the result.
 fn merged(folder: &Path, create: impl Fn(&Path)) -> Overlaid {
     let [base, child] = ["base.vhd", "child.vhd"].map(|name| folder.join(name));
     create(&base);
@@ -22,7 +22,7 @@ fn merged(folder: &Path, create: impl Fn(&Path)) -> Overlaid {
     write(&base, &[(0, bytes(6 * MIB, 1)), (12 * MIB, bytes(4 * MIB, 2))], &mut model);
     create_differencing(&child, &base, None).unwrap();
     let parts = [
-        // Over data, over nothing, and with space to the next whole sectors of the file system.
+        // Over data; over unallocated blocks; unaligned to the file system's blocks.
         (2 * MIB, bytes(4 * MIB, 3)),
         (8 * MIB, bytes(2 * MIB, 4)),
         (12 * MIB + 512, bytes(MIB, 5)),
@@ -81,13 +81,13 @@ fn whole_blocks_are_shared_where_the_file_system_can() {
         return println!("skipped: no XFS can be mounted here");
     };
     for done in kinds(mounted.path()) {
-        // All but the single sectors and the ends of the run that does not begin at a block of the file system.
+        // All but the single sectors and the unaligned ends of a run.
         assert!(done.shared >= 7 * MIB as u64 - (64 << 10) - 8192, "{done:?}");
         assert!(done.written < 16 << 10, "{done:?}");
     }
 }
 
-/// Nothing that is incomplete is merged into the parent: the child reads the same, and the next merge ends well.
+/// After a merge was stopped, the child reads the same data, and another merge succeeds.
 #[test]
 fn a_merge_that_is_stopped_can_go_on() {
     let (_folder, base) = image("base.vhd");

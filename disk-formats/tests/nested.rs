@@ -1,4 +1,4 @@
-//! Images inside disks.
+//! Nested images.
 
 mod common;
 
@@ -22,7 +22,7 @@ const SMALL: CreateOptions =
     CreateOptions { block_size: Some(1 << 20), logical_sector: None, physical_sector: None };
 const LARGE_SECTORS: CreateOptions = CreateOptions { logical_sector: Some(SectorSize::B4096), ..SMALL };
 
-/// Makes an image of this size at the path.
+/// Creates an image of this size at the path.
 type Create = fn(&Path, u64);
 
 const FIXED_VHD: Create = |path, size| vhd::create_fixed(path, size).expect("an image");
@@ -31,7 +31,7 @@ const SMALL_VHD: Create = |path, size| vhd::create_dynamic(path, size, Some(16 <
 const DYNAMIC_VHDX: Create = |path, size| vhdx::create_dynamic(path, size, SMALL).expect("an image");
 const FIXED_VHDX: Create = |path, size| vhdx::create_fixed(path, size, SMALL).expect("an image");
 const VHDX_4096: Create = |path, size| vhdx::create_dynamic(path, size, LARGE_SECTORS).expect("an image");
-/// A child of its own kind over nothing but zeros.
+/// A differencing disk over an empty parent.
 const CHILD_VHDX: Create = |path, size| {
     let parent = path.with_extension("parent");
     DYNAMIC_VHDX(&parent, size);
@@ -70,7 +70,7 @@ fn put(inner: &Path, outer: &Path, at: u64) {
     disk.flush().expect("a good disk");
 }
 
-/// An image in an image in a folder: `outer` around `inner`, which has `CAPACITY` and space for all of its blocks.
+/// Create an image in an image at `path`. `inner` has `CAPACITY`, and `outer` has space for all of its blocks.
 fn make(path: &Path, outer: Create, inner: Create) {
     let file = path.with_file_name("inner");
     inner(&file, CAPACITY);
@@ -81,7 +81,7 @@ fn make(path: &Path, outer: Create, inner: Create) {
     }
 }
 
-/// A second open of copies of the files, after a power failure as it were.
+/// Reads the disk by opening copies of its files, as after the end of the process.
 fn peek(path: &Path, suffix: &'static str) -> Option<Peek> {
     let path = path.to_path_buf();
     Some(Box::new(move |offset, data| {
@@ -101,7 +101,7 @@ fn conforms(name: &str, file: &str, suffix: &'static str, create: &dyn Fn(&Path)
     conforms_opened(name, file, suffix, &[false], create);
 }
 
-/// Also with O_DIRECT.
+/// As [`conforms`], also with O_DIRECT.
 fn conforms_both(name: &str, file: &str, suffix: &'static str, create: &dyn Fn(&Path)) {
     conforms_opened(name, file, suffix, &[false, true], create);
 }
@@ -174,7 +174,7 @@ fn two_levels() {
     });
 }
 
-/// Read and write of whole contents.
+/// The whole content of a disk.
 fn content(path: &Path) -> Vec<u8> {
     let disk = OpenOptions { read_only: true, ..OpenOptions::new(path) }.open_format().expect("a disk");
     let mut data = vec![0; Content::new(&*disk).capacity() as usize];
@@ -188,7 +188,7 @@ fn write(path: &Path, data: &[u8], offset: u64) {
     disk.flush().expect("a good disk");
 }
 
-/// The content of the disk at `outer` as a file of its own.
+/// Write the content of the disk at `outer` to a file.
 fn take_out(outer: &Path, file: &Path) {
     fs::write(file, content(outer)).expect("a file");
 }
@@ -212,7 +212,7 @@ fn what_is_written_inside_is_there_when_the_image_is_taken_out_and_put_back() {
         }
         assert!(content(&nested) == expected, "{name}");
         take_out(&path, &out);
-        // A fixed VHD's footer is at the end of its own file alone, not of a larger disk.
+        // The outer disk is larger than the fixed VHD, so the file does not end with its footer.
         if inner as usize != FIXED_VHD as usize {
             assert!(content(&out) == expected, "{name}: taken out");
             write(&out, &[0x77; 4096], 8 * MIB);
@@ -227,7 +227,7 @@ fn what_is_written_inside_is_there_when_the_image_is_taken_out_and_put_back() {
     }
 }
 
-/// Space that a guest frees is freed in both, and can be reused.
+/// Space that a guest frees is freed in both images, and can be reused.
 #[test]
 fn discards_reach_the_host() {
     use std::os::unix::fs::MetadataExt;
@@ -249,7 +249,7 @@ fn discards_reach_the_host() {
         write(1);
         let full = stored();
         disk.discard(0, 8 * MIB).expect("it can");
-        // Freed space is retired until the next flush, in each of the two.
+        // Each of the two images reuses freed space only after its next flush.
         for _ in 0..3 {
             disk.write_zeroes(8 * MIB, MIB, true).expect("it can");
             Content::new(&*disk).write_at(&[1; 512], 9 * MIB).expect("space");
@@ -265,7 +265,7 @@ fn discards_reach_the_host() {
     }
 }
 
-/// Writers, readers and discards at once: each sector is read as it was written last, or as zeros once it was discarded.
+/// Concurrent writes, reads and discards: each sector reads as it was written last, or as zeros after a discard.
 #[test]
 fn blocks_that_come_and_go_never_show_foreign_data() {
     let (_folder, path) = image("disk.vhdx");
@@ -306,7 +306,7 @@ fn blocks_that_come_and_go_never_show_foreign_data() {
 fn a_full_container_leaves_the_disk_as_it_was() {
     for (name, outer, inner, space) in [
         ("disk.vhd", DYNAMIC_VHD, DYNAMIC_VHD, 5 * MIB),
-        // Two blocks fit to the byte, but not the footer behind them.
+        // Two blocks fit exactly, but not the footer after them.
         ("disk.vhd", DYNAMIC_VHD, DYNAMIC_VHD, 4 * MIB + 4096),
         ("disk.vhdx", DYNAMIC_VHDX, DYNAMIC_VHDX, 7 * MIB),
     ] {
@@ -340,7 +340,7 @@ fn a_full_container_leaves_the_disk_as_it_was() {
     }
 }
 
-/// A table with one partition of the type for data, from the first MiB to the end.
+/// Create a disk with an MBR that has one partition (type 83h), from 1 MiB to the end.
 fn partitioned(path: &Path, create: Create, size: u64) {
     create(path, size);
     let mut table = [0; 512];
@@ -377,7 +377,7 @@ fn images_in_partitions() {
             }
         }
     }
-    // A partition, and in it an image, and in that one.
+    // An image in an image in a partition.
     let (folder, path) = image("disk.vhdx");
     let middle = folder.path().join("middle.vhdx");
     make(&middle, DYNAMIC_VHDX, DYNAMIC_VHD);
@@ -420,7 +420,7 @@ fn what_cannot_be_nested_says_why() {
     assert!(error.contains("format passthrough is for block devices"), "{error}");
 }
 
-/// Blocks of an image that lie outside of the disk around it.
+/// The image has blocks beyond the end of the outer disk.
 #[test]
 fn an_image_that_was_cut_is_refused_or_reads_with_an_error() {
     for (name, outer, inner) in
@@ -448,7 +448,7 @@ fn an_image_that_was_cut_is_refused_or_reads_with_an_error() {
     }
 }
 
-/// The last block of some programs' images is shorter than a block.
+/// Some programs leave the last block truncated.
 #[test]
 fn an_image_whose_last_block_is_short_is_read() {
     let (folder, path) = image("disk.vhdx");

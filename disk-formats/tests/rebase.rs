@@ -1,4 +1,4 @@
-//! Putting a differencing disk over another parent, so that it reads the same.
+//! Rebase of a differencing disk with copying: it reads the same data afterwards.
 
 mod common;
 
@@ -67,7 +67,7 @@ fn over_the_grandparent_it_holds_what_was_between() {
     over_the_grandparent(&Chain::new());
 }
 
-/// The same where the space of what is copied is shared.
+/// The same on a file system that clones.
 #[test]
 fn over_the_grandparent_on_a_file_system_that_clones() {
     let Some((mounted, _device)) = mount_xfs() else {
@@ -77,12 +77,12 @@ fn over_the_grandparent_on_a_file_system_that_clones() {
 }
 
 fn over_the_grandparent(chain: &Chain) {
-    // What the middle had, without what the child has over it.
+    // The data of the middle image that the child did not have itself.
     assert_eq!(chain.keeping(&chain.base), (MIB - 8192 + 4096) as u64);
     assert!(chain.parent().ends_with("base.vhd"));
     std::fs::remove_file(&chain.middle).unwrap();
     assert!(content(&chain.child) == chain.model);
-    // The same parent once more: nothing to do, and back to one that was made since.
+    // The same parent again, then a new empty image over it: nothing is copied.
     assert_eq!(chain.keeping(&chain.base), 0);
     let side = chain.path("side.vhd");
     create_differencing(&side, &chain.base, None).unwrap();
@@ -90,7 +90,7 @@ fn over_the_grandparent(chain: &Chain) {
     assert!(content(&chain.child) == chain.model);
 }
 
-/// Data where there were none, none where there were, another size, another kind.
+/// The new parent has data where the old one had none and the reverse, another size, and another kind.
 #[test]
 fn over_anything_it_reads_the_same() {
     for (size, create) in [
@@ -116,7 +116,7 @@ fn over_anything_it_reads_the_same() {
     }
 }
 
-/// A rebase that copies nothing would change what the child reads: the difference between the two.
+/// A rebase without copying changes what the child reads, if the parents differ.
 #[test]
 fn a_plain_rebase_compares_nothing() {
     let chain = Chain::new();

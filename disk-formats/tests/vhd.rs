@@ -1,4 +1,4 @@
-//! VHDs in use: several threads on one disk, space that runs out, files that shrink.
+//! VHDs in use: several threads on one disk, a full file system, files that shrink, changed parents.
 
 mod common;
 
@@ -18,8 +18,8 @@ fn byte(thread: u64, sector: u64, round: u64) -> u8 {
     (thread * 37 + sector * 11 + round * 101) as u8 | 1
 }
 
-/// Four queues write sectors that alternate between them, into the same new blocks, with flushes in between: after a reopening
-/// each sector holds what was written to it last, and a sector that was not written is the parent's.
+/// Four queues write interleaved sectors of the same new blocks, with flushes in between. After the disk is opened again, each
+/// sector has the data written last, and a sector that was not written has the parent's data.
 #[test]
 fn threads_share_new_blocks() {
     const THREADS: u64 = 4;
@@ -34,7 +34,7 @@ fn threads_share_new_blocks() {
         let path = base.with_file_name("child.vhd");
         create_differencing(&path, &base, Some(block_size)).unwrap();
         let disk = OpenOptions::new(&path).open().unwrap();
-        // The last sector of each 16 stays the parent's.
+        // No thread writes the last sector of each 16.
         let sectors =
             |thread: u64| (0..SIZE / SECTOR).filter(move |at| at % 16 != 15 && at % THREADS == thread);
         let workers: Vec<_> = (0..THREADS)
@@ -67,7 +67,7 @@ fn threads_share_new_blocks() {
     }
 }
 
-/// Zeros take no space where no block is allocated; in allocated blocks they are written.
+/// Writes of zeros allocate no blocks; in allocated blocks they are written.
 #[test]
 fn zeros_are_not_allocated() {
     let (_folder, path) = image("a.vhd");
@@ -89,7 +89,7 @@ fn zeros_are_not_allocated() {
     assert!(size() > empty);
 }
 
-/// A full file system: the write fails, other requests succeed, and once there is space again the same write works.
+/// On a full file system a write fails, and other requests succeed. The same write succeeds when there is space again.
 #[test]
 fn space_that_runs_out_is_an_error_of_the_write() {
     let device = match LoopDevice::new(32 << 20, 512) {
@@ -135,7 +135,7 @@ fn space_that_runs_out_is_an_error_of_the_write() {
     drop(disk);
 }
 
-/// A file that is cut while it is open: an error of the reads that reach behind it.
+/// The file is truncated while it is open: reads beyond its end fail.
 #[test]
 fn a_file_that_shrinks_is_an_error() {
     let (_folder, path) = image("a.vhd");
@@ -152,8 +152,8 @@ fn a_file_that_shrinks_is_an_error() {
     assert_eq!(driver.read(0, 4096), [1; 4096]);
 }
 
-/// A dynamic disk of a program that sets only the bits of written sectors: what we write to the other sectors gets its bits, in
-/// every part of a large block.
+/// Some programs set only the bits of written sectors of a dynamic disk. Writes to other sectors set their bits, in every part
+/// of a large block.
 #[test]
 fn bits_of_others_are_kept_up() {
     let (_folder, path) = image("a.vhd");
@@ -187,7 +187,7 @@ fn write(path: &std::path::Path, at: u64, data: &[u8]) {
     assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
 }
 
-/// A resize must neither cut the parent's data off nor make hidden data of the parent visible.
+/// A resize must neither hide the parent's data nor expose data of the parent that were hidden.
 #[test]
 fn a_differencing_disk_ends_where_its_parent_does_or_behind() {
     let (folder, base) = image("base.vhd");
@@ -200,7 +200,7 @@ fn a_differencing_disk_ends_where_its_parent_does_or_behind() {
     assert!(refused.contains("size is 4194304 bytes") && refused.contains("8388608"), "{refused}");
     resize(&child, 16 << 20, false, &rules).unwrap();
     resize(&child, 8 << 20, true, &rules).unwrap();
-    // Over a parent that is larger: what grows is the parent's.
+    // The parent is larger, so growing would expose its data.
     let larger = folder.path().join("larger.vhd");
     create_dynamic(&larger, 16 << 20, None).unwrap();
     write(&larger, 12 << 20, &[9; 512]);
@@ -229,7 +229,7 @@ fn a_damaged_child_is_not_merged() {
     assert!(std::fs::read(&base).unwrap() == before && child.exists());
 }
 
-/// A sibling is known by what it is, not by its name.
+/// Siblings are recognized by their content, not by their names.
 #[test]
 fn a_sibling_of_any_name_is_found() {
     let (folder, base) = image("base.vhd");
@@ -248,8 +248,8 @@ fn refused(path: &std::path::Path) -> Option<String> {
     OpenOptions { read_only: true, ..OpenOptions::new(path) }.open().err().map(|error| error.to_string())
 }
 
-/// Whatever kind the parent is of, a child that was made before it was written is refused, also within one second; what was
-/// read, or opened and not written, is as it was.
+/// For every kind of parent: a child that was created before the parent was written is refused, even within one second. A
+/// parent that was only opened and read is unchanged.
 #[test]
 fn a_parent_that_was_written_is_noticed() {
     let rules = ParentRules::default();
@@ -311,7 +311,7 @@ fn a_parent_that_was_written_is_noticed() {
     }
 }
 
-/// A disk that other programs made notes when the file of its parent was modified last: what we write to that is noticed, too.
+/// Other programs record the modification time of the parent's file. A change of the parent is detected then, too.
 #[test]
 fn a_parent_that_is_known_by_its_file_is_noticed_as_well() {
     let (folder, base) = image("base.vhd");
@@ -336,7 +336,7 @@ fn a_parent_that_is_known_by_its_file_is_noticed_as_well() {
     }
 }
 
-/// Change a footer, in both places where there are two.
+/// Change the footer and its copy, if there is one.
 fn patch_footer(path: &std::path::Path, change: impl Fn(&mut [u8])) {
     let mut bytes = std::fs::read(path).unwrap();
     let end = bytes.len() - 512;
@@ -352,7 +352,7 @@ fn patch_footer(path: &std::path::Path, change: impl Fn(&mut [u8])) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Images of some programs have no stamp. A copy of such a parent has another time of the file, and is the same parent.
+/// Images of some programs have no time stamp. A copy of such a parent, with another modification time, is accepted.
 #[test]
 fn a_copy_of_a_parent_without_a_stamp_is_its_parent() {
     let folder = tempfile::tempdir().unwrap();
@@ -373,7 +373,7 @@ fn a_copy_of_a_parent_without_a_stamp_is_its_parent() {
     assert_eq!(refused(&child), None);
 }
 
-/// A parent whose program stamps it ahead of its file's time, and a child that has noted the file's time.
+/// The parent's time stamp, by another program, is later than the file's modification time, which the child has recorded.
 #[test]
 fn children_of_other_programs_open_whatever_their_parents_stamp_is() {
     let folder = tempfile::tempdir().unwrap();
@@ -393,7 +393,7 @@ fn children_of_other_programs_open_whatever_their_parents_stamp_is() {
     };
     stamp_as(b"win ");
     create_differencing(&child, &base, None).unwrap();
-    // As such programs do: the child is theirs, too, and notes the time of the file.
+    // The child, also by that program, records the modification time of the parent's file.
     patch_footer(&child, |footer| footer[28..32].copy_from_slice(b"win "));
     let mut bytes = std::fs::read(&child).unwrap();
     let header = &mut bytes[512..1536];
@@ -407,12 +407,12 @@ fn children_of_other_programs_open_whatever_their_parents_stamp_is() {
     assert!(refused(&child).is_some(), "a later stamp of ours says that it was written since");
     stamp_as(b"win ");
     write(&base, 0, &[1; 512]);
-    // The clock of the file may not advance.
+    // The modification time does not advance.
     to_file_time();
     assert!(refused(&child).unwrap().contains("parent time stamp"), "a change is noticed");
 }
 
-/// Tools that leave the content alone leave the stamp alone; a repair that loses data does not.
+/// Tools that keep the content keep the time stamp. A repair that loses data changes it.
 #[test]
 fn tools_stamp_a_parent_where_its_content_changes() {
     let rules = ParentRules::default();
@@ -448,7 +448,7 @@ fn tools_stamp_a_parent_where_its_content_changes() {
     assert!(check(&base, false).unwrap().findings.is_empty());
 }
 
-/// A merge that is stopped: the child still opens; its siblings, wherever they are, do not.
+/// After a merge was stopped, the child can be opened. Its siblings are refused, in whatever directory they are.
 #[test]
 fn a_merge_that_is_stopped_is_noticed_by_siblings() {
     let rules = ParentRules::default();
@@ -502,7 +502,7 @@ fn a_fixed_disk_keeps_its_space() {
     create_fixed(&path, 8 << 20).unwrap();
     let outer = folder.path().join("outer.raw");
     std::fs::copy(&path, &outer).unwrap();
-    // Its last sector is that of the disk around it, not a footer.
+    // The outer disk is larger, so its last sector is not the footer.
     std::fs::File::options().write(true).open(&outer).unwrap().set_len(9 << 20).unwrap();
     let inside = folder.path().join("outer.raw//");
     for (file, path) in [(&path, &path), (&outer, &inside)] {

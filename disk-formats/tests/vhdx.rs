@@ -1,4 +1,4 @@
-//! VHDXs in use: several threads on one disk.
+//! VHDXs in use: several threads on one disk, a rebase below a child, a file system without space.
 
 mod common;
 
@@ -15,13 +15,13 @@ use paradisk_disk_formats::{Access, EngineKind, Op, OpenOptions, ParentRules, Re
 use paradisk_disk_formats::{RebaseData, Scope};
 
 const MIB: u64 = 1 << 20;
-/// Sectors of the tests, whatever those of the disk.
+/// Unit of the tests' writes, whatever the disk's sector size is.
 const SECTOR: u64 = 4096;
 const THREADS: u64 = 4;
 const SIZE: u64 = 6 * MIB;
 /// The last of each group of sectors is not written by any thread.
 const GROUP: u64 = 16;
-/// What the parent holds, beside the number of the sector.
+/// Base of the sector values of the parent; the sector's number is added.
 const PARENT: u64 = 1 << 60;
 
 fn stamped(value: u64) -> Vec<u8> {
@@ -51,7 +51,7 @@ struct Worker {
     driver: Driver,
     guest: Guest,
     numbers: Numbers,
-    /// By sector: what it holds, unless it was discarded since.
+    /// The value of each sector, unless it was discarded since.
     values: Vec<u64>,
     next: u64,
     discards: bool,
@@ -71,13 +71,13 @@ impl Worker {
         }
     }
 
-    /// A value says which sector it is of, and which image wrote it.
+    /// A new value, which has the number of the sector and of the worker.
     fn stamp(&mut self, sector: u64) -> u64 {
         self.next += 1;
         sector << 40 | (self.number + 1) << 32 | self.next
     }
 
-    /// Some writes at once, in different blocks.
+    /// Several writes in flight at once, in different blocks.
     fn write(&mut self) {
         self.driver.drain();
         self.driver.done.clear();
@@ -97,12 +97,13 @@ impl Worker {
         self.driver.done.iter().for_each(|done| assert_eq!(done.result, Ok(())));
     }
 
-    /// A queue's own sectors hold what it wrote, unless others discard; the sectors of others hold only what others wrote.
+    /// Check some sectors. The worker's own sectors have its values, unless others discard. Other sectors have values of their
+    /// own workers.
     fn read(&mut self, parent: bool) {
         let first = self.numbers.below(SIZE / SECTOR - 16);
         let found = self.driver.read(first * SECTOR, 16 * SECTOR as usize);
         for (bytes, sector) in found.chunks(SECTOR as usize).zip(first..) {
-            // Another queue may write it now.
+            // Another queue may be writing this sector, so it may be torn.
             if !self.own(sector) && sector % GROUP != GROUP - 1 {
                 let known = bytes.chunks(8).all(|part| {
                     let value = part.first_chunk().map_or(0, |value| u64::from_le_bytes(*value));
@@ -118,7 +119,7 @@ impl Worker {
         }
     }
 
-    /// A block, with the sectors of all queues in it.
+    /// Discard or zero a whole block, which has sectors of all queues.
     fn discard(&mut self) {
         let block = self.numbers.below(SIZE / MIB) * MIB;
         let op = match self.numbers.below(3) {
@@ -135,7 +136,7 @@ impl Worker {
                 8..12 => self.read(parent),
                 12 if self.discards => self.discard(),
                 13 => {
-                    // Its own sectors: no other image counts where nothing is discarded.
+                    // Zero one of the worker's own sectors.
                     let sector = self.random_own();
                     let op = Op::WriteZeroes { may_unmap: self.numbers.below(2) == 0 };
                     assert_eq!(self.driver.run(op, sector * SECTOR, SECTOR, &[]), Ok(()));
@@ -147,8 +148,8 @@ impl Worker {
     }
 }
 
-/// Queues on one disk write sectors of their own, which lie mixed in all blocks, read everything, flush, zero and (with
-/// `discards`) free whole blocks while others use them. No sector ever holds what was written for another one.
+/// Queues on one disk write their own sectors, which are interleaved in all blocks, read all sectors, flush, zero and (with
+/// `discards`) free whole blocks while others use them. No sector ever has data of another sector.
 fn stress(sector: SectorSize, parent: bool, discards: bool) {
     let (_folder, base) = image("base.vhdx");
     let options =
@@ -217,7 +218,7 @@ fn queues_share_the_blocks_of_a_differencing_disk() {
     stress(SectorSize::B4096, true, true);
 }
 
-/// A differencing disk that gets another parent reads the same: its children are not concerned.
+/// A rebase with copying does not change what a disk reads, so its children stay valid.
 #[test]
 fn children_of_a_disk_that_keeps_what_it_reads_go_on() {
     let (_folder, base) = image("base.vhdx");
@@ -243,7 +244,7 @@ fn children_of_a_disk_that_keeps_what_it_reads_go_on() {
     assert_eq!(value_of(&data), 7);
 }
 
-/// Bytes that are free on the file system of a folder.
+/// Free bytes of the file system of a directory.
 fn free(folder: &Path) -> u64 {
     let file = std::fs::File::open(folder).expect("a folder");
     rustix::fs::syncfs(&file).expect("a file system");
@@ -251,7 +252,7 @@ fn free(folder: &Path) -> u64 {
     stat.f_bfree * stat.f_frsize
 }
 
-/// A file system without the space that growing needs: the disk and the file system are as they were.
+/// The file system has too little space for a resize: the disk and the free space are unchanged.
 #[test]
 fn a_fixed_disk_that_cannot_grow_is_as_it_was() {
     let ext4 = |device: &LoopDevice| mount_ext4(device);
@@ -285,7 +286,7 @@ fn a_fixed_disk_that_cannot_grow_is_as_it_was() {
             assert!(error.contains("No space left") || error.contains("too large"), "{name}: {error}");
             let now = (told(&path), free(mounted.path()));
             assert_eq!(now.0, before.0, "{name}");
-            // The file system may note more than before, a little.
+            // The file system may need a little more space for its own metadata.
             assert!(now.1 + 256 * 1024 >= before.1, "{name}: {} bytes are lost", before.1 - now.1);
             let report = check(&path, false).expect("an image");
             assert_eq!((report.findings, report.leaked), (Vec::new(), 0), "{name}");

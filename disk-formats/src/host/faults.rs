@@ -6,7 +6,7 @@
 //! or an eviction of pages; [`names`] tracks the same for the directory.
 //!
 //! The calls of all threads are serialized. io_uring operations run normally, unless they are to fail: then the ring
-//! gets a no-op, and the result is replaced ([`Plan::stage`], [`Plan::finish`]).
+//! gets a no-op, and the result is replaced ([`Plan::stage`], [`Staged::finish`]).
 
 mod cache;
 mod call;

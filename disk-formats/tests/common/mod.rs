@@ -1,4 +1,4 @@
-//! What the tests share: temporary images and loop devices.
+//! Helpers of the tests: temporary images, loop devices and file systems.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use paradisk_disk_formats::vhd::open;
 use paradisk_disk_formats::{Access, BackingFile, CheckReport, FormatName, Image, OpenError, Repair, Shrink};
 use tempfile::TempDir;
 
-/// An image with its parents; its name says the format.
+/// An image with these rules for parents. Its format is that of the name's extension.
 pub(crate) fn image_of(path: &Path, rules: &ParentRules) -> Image {
     Image::of_format(path, FormatName::claimed(path).expect("a format")).with_parents(rules.clone())
 }
 
-/// What is wrong with an image; its name says the format.
+/// Check an image, with the format of its extension.
 pub(crate) fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
     image_of(path, &ParentRules::default()).check(if repair { Repair::Repair } else { Repair::ReportOnly })
 }
 
-/// Another size for an image; its name says the format.
+/// Resize an image, with the format of its extension.
 pub(crate) fn resize(path: &Path, size: u64, shrink: bool, rules: &ParentRules) -> Result<(), OpenError> {
     image_of(path, rules).resize(size, if shrink { Shrink::Allow } else { Shrink::Refuse })
 }
 
-/// A path for an image in a folder that goes with the first value.
+/// A path for an image in a temporary directory, which is removed with the first value.
 pub(crate) fn image(name: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join(name);
@@ -47,7 +47,7 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Make one, or say why not.
+    /// Create a device of `size` bytes. The error is the reason why the host refuses.
     pub(crate) fn new(size: u64, sector: u32) -> Result<Self, String> {
         let (folder, file) = image("medium");
         std::fs::File::create(&file)
@@ -94,12 +94,12 @@ impl Drop for Mounted {
     }
 }
 
-/// Make an ext4 file system on a device and mount it; `None` where that may not be done here.
+/// Create an ext4 file system on a device and mount it; `None` if this process may not.
 pub(crate) fn mount_ext4(device: &LoopDevice) -> Option<Mounted> {
     mount(device, &["mkfs.ext4", "-q", "-F", "-m", "0"])
 }
 
-/// Make a file system by this command and mount it; `None` where that may not be done here.
+/// Create a file system by this command and mount it; `None` if this process may not.
 pub(crate) fn mount(device: &LoopDevice, make: &[&str]) -> Option<Mounted> {
     let (program, arguments) = make.split_first()?;
     let (folder, point) = image("mounted");
@@ -110,13 +110,13 @@ pub(crate) fn mount(device: &LoopDevice, make: &[&str]) -> Option<Mounted> {
     made.then_some(Mounted { point, _folder: folder })
 }
 
-/// An XFS that can clone; `None` where that may not be made here.
+/// An XFS that can clone; `None` if this process may not create one.
 pub(crate) fn mount_xfs() -> Option<(Mounted, LoopDevice)> {
     let device = LoopDevice::new(400 << 20, 512).ok()?;
     Some((mount(&device, &["mkfs.xfs", "-q", "-m", "reflink=1"])?, device))
 }
 
-/// Write to a VHD, and to a model of it.
+/// Write to a VHD, and to a byte array that models it.
 pub(crate) fn write(path: &Path, parts: &[(usize, Vec<u8>)], model: &mut [u8]) {
     let disk = open(path, Access::default(), &ParentRules::default()).expect("a good disk");
     for (at, data) in parts {
@@ -126,7 +126,7 @@ pub(crate) fn write(path: &Path, parts: &[(usize, Vec<u8>)], model: &mut [u8]) {
     disk.flush().expect("a good disk");
 }
 
-/// All that a VHD reads.
+/// The whole content of a VHD.
 pub(crate) fn content(path: &Path) -> Vec<u8> {
     let disk = open(path, Access::READ_ONLY, &ParentRules::default()).expect("a good disk");
     let mut data = vec![0; Content::new(&*disk).capacity() as usize];
@@ -134,7 +134,7 @@ pub(crate) fn content(path: &Path) -> Vec<u8> {
     data
 }
 
-/// Bytes of which no two sectors are the same.
+/// Data in which no two sectors are equal.
 pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|at| (at << 8 | seed).to_le_bytes()).collect()
 }

@@ -62,7 +62,7 @@ impl Claim {
     /// Assign those unclaimed sectors of `[start, end)` to `base` for which `has` is true.
     pub(crate) fn claim(&mut self, base: Base, start: usize, end: usize, has: impl Fn(usize) -> bool) {
         let end = end.min(self.sectors);
-        // The cast does not truncate: each base has at least one sector, and a granule at most 4,096.
+        // The cast does not truncate: each base has at least one sector. A granule with several bases has at most 4,096.
         let entry = FIRST_BASE + self.bases.len() as u16;
         if self.take(entry, start, end, has) > 0 {
             self.bases.push(base);

@@ -26,7 +26,7 @@ pub(super) const WORDS: usize = 64;
 pub(super) const PAGE_SHIFT: u32 = WORDS.trailing_zeros();
 
 /// The sectors of a granule that are in the top file, as a bitmap. The first sector is bit 0 of the first word. A
-/// granule has at most 4,096 sectors.
+/// granule that can be mixed has at most 4,096 sectors.
 pub(crate) type Presence = [u64; WORDS];
 /// Number of units that are allocated together: the number of bits of `Chunk::dirty`.
 const CHUNK: usize = 64;

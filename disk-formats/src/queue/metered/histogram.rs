@@ -1,4 +1,4 @@
-//! Histograms of latencies with fixed buckets, logarithmic and linear: each power of two of nanoseconds has eight buckets of the same width.
+//! Histograms of latencies with fixed buckets, logarithmic and linear: each power of two of nanoseconds has eight buckets of equal width.
 //! So a quantile from 128 ns to 69 s is at most 1/8 too large.
 
 use std::time::Duration;
