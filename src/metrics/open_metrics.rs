@@ -107,9 +107,12 @@ impl Exposition {
             ("paradisk_disk_bounced_requests", "Requests that needed a bounce buffer", None, |queue| {
                 queue.bounced
             }),
-            ("paradisk_disk_slow_requests", "Requests that a helper thread prepared", None, |queue| {
-                queue.slow
-            }),
+            (
+                "paradisk_disk_slow_requests",
+                "Jobs of helper threads: preparations, flushes, discards, zeroing",
+                None,
+                |queue| queue.slow,
+            ),
         ];
         for (name, help, unit, value) in counters {
             families.counter(name, help, unit, &self.of_queues(value))?;

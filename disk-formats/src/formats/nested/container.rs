@@ -224,6 +224,10 @@ impl Store for Container {
 
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
         let end = offset.checked_add(len).filter(|end| *end <= self.capacity()).ok_or(IoError::OutOfRange)?;
+        let whole = (offset | end).is_multiple_of(self.sector());
+        let lock = || self.lock().map_err(|error| crate::host::store::io_error(&error));
+        // Sectors that are zeroed in part are read and written back.
+        let _one_at_a_time = if whole { None } else { Some(lock()?) };
         self.zero(offset, end, may_unmap)
     }
 
