@@ -61,7 +61,7 @@ enum Command {
     Report(report::Args),
     Run(Box<run::Args>),
     Ctl(ctl::Args),
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Completions(generate::CompletionsArgs),
     // For packages of this program.
     #[command(hide = true)]

@@ -52,13 +52,15 @@ impl AdapterKind {
     /// Most request queues that [`AdapterConfig::queues`] may ask for: 1 for an adapter whose number of queues is its own or its guest's matter.
     #[must_use]
     pub const fn max_queues(self) -> u16 {
-        match self {
-            #[cfg(feature = "virtio")]
-            Self::VirtioBlk => blk::MAX_QUEUES,
-            #[cfg(feature = "virtio")]
-            Self::VirtioScsi => virtio::scsi::MAX_REQUEST_QUEUES,
-            _ => 1,
+        #[cfg(feature = "virtio")]
+        if let Self::VirtioBlk = self {
+            return blk::MAX_QUEUES;
         }
+        #[cfg(feature = "virtio")]
+        if let Self::VirtioScsi = self {
+            return virtio::scsi::MAX_REQUEST_QUEUES;
+        }
+        1
     }
 }
 
