@@ -3,7 +3,7 @@
 //! The range is read again from its start: in pieces of 64 sectors, and the piece that fails sector by sector. So all sectors before the one that
 //! the drive reports are in guest memory, as drivers assume (ATA/ATAPI-7, 6.2.2: the address is that of the first unrecoverable error). If all sectors
 //! of that piece can be read, the search continues behind it. If another piece fails then, the drive reports the first sector of that piece. A read of
-//! 65,536 sectors takes at most 1,150 more requests, of which at most two fail.
+//! 65,536 sectors takes at most 1,151 more requests, of which at most two fail.
 
 use super::command::{Operation, Protocol, Transfer};
 use super::taskfile::Sectors;
