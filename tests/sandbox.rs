@@ -84,7 +84,7 @@ fn every_thread_of_a_server_is_confined() {
                 assert_eq!(capabilities, "0000000000000000");
                 let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
                 let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
-                assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"]);
+                assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["1", "1", "bytes"]);
             }
             drop(client);
             end(child);

@@ -101,10 +101,10 @@ pub(super) struct Storage {
 }
 
 /// The disks of the command line, open, and the adapters to be created.
-pub(super) struct Disks(Vec<Adapted>);
+pub(super) struct Disks(Vec<NewController>);
 
 /// An adapter to be created.
-struct Adapted {
+struct NewController {
     kind: AdapterKind,
     /// Request queues of a virtio adapter: the maximum of `queues=` of its disks.
     queues: u16,
@@ -183,13 +183,13 @@ impl Disks {
             .collect::<Result<Vec<_>, Failure>>()?;
         let mut planned = plan(&kinds, disks);
         number(&mut planned)?;
-        let adapted = |(kind, disks): Planned<(usize, OpenDisk)>| {
+        let controller = |(kind, disks): Planned<(usize, OpenDisk)>| {
             let asked = disks.values().filter_map(|(order, _)| specs.get(*order)?.queues);
             let queues = asked.max().unwrap_or(1);
             let opened = |(target, (_, opened))| (target, opened);
-            Adapted { kind, queues, disks: disks.into_iter().map(opened).collect() }
+            NewController { kind, queues, disks: disks.into_iter().map(opened).collect() }
         };
-        Ok(Self(planned.into_iter().map(adapted).collect()))
+        Ok(Self(planned.into_iter().map(controller).collect()))
     }
 }
 
@@ -203,8 +203,8 @@ impl Storage {
         confined: bool,
     ) -> Result<Self, Failure> {
         let mut storage = Self { controllers: Vec::new(), coalescing, confined, metering };
-        for adapted in planned {
-            storage.add(machine, adapted)?;
+        for controller in planned {
+            storage.add(machine, controller)?;
         }
         Ok(storage)
     }
@@ -212,7 +212,7 @@ impl Storage {
     fn add(
         &mut self,
         machine: &mut Machine,
-        Adapted { kind, queues, disks }: Adapted,
+        NewController { kind, queues, disks }: NewController,
     ) -> Result<(), Failure> {
         let number = self.controllers.iter().filter(|other| other.kind == kind).count();
         let name = format!("{kind}{number}");

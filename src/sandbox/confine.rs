@@ -81,10 +81,13 @@ fn read_ahead() {
     let _ = rustix::param::page_size();
 }
 
-/// Drop all capabilities, and write no core files, which would contain guest memory and contents of disks. The process cannot regain
-/// capabilities: no filter allows it to execute a program, and no_new_privs is set.
+/// Drop all capabilities, and leave no cores, which would contain guest memory and contents of disks. The process cannot regain capabilities: no
+/// filter allows it to execute a program, and no_new_privs is set.
+///
+/// The limit for cores is 1 byte. A file would be larger, so none is written. A program to which the host pipes cores gets none with limit 1, but
+/// would get one with limit 0 (fs/coredump.c).
 fn drop_privileges() -> io::Result<()> {
-    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) })?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     Ok(set_no_new_privs(true)?)

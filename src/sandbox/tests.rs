@@ -120,13 +120,25 @@ fn arguments_count() {
     let vcpu = KINDS.iter().position(|kind| *kind == Kind::Thread(ThreadKind::Vcpu)).unwrap();
     let child = act(Act::RunGuest, Mode::On, vcpu);
     assert!(child.status.success(), "{child:?}");
-    for (act_of, kind) in [(Act::TypeInto, vcpu), (Act::RunGuest, of(Program::Run))] {
+    for (act_of, kind) in
+        [(Act::TypeInto, vcpu), (Act::SocketLikeRunGuest, vcpu), (Act::RunGuest, of(Program::Run))]
+    {
         let child = act(act_of, Mode::On, kind);
         assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{act_of:?}: {child:?}");
     }
     // A server's main thread opens folders to read them, and nothing to write.
     let child = act(Act::OpenForWriting, Mode::On, of(Program::Nbd));
     assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{child:?}");
+}
+
+/// The seventh instruction allows KVM_RUN, and the six before it test for nothing else.
+#[test]
+fn kvm_run_is_allowed_before_all_other_tests() {
+    for kind in KINDS {
+        let filter = compile(kind, Mode::On).unwrap();
+        let first = (filter[6].code, filter[6].k) == (0x06, libc::SECCOMP_RET_ALLOW);
+        assert_eq!(first, kind == Kind::Thread(ThreadKind::Vcpu), "{}", label(kind));
+    }
 }
 
 #[test]

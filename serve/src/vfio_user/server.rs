@@ -228,9 +228,10 @@ impl Server {
 
     fn take_messages(&mut self, now: Time) {
         let device = &mut self.session.function.device;
+        let mut refresh = false;
         for message in self.messages.try_iter() {
             match message {
-                Request::Refresh => device.refresh(now),
+                Request::Refresh => refresh = true,
                 Request::SetCoalescing(coalescing) => device.set_coalescing(coalescing),
                 Request::Report(answer) => {
                     // Fails where nobody waits any more.
@@ -238,6 +239,9 @@ impl Server {
                         answer.try_send(Report { stats: device.stats(), moderation: device.moderation() });
                 }
             }
+        }
+        if refresh {
+            device.refresh(now);
         }
     }
 

@@ -23,6 +23,7 @@ pub(super) enum Act {
     ReplaceHandler,
     TypeInto,
     RunGuest,
+    SocketLikeRunGuest,
     OpenForWriting,
     Open,
     Panic,
@@ -31,7 +32,7 @@ pub(super) enum Act {
     Status,
 }
 
-const ACTS: [Act; 13] = [
+const ACTS: [Act; 14] = [
     Act::Socket,
     Act::Exec,
     Act::MapCode,
@@ -39,6 +40,7 @@ const ACTS: [Act; 13] = [
     Act::ReplaceHandler,
     Act::TypeInto,
     Act::RunGuest,
+    Act::SocketLikeRunGuest,
     Act::OpenForWriting,
     Act::Open,
     Act::Panic,
@@ -111,6 +113,7 @@ fn perform(act: Act, granted: &std::path::Path, other: &std::path::Path) {
             Act::ReplaceHandler => drop(libc::signal(libc::SIGSYS, libc::SIG_IGN)),
             Act::TypeInto => drop(libc::ioctl(0, libc::TIOCSTI, c"x".as_ptr())),
             Act::RunGuest => assert_eq!(libc::ioctl(0, KVM_RUN.into()), -1, "it is no virtual CPU"),
+            Act::SocketLikeRunGuest => drop(libc::syscall(libc::SYS_socket, 0, KVM_RUN, 0)),
             Act::OpenForWriting => denied(OpenOptions::new().write(true).open(granted.join("image"))),
             Act::Open => denied(File::open("/proc/self/maps")),
             Act::Panic => {
