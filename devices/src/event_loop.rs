@@ -9,14 +9,14 @@
 //!     |   before_sleep -> EventLoop::next
 //!     |     Again: on_completions -----------------------------------------+
 //!     |     Wait(wait)                                                     |
-//!     |   EventLoop::wait: one epoll_wait, the only system call            |
+//!     |   EventLoop::wait: epoll_pwait2, the only system call of the loop  |
 //!     |   Ready::completions -> on_completions                             |
 //!     |   Ready::iter: on_doorbell, the owner's events                     |
 //!     +--------------------------------------------------------------------+
 //! ```
 //!
-//! - A device that always has work ([`Sleep::No`]) does not keep the thread from its other events: after [`BUSY_TURNS`] turns
-//!   `next` returns a wait of no time.
+//! - A device that always has work ([`Sleep::No`]) does not starve other events: after [`BUSY_TURNS`] turns `next` returns a wait with a
+//!   timeout of 0.
 //! - A deadline ([`Sleep::Until`]) is passed to the kernel in nanoseconds (`epoll_pwait2`, Linux 5.11), and is kept also if other events come all the
 //!   time.
 //! - Nothing is allocated but by changes of the set. No lock is taken.

@@ -1,4 +1,4 @@
-//! The thread that owns a device: it sleeps on doorbells, the device's completions and a mailbox together.
+//! The I/O thread of a device: it sleeps until there are doorbells, completions of the device or messages in its mailbox, and calls the device.
 //!
 //! While the guest has one request at a time and the disks complete it at once, doorbells are served on the virtual CPU's thread instead
 //! ([`shared`]). [`rule`] decides when.

@@ -1,4 +1,5 @@
-//! The I/O path of a batch: from the request ring to the disks, then into the completion ring, with one decision to interrupt.
+//! The I/O path of a batch: from the request ring to the disks, then to the completion ring. The moderator decides after each completion and at the
+//! end of the batch whether to interrupt.
 
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;

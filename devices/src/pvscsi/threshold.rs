@@ -9,8 +9,8 @@ use crate::time::Time;
 /// threshold of a device that is awake.
 const ALL_KICKS: u32 = u32::MAX - 2;
 
-/// Sleeps in a row without suppressed kicks, and without back-off, before a trial. Odd: a trial that began with the last request of a burst tells
-/// nothing, and the next one is to begin elsewhere.
+/// Sleeps in a row without suppressed kicks, and without back-off, before a trial. Odd, so that trials begin at different requests of
+/// a burst: one that begins at the last request finds nothing.
 const BEFORE_TRIAL: u8 = 61;
 /// Polls of a trial. More than one: the first may find the end of a burst.
 const POLLS_OF_TRIAL: u8 = 3;

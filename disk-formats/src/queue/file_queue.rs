@@ -2,8 +2,8 @@
 //!
 //! The queue validates a request, maps it to extents, splits it into pieces of at most one transfer each, and starts
 //! them. The request completes when all its pieces have ended. If the format cannot map the request without blocking, a
-//! helper thread prepares the mapping first. Pieces wait in order while the engine has no free slot or the bounce pool
-//! no free buffer.
+//! helper thread prepares the mapping first. Pieces wait in order until the engine has a free slot and, if they need
+//! one, the pool has a free bounce buffer.
 //!
 //! ```text
 //! push -> check -> Format::map_* --Ready----> pieces -> engine (io_uring, threads) -> reap

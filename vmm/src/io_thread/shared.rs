@@ -1,7 +1,7 @@
 //! A device, shared by the threads that may call it: its I/O thread and, while [`rule`](super::rule) allows it, the threads of virtual CPUs.
 //!
-//! A thread holds the lock while it calls the device. The I/O thread holds the lock whenever it is awake. A virtual CPU's thread only tries to
-//! lock: if that fails, or the rule does not allow it, the doorbell goes to the I/O thread.
+//! A thread holds the lock while it calls the device. The I/O thread holds the lock except while it waits for events, and while it
+//! changes the registration of doorbells before that. A virtual CPU's thread only tries to lock: if that fails, or the rule does not allow it, the doorbell goes to the I/O thread.
 #![expect(clippy::disallowed_types, reason = "taken once for each wake-up of a thread, not for each request")]
 
 use std::sync::atomic::{AtomicBool, Ordering};

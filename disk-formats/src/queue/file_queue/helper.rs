@@ -1,4 +1,4 @@
-//! The helper threads: they do the work that may block (allocation, discard, zeroing, flushes).
+//! The helper threads: they do the work that may block (mapping, allocation, discard, zeroing, flushes, pauses before a retry).
 //!
 //! Every accepted job ends. If the format panics, the job ends with an error. If the thread itself unwinds (for example
 //! because the panic's payload panics when it is dropped), it wakes the queue: the accepted jobs then end with an
