@@ -42,7 +42,11 @@ fn start() {
         let disk = Arc::new(RamDisk::new(1 << 20, SectorSize::B512).expect("a disk"));
         let target = kind.targets().next().expect("a target");
         let disks = [(target, Attachment { disk, engine: EngineKind::default(), serial: None })];
-        let config = AdapterConfig { coalescing: Coalescing::policy(Policy::Batch), tasks: 64, ..AdapterConfig::new(kind) };
+        let config = AdapterConfig {
+            coalescing: Coalescing::policy(Policy::Batch),
+            tasks: 64,
+            ..AdapterConfig::new(kind)
+        };
         let build = |memory, interrupts| Ok(paradisk_devices::build(memory, interrupts, config, &disks)?);
         let mut server = Server::new(listen(kind.as_str()), build).expect("a server");
         thread::spawn(move || {

@@ -50,7 +50,11 @@ impl Guest {
         let disk = || Attachment::new(Arc::new(RamDisk::new(1 << 20, SectorSize::B512).expect("a disk")));
         let disks = [(0, disk()), (3, disk())];
         let kind = AdapterKind::Storvsc;
-        let config = AdapterConfig { coalescing: Coalescing::policy(Policy::Batch), tasks: 8, ..AdapterConfig::new(kind) };
+        let config = AdapterConfig {
+            coalescing: Coalescing::policy(Policy::Batch),
+            tasks: 8,
+            ..AdapterConfig::new(kind)
+        };
         let bus = build_vmbus(memory.clone(), Box::new(Slots(0)), config, &disks).expect("a bus");
         Self { bus, memory, now: Time(0) }
     }

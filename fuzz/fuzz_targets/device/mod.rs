@@ -39,7 +39,11 @@ impl Guest {
         let (memory, behaviour) = (Arc::new(memory), Arc::<Behaviour>::default());
         let disk = |target: &u8| (*target, Attachment::new(Arc::new(FuzzDisk::new(Arc::clone(&behaviour)))));
         let disks: Vec<_> = targets.iter().map(disk).collect();
-        let config = AdapterConfig { coalescing: Coalescing::policy(Policy::Batch), tasks: TASKS, ..AdapterConfig::new(kind) };
+        let config = AdapterConfig {
+            coalescing: Coalescing::policy(Policy::Batch),
+            tasks: TASKS,
+            ..AdapterConfig::new(kind)
+        };
         let mut device = paradisk_devices::build(memory.clone(), Box::new(NoInterrupts), config, &disks)
             .expect("an adapter");
         device.config_write(4, &[7, 0]);
