@@ -116,9 +116,11 @@ fn check(args: &Args) -> Result<(), Failure> {
                 disk.source
             )));
         }
-        if disk.queues.is_some() {
-            let text =
-                format!("disk {}: queues is for `paradisk run`: this guest drives one queue", disk.source);
+        if disk.queues.is_some() || disk.threads.is_some() {
+            let text = format!(
+                "disk {}: queues and threads are for `paradisk run`: this guest drives one queue",
+                disk.source
+            );
             return Err(Failure::Usage(text));
         }
     }

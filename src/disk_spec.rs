@@ -55,11 +55,13 @@ pub(crate) struct DiskSpec {
     pub(crate) map_memory: Option<u64>,
     /// Request queues of the adapter; `None`: as another disk on it has, else one.
     pub(crate) queues: Option<u16>,
+    /// Threads that serve the queues of the adapter; `None`: its one I/O thread.
+    pub(crate) threads: Option<u16>,
 }
 
 /// The keys with their values.
 pub(crate) const KEYS: &str = "path=FILE[//[N]], fd=N, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
-     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE, queues=N";
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE, queues=N, threads=N";
 
 /// Characters of a serial number at the most.
 const SERIAL_MOST: usize = 36;
@@ -91,6 +93,7 @@ struct Keys {
     parent_dir: Option<PathBuf>,
     map_memory: Option<u64>,
     queues: Option<u16>,
+    threads: Option<u16>,
 }
 
 impl FromStr for DiskSpec {
@@ -137,6 +140,18 @@ impl FromStr for DiskSpec {
                 return Err(wrong(format!("`queues={queues}`: expected 1 to {most}")));
             }
         }
+        if let Some(threads) = keys.threads {
+            if keys.adapter.is_none_or(|adapter| adapter.kind().max_threads() == 0) {
+                return Err(wrong("threads is for adapter=virtio-blk".to_owned()));
+            }
+            // More threads than queues would have nothing to do.
+            let most = keys.queues.unwrap_or(1);
+            if !(1..=most).contains(&threads) {
+                return Err(wrong(format!(
+                    "`threads={threads}`: expected 1 to {most}, a thread for each of its queues"
+                )));
+            }
+        }
         Ok(Self::new(source, keys))
     }
 }
@@ -160,6 +175,7 @@ impl DiskSpec {
             parent_dir: keys.parent_dir,
             map_memory: keys.map_memory,
             queues: keys.queues,
+            threads: keys.threads,
         }
     }
 }
@@ -174,10 +190,8 @@ impl Keys {
             )),
             "parent-dir" => once(&mut self.parent_dir, key, value.into()),
             "map-memory" => once(&mut self.map_memory, key, units::size(value)?),
-            "queues" => {
-                let queues = value.parse().map_err(|_| format!("`queues={value}`: expected a number"))?;
-                once(&mut self.queues, key, queues)
-            }
+            "queues" => once(&mut self.queues, key, number(key, value)?),
+            "threads" => once(&mut self.threads, key, number(key, value)?),
             "ram" => self.source(Source::Ram(units::size(value)?)),
             "null" => self.source(Source::Null(units::size(value)?)),
             "format" => once(&mut self.format, key, word(key, value, &FORMATS)?),
@@ -216,6 +230,10 @@ impl Keys {
         self.source = Some(source);
         Ok(())
     }
+}
+
+fn number(key: &str, value: &str) -> Result<u16, String> {
+    value.parse().map_err(|_| format!("`{key}={value}`: expected a number"))
 }
 
 fn once<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), String> {
@@ -281,8 +299,10 @@ mod tests {
             parent_dir: None,
             map_memory: None,
             queues: None,
+            threads: None,
         };
         assert_eq!(disk, expected);
+        assert_eq!(spec("queues=4,threads=2,ram=1M,adapter=virtio-blk").threads, Some(2));
         assert_eq!(spec("queues=4,ram=1M,adapter=virtio-scsi").queues, Some(4));
         assert_eq!(spec("path=a.vhdx,map-memory=256M").map_memory, Some(256 << 20));
         assert_eq!(spec("ram=256M").source, Source::Ram(256 << 20));
@@ -318,6 +338,10 @@ mod tests {
             ("ram=1M,queues=0,adapter=virtio-blk", "`queues=0`: expected 1 to 64"),
             ("ram=1M,queues=63,adapter=virtio-scsi", "`queues=63`: expected 1 to 62"),
             ("ram=1M,queues=two,adapter=virtio-blk", "`queues=two`: expected a number"),
+            ("ram=1M,threads=1", "threads is for adapter=virtio-blk"),
+            ("ram=1M,queues=2,threads=2,adapter=virtio-scsi", "threads is for adapter=virtio-blk"),
+            ("ram=1M,threads=2,adapter=virtio-blk", "`threads=2`: expected 1 to 1, a thread"),
+            ("ram=1M,queues=2,threads=0,adapter=virtio-blk", "`threads=0`: expected 1 to 2"),
             ("ram=1M,delay=1", "duration `1`"),
             ("ram=1M,delay=11s", "at most 10s"),
         ] {

@@ -77,6 +77,13 @@ fn what_makes_no_sense_is_refused() {
     refused(&mut queues("pvscsi", "2"), 2, "--queues 2: pvscsi takes 1 to 1");
     refused(&mut queues("virtio-blk", "0"), 2, "--queues 0: virtio-blk takes 1 to 64");
     refused(&mut queues("virtio-scsi", "63"), 2, "--queues 63: virtio-scsi takes 1 to 62");
+    let threads = |adapter| {
+        let mut command = queues(adapter, "2");
+        command.args(["--threads", "3"]);
+        command
+    };
+    refused(&mut threads("virtio-blk"), 2, "--threads 3: at most --queues, 2");
+    refused(&mut threads("virtio-scsi"), 2, "--threads: not with virtio-scsi, only with virtio-blk");
     refused(&mut serve(&socket, "virtio-blk", &["ram=1M"; 2]), 2, "virtio-blk takes 1 at the most");
     refused(&mut serve(&socket, "floppy", &["ram=1M"]), 2, "is not one of: pvscsi");
     refused(&mut serve(&socket, "ide", &["ram=1M"]), 2, "use ide-native");

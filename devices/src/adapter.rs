@@ -20,6 +20,8 @@ use crate::pci::LayoutError;
 #[cfg(feature = "pvscsi")]
 use crate::pvscsi::{self, Pvscsi};
 use crate::scsi::{Address, AttachError, Bus, Identity, LogicalUnit};
+#[cfg(all(feature = "virtio", feature = "event-loop"))]
+use crate::virtio::blk::ThreadedBlk;
 #[cfg(feature = "virtio")]
 use crate::virtio::{self, blk, blk::VirtioBlk, scsi::VirtioScsi};
 #[cfg(feature = "vmbus")]
@@ -61,6 +63,16 @@ impl AdapterKind {
             return virtio::scsi::MAX_REQUEST_QUEUES;
         }
         1
+    }
+
+    /// Most threads that [`AdapterConfig::threads`] may ask for: 0 for an adapter that is served by the thread that calls it.
+    #[must_use]
+    pub const fn max_threads(self) -> u16 {
+        #[cfg(all(feature = "virtio", feature = "event-loop"))]
+        if let Self::VirtioBlk = self {
+            return blk::MAX_QUEUES;
+        }
+        0
     }
 }
 
@@ -111,13 +123,15 @@ pub struct AdapterConfig {
     pub tasks: u32,
     /// Request queues, 1 to [`max_queues`](AdapterKind::max_queues); a larger number counts as that. A virtio device offers its guest so many.
     pub queues: u16,
+    /// Threads that serve the queues, up to [`max_threads`](AdapterKind::max_threads) and one for each queue. 0: the thread that calls the adapter.
+    pub threads: u16,
 }
 
 impl AdapterConfig {
-    /// The usual moderation, 256 requests in flight, one queue.
+    /// The usual moderation, 256 requests in flight, one queue, no threads.
     #[must_use]
     pub fn new(kind: AdapterKind) -> Self {
-        Self { kind, coalescing: Coalescing::default(), tasks: 256, queues: 1 }
+        Self { kind, coalescing: Coalescing::default(), tasks: 256, queues: 1, threads: 0 }
     }
 }
 
@@ -134,6 +148,10 @@ pub enum BuildError {
     /// The function cannot be laid out.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// A virtio block device could not be made with threads.
+    #[cfg(all(feature = "virtio", feature = "event-loop"))]
+    #[error(transparent)]
+    Threads(#[from] blk::ThreadsError),
     /// A virtio block device has another number of disks.
     #[error("a virtio block device has exactly one disk")]
     OneDisk,
@@ -158,7 +176,7 @@ pub fn build<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    let AdapterConfig { kind, coalescing, tasks, queues } = config;
+    let AdapterConfig { kind, coalescing, tasks, queues, threads } = config;
     check_targets(kind, disks)?;
     let serials = serials(kind, disks);
     let bus = || -> Result<Bus, BuildError> {
@@ -200,10 +218,16 @@ where
             let ([(_, Attachment { disk, engine, .. })], [serial]) = (disks, &*serials) else {
                 return Err(BuildError::OneDisk);
             };
-            let queue = disk.queue(&QueueConfig { depth: tasks, engine: *engine })?;
+            let queue = QueueConfig { depth: tasks, engine: *engine };
             let serial = blk::serial(serial);
             let queue_size = u16::try_from(tasks).unwrap_or(blk::MAX_QUEUE_SIZE);
             let config = blk::Config { coalescing, queues, queue_size, tasks, serial };
+            #[cfg(feature = "event-loop")]
+            if threads > 0 {
+                let disk = Arc::clone(disk);
+                return Ok(Box::new(ThreadedBlk::new(memory, disk, queue, interrupts, config, threads)?));
+            }
+            let queue = disk.queue(&queue)?;
             Box::new(VirtioBlk::new(memory, Arc::clone(disk), queue, interrupts, config)?)
         }
         #[cfg(feature = "virtio")]

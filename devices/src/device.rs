@@ -253,6 +253,12 @@ pub trait PciDevice: IoDevice {
     /// The registers that may be ioeventfds. Constant.
     fn doorbells(&self) -> &[Doorbell];
 
+    /// An eventfd that rings this doorbell, for a device that serves it on a thread of its own. The owner may have it signalled in place of a call of
+    /// [`on_doorbell`](IoDevice::on_doorbell), and does not read it. `None`: there is only the call. Constant.
+    fn doorbell_event(&self, _index: usize) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// The registers that virtual CPUs' threads may access directly. Constant.
     fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
         None

@@ -29,6 +29,12 @@ pub trait InterruptSink: Send {
     /// A bus without such lines has no interrupts for them.
     fn isa_line(&mut self, _irq: u8, _asserted: bool) {}
 
+    /// Whether interrupts are delivered by the thread that calls the device, after the call. A device that sends them on threads of its own must
+    /// then wake that thread by a [completion event](crate::IoDevice::completion_events). Constant.
+    fn delivers_after_calls(&self) -> bool {
+        false
+    }
+
     /// The INTx line, for adapters that lower it on the thread of the virtual CPU that takes its last reason away. `None`: only
     /// the device's thread can, by [`line`](Self::line). Constant.
     fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {

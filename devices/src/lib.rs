@@ -56,6 +56,8 @@ mod time;
 pub mod virtio;
 #[cfg(feature = "vmbus")]
 pub mod vmbus;
+#[cfg(feature = "event-loop")]
+pub mod worker;
 
 #[cfg(feature = "vmbus")]
 pub use adapter::build_vmbus;

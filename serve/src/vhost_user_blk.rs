@@ -40,14 +40,15 @@ use std::thread;
 
 use paradisk_devices::Coalescing;
 use paradisk_devices::virtio::blk::{MAX_QUEUE_SIZE, MAX_QUEUES, Ring, RingConfig, serial};
+use paradisk_devices::worker::Worker;
 use paradisk_disk_formats::{Disk, EngineKind, OpenError, QueueConfig, ThreadKind, spawn_scoped};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use self::backchannel::Backchannel;
 use self::memory::Memory;
 use self::session::{Outcome, Session};
+use self::worker::Queue;
 pub use self::worker::QueueReport;
-use self::worker::Worker;
 
 /// How a disk is served.
 #[derive(Clone, Debug)]
@@ -110,7 +111,7 @@ pub enum Event {
 /// A disk that is served to one client after the other.
 pub struct Server {
     disk: Arc<dyn Disk>,
-    workers: Arc<[Worker]>,
+    workers: Arc<[Worker<Queue>]>,
     backchannel: Arc<Backchannel>,
     options: Options,
 }
@@ -132,7 +133,7 @@ impl Server {
         };
         let worker = |index| {
             let ring = Ring::new(Memory::default(), disk.queue(&queue)?, disk.info().clone(), ring);
-            Worker::start(index, ring).map_err(Error::host("thread of a queue"))
+            worker::start(index, ring).map_err(Error::host("thread of a queue"))
         };
         let workers = (0..options.queues).map(worker).collect::<Result<_, Error>>()?;
         Ok(Self { disk, workers, backchannel: Arc::default(), options })

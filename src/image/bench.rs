@@ -209,6 +209,7 @@ fn as_raw(path: &Path, way: &Way) -> Result<DiskSpec, Failure> {
         parent_dir: None,
         map_memory: None,
         queues: None,
+        threads: None,
     })
 }
 

@@ -108,6 +108,8 @@ struct NewController {
     kind: AdapterKind,
     /// Request queues of a virtio adapter: the maximum of `queues=` of its disks.
     queues: u16,
+    /// Threads of a virtio block device: `threads=` of its disk.
+    threads: u16,
     disks: BTreeMap<u8, OpenDisk>,
 }
 
@@ -184,10 +186,13 @@ impl Disks {
         let mut planned = plan(&kinds, disks);
         number(&mut planned)?;
         let controller = |(kind, disks): Planned<(usize, OpenDisk)>| {
-            let asked = disks.values().filter_map(|(order, _)| specs.get(*order)?.queues);
-            let queues = asked.max().unwrap_or(1);
+            let most = |asked: fn(&DiskSpec) -> Option<u16>| {
+                disks.values().filter_map(|(order, _)| asked(specs.get(*order)?)).max()
+            };
+            let (queues, threads) = (most(|spec| spec.queues), most(|spec| spec.threads));
+            let (queues, threads) = (queues.unwrap_or(1), threads.unwrap_or(0));
             let opened = |(target, (_, opened))| (target, opened);
-            NewController { kind, queues, disks: disks.into_iter().map(opened).collect() }
+            NewController { kind, queues, threads, disks: disks.into_iter().map(opened).collect() }
         };
         Ok(Self(planned.into_iter().map(controller).collect()))
     }
@@ -212,12 +217,12 @@ impl Storage {
     fn add(
         &mut self,
         machine: &mut Machine,
-        NewController { kind, queues, disks }: NewController,
+        NewController { kind, queues, threads, disks }: NewController,
     ) -> Result<(), Failure> {
         let number = self.controllers.iter().filter(|other| other.kind == kind).count();
         let name = format!("{kind}{number}");
         let failed = |error: String| Failure::Failed(format!("{name}: {error}"));
-        let config = AdapterConfig { kind, coalescing: self.coalescing, tasks: TASKS, queues };
+        let config = AdapterConfig { kind, coalescing: self.coalescing, tasks: TASKS, queues, threads };
         let attached: Vec<_> = disks.iter().map(|(target, opened)| (*target, opened.attachment())).collect();
         let added = match kind.bus() {
             BusKind::Vmbus => machine.add_vmbus(|memory, synic| {

@@ -174,6 +174,7 @@ pub(crate) const fn label(kind: Kind) -> &'static str {
         Kind::Thread(DiskTransfer) => "disk-io",
         Kind::Thread(DiskHelper) => "disk-helper",
         Kind::Thread(Adapter) => "adapter",
+        Kind::Thread(AdapterQueue) => "adapter queue",
         Kind::Thread(Vcpu) => "vcpu",
         Kind::Thread(Console) => "console",
         Kind::Thread(Terminal) => "terminal",

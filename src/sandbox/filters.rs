@@ -29,7 +29,7 @@ use crate::mode::{Mode, Program};
 use crate::tables::{self, Kind, Rule, Test};
 
 /// Every kind that has a filter.
-pub(crate) const KINDS: [Kind; 19] = {
+pub(crate) const KINDS: [Kind; 20] = {
     use ThreadKind::*;
     [
         Kind::Main(Program::Run),
@@ -39,6 +39,7 @@ pub(crate) const KINDS: [Kind; 19] = {
         Kind::Thread(DiskTransfer),
         Kind::Thread(DiskHelper),
         Kind::Thread(Adapter),
+        Kind::Thread(AdapterQueue),
         Kind::Thread(Vcpu),
         Kind::Thread(Console),
         Kind::Thread(Terminal),

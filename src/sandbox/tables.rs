@@ -329,7 +329,8 @@ fn own(kind: Kind) -> &'static [&'static [Rule]] {
             &[EVERY, END, LISTENER, CLIENT, CLIENT_MEMORY, DISK, QUEUE, QUEUE_SETUP]
         }
         Kind::Thread(DiskTransfer | DiskHelper) => &[EVERY, DISK],
-        Kind::Thread(Adapter) => &[EVERY, MACHINE, LINES, DISK, QUEUE],
+        // A server's has no machine, and its main thread allows no call of one.
+        Kind::Thread(Adapter | AdapterQueue) => &[EVERY, MACHINE, LINES, DISK, QUEUE],
         Kind::Thread(Vcpu) => &[EVERY, VCPU, MACHINE, LINES],
         Kind::Thread(Terminal) => &[EVERY, LINES],
         Kind::Thread(ControlListener) => &[EVERY, LISTENER],
@@ -358,7 +359,7 @@ pub(crate) fn starts(kind: Kind) -> &'static [Kind] {
         Kind::Main(Program::Run | Program::Nbd) => &[ENGINE, HELPER],
         Kind::Main(Program::VhostUser) => &const { [ENGINE, HELPER, thread(VhostUserSession)] },
         Kind::Main(Program::VfioUser) => &const { [ENGINE, HELPER, thread(Notifier)] },
-        Kind::Thread(Adapter) => &[HELPER],
+        Kind::Thread(Adapter | AdapterQueue) => &[HELPER],
         Kind::Thread(ControlListener) => &const { [thread(ControlClient)] },
         Kind::Thread(NbdListener) => &const { [thread(NbdClient)] },
         Kind::Thread(NbdClient) => &[ENGINE, HELPER],

@@ -49,6 +49,9 @@ pub(crate) struct Args {
     /// Request queues, for virtio-blk and virtio-scsi
     #[arg(long, value_name = "N", default_value_t = 1)]
     queues: u16,
+    /// Threads that serve the queues, for virtio-blk, up to the number of queues; 0: the thread that serves the client
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: u16,
     #[command(flatten)]
     moderation: Moderation,
     #[command(flatten)]
@@ -101,6 +104,14 @@ fn check(args: &Args, kind: AdapterKind) -> Result<(), Failure> {
         let text = format!("--queues {}: {kind} takes 1 to {most}", args.queues);
         return Err(Failure::Usage(text));
     }
+    let most = kind.max_threads().min(args.queues);
+    if args.threads > most {
+        let text = match most {
+            0 => format!("--threads: not with {kind}, only with virtio-blk"),
+            _ => format!("--threads {}: at most --queues, {most}", args.threads),
+        };
+        return Err(Failure::Usage(text));
+    }
     let most = kind.targets().count();
     if args.disk.len() > most {
         return Err(Failure::Usage(format!("{} disks: {kind} takes {most} at the most", args.disk.len())));
@@ -115,7 +126,13 @@ fn serve(
     ((socket, place), manager): (&(Socket, String), &Manager),
     (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
 ) -> Result<Option<PendingCommand>, Failure> {
-    let config = AdapterConfig { kind, coalescing: args.moderation.get(), tasks: TASKS, queues: args.queues };
+    let config = AdapterConfig {
+        kind,
+        coalescing: args.moderation.get(),
+        tasks: TASKS,
+        queues: args.queues,
+        threads: args.threads,
+    };
     let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;

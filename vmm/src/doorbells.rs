@@ -1,6 +1,9 @@
 //! The doorbells of a device: writes that KVM (ioeventfd) or the virtual CPU's thread turns into events.
 #![expect(clippy::disallowed_types, reason = "addresses change on slow paths; to ring takes no lock")]
+#![allow(unsafe_code, reason = "an eventfd of vmm-sys-util is made from a descriptor")]
 
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvm_ioctls::{IoEventAddress, NoDatamatch};
@@ -32,9 +35,28 @@ enum Match {
     PortValue(u64, u32),
 }
 
+/// A doorbell and its event.
+struct Bell {
+    write: DoorbellWrite,
+    event: EventFd,
+    /// The device waits for the event on a thread of its own.
+    of_device: bool,
+}
+
+impl Bell {
+    fn new(write: DoorbellWrite, event: Option<BorrowedFd<'_>>) -> io::Result<Self> {
+        let Some(event) = event else {
+            return Ok(Self { write, event: EventFd::new(EFD_NONBLOCK)?, of_device: false });
+        };
+        let event = event.try_clone_to_owned()?.into_raw_fd();
+        // SAFETY: an open descriptor that nothing else owns.
+        Ok(Self { write, event: unsafe { EventFd::from_raw_fd(event) }, of_device: true })
+    }
+}
+
 /// A device's doorbells.
 pub(crate) struct Doorbells {
-    writes: Vec<(DoorbellWrite, EventFd)>,
+    bells: Vec<Bell>,
     places: Mutex<Places>,
 }
 
@@ -49,29 +71,31 @@ struct Places {
 }
 
 impl Doorbells {
-    /// Events for these writes. KVM signals them once their addresses are known.
-    pub(crate) fn new(writes: Vec<DoorbellWrite>) -> Result<Self, Error> {
-        let event = |write| EventFd::new(EFD_NONBLOCK).map(|event| (write, event));
-        let writes =
-            writes.into_iter().map(event).collect::<Result<Vec<_>, _>>().map_err(Error::os("eventfd"))?;
-        let registered = vec![None; writes.len()];
+    /// Events for these writes; the device may have some of its own. KVM signals them once their addresses are known.
+    pub(crate) fn new<'a>(
+        writes: impl IntoIterator<Item = (DoorbellWrite, Option<BorrowedFd<'a>>)>,
+    ) -> Result<Self, Error> {
+        let bells = writes.into_iter().map(|(write, event)| Bell::new(write, event));
+        let bells = bells.collect::<Result<Vec<_>, _>>().map_err(Error::os("eventfd"))?;
+        let registered = vec![None; bells.len()];
         Ok(Self {
-            writes,
+            bells,
             places: Mutex::new(Places { vm: None, bars: Vec::new(), by_kvm: true, registered }),
         })
     }
 
-    pub(crate) fn events(&self) -> impl Iterator<Item = &EventFd> {
-        self.writes.iter().map(|(_, event)| event)
+    /// The doorbells that the I/O thread serves, by index.
+    pub(crate) fn events(&self) -> impl Iterator<Item = (u32, &EventFd)> {
+        (0..).zip(&self.bells).filter(|(_, bell)| !bell.of_device).map(|(index, bell)| (index, &bell.event))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.writes.is_empty()
+        self.bells.is_empty()
     }
 
     /// The doorbell at a register.
     pub(crate) fn find(&self, bar: u8, offset: u64, len: usize) -> Option<usize> {
-        self.writes.iter().position(|(write, _)| match write {
+        self.bells.iter().position(|bell| match &bell.write {
             DoorbellWrite::Register(register) => {
                 (register.bar, register.offset, usize::from(register.len)) == (bar, offset, len)
             }
@@ -81,14 +105,14 @@ impl Doorbells {
 
     /// The doorbell for a value written to a port.
     pub(crate) fn find_value(&self, port: u16, value: u32) -> Option<usize> {
-        self.writes.iter().position(|(write, _)| *write == DoorbellWrite::Value { port, value })
+        self.bells.iter().position(|bell| bell.write == DoorbellWrite::Value { port, value })
     }
 
-    /// Let the I/O thread serve the doorbell.
+    /// Let the I/O thread, or the device's own, serve the doorbell.
     pub(crate) fn ring(&self, index: usize) {
-        if let Some((_, event)) = self.writes.get(index) {
-            // Fails only after 2^64 writes that the I/O thread has not read.
-            let _ = event.write(1);
+        if let Some(bell) = self.bells.get(index) {
+            // Fails only after 2^64 writes that nobody has read.
+            let _ = bell.event.write(1);
         }
     }
 
@@ -114,7 +138,7 @@ impl Doorbells {
     /// Register the changes with KVM.
     fn update(&self, places: &mut Places) {
         let Places { vm: Some(vm), bars, by_kvm, registered } = places else { return };
-        for ((write, event), registered) in self.writes.iter().zip(registered) {
+        for (Bell { write, event, .. }, registered) in self.bells.iter().zip(registered) {
             let at = if *by_kvm { write.place(bars) } else { None };
             if at == *registered {
                 continue;

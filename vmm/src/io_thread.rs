@@ -333,7 +333,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
 
     fn register_all(&mut self, device: &D) -> io::Result<()> {
         self.events.add(fd(&self.wake), MAILBOX, Interest::Edge)?;
-        for (event, index) in self.doorbells.events().zip(0..) {
+        for (index, event) in self.doorbells.events() {
             // A doorbell from before is delivered once more, which does no harm.
             self.events.add(fd(event), Event::Doorbell(index), Interest::Edge)?;
         }

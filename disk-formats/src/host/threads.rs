@@ -15,6 +15,8 @@ pub enum ThreadKind {
     DiskHelper,
     /// Runs an adapter of a machine.
     Adapter,
+    /// Runs queues of an adapter that has threads of its own.
+    AdapterQueue,
     /// Runs a virtual CPU.
     Vcpu,
     /// Writes the output of a machine's serial console.

@@ -41,6 +41,7 @@ fn main() {
     }
     done.log = kernel_log::complaints().unwrap_or_else(|error| vec![format!("/dev/kmsg: {error}")]);
     done.channels = channels::open();
+    done.virtio_queues = interrupts::of_virtio_queues();
     print(&Line::Done(done));
     system::power_off(job.power);
 }

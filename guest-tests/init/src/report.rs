@@ -181,6 +181,9 @@ pub struct Done {
     /// Channels of a VMBus that are open, by device and number.
     #[serde(default)]
     pub channels: Vec<Channel>,
+    /// Interrupts of each request queue of a virtio device that has one of its own.
+    #[serde(default)]
+    pub virtio_queues: Vec<u64>,
 }
 
 /// A channel of a VMBus.

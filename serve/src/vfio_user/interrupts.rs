@@ -14,7 +14,7 @@ use crate::notifier::{Notifier, require_eventfd};
 const VECTORS: usize = paradisk_devices::pci::spec::MSIX_MAX_VECTORS as usize;
 const BITS: usize = u64::BITS as usize;
 
-/// The device's signals since they were last taken. Only the thread that calls the device uses this.
+/// The device's signals since they were last taken. The thread that calls the device takes them.
 pub(super) struct Signals {
     vectors: [AtomicU64; VECTORS / BITS],
     any: AtomicBool,
@@ -32,7 +32,8 @@ impl Signals {
 
     /// Call `each` with the vectors that were signalled.
     fn take(&self, mut each: impl FnMut(usize)) {
-        if !self.any.swap(false, Ordering::Relaxed) {
+        // Acquire: the vectors of signals of other threads are visible.
+        if !self.any.swap(false, Ordering::Acquire) {
             return;
         }
         for (first, word) in (0..).step_by(BITS).zip(&self.vectors) {
@@ -56,12 +57,16 @@ impl InterruptSink for Sink {
         let vector = usize::from(vector);
         if let Some(word) = self.0.vectors.get(vector / BITS) {
             word.fetch_or(1 << (vector % BITS), Ordering::Relaxed);
-            self.0.any.store(true, Ordering::Relaxed);
+            self.0.any.store(true, Ordering::Release);
         }
     }
 
     fn line(&mut self, asserted: bool) {
         self.0.line.store(asserted, Ordering::Relaxed);
+    }
+
+    fn delivers_after_calls(&self) -> bool {
+        true
     }
 }
 

@@ -18,7 +18,7 @@ use super::channel::{Channel, Ended, Message};
 use super::function::Function;
 use super::interrupts::{Interrupts, Signals, Sink};
 use super::memory::ClientMemory;
-use super::session::{Reply, Session};
+use super::session::{DoorbellEvent, Reply, Session};
 use super::spec;
 
 /// Pause after a connection could not be accepted.
@@ -139,7 +139,14 @@ impl Server {
         let msix = function.msix.map_or(0, |msix| msix.vectors);
         let interrupts = Interrupts::new(signals, function.intx, function.msi_vectors, msix);
         let event = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Arc::new);
-        let doorbells = function.device.doorbells().iter().map(|_| event()).collect::<Result<Vec<_>, _>>()?;
+        let doorbell = |index| match function.device.doorbell_event(index) {
+            Some(event) => {
+                Ok(DoorbellEvent { event: Arc::new(event.try_clone_to_owned()?), of_device: true })
+            }
+            None => Ok(DoorbellEvent { event: event()?, of_device: false }),
+        };
+        let doorbells = 0..function.device.doorbells().len();
+        let doorbells = doorbells.map(doorbell).collect::<io::Result<Vec<_>>>()?;
         let (sender, messages) = mpsc::channel();
         Ok(Self {
             listener,
@@ -351,7 +358,9 @@ impl Server {
             }
             events.add(&self.handle.wake, MESSAGES, Interest::Edge)?;
             for (doorbell, index) in self.session.doorbells.iter().zip(0..) {
-                events.add(doorbell, Event::Doorbell(index), Interest::Edge)?;
+                if !doorbell.of_device {
+                    events.add(&doorbell.event, Event::Doorbell(index), Interest::Edge)?;
+                }
             }
             events.add_completions(&fds)?;
             self.events = events;

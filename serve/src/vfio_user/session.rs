@@ -41,7 +41,7 @@ struct Client {
 pub(super) struct Session {
     pub(super) function: Function,
     pub(super) interrupts: Interrupts,
-    pub(super) doorbells: Vec<Arc<OwnedFd>>,
+    pub(super) doorbells: Vec<DoorbellEvent>,
     memory: GuestMemoryAtomic<ClientMemory>,
     maps: Maps,
     client: Option<Client>,
@@ -56,6 +56,13 @@ struct Unmapping {
     command: spec::DmaUnmap,
 }
 
+/// The eventfd of a doorbell.
+pub(super) struct DoorbellEvent {
+    pub(super) event: Arc<OwnedFd>,
+    /// The device waits for it on a thread of its own.
+    pub(super) of_device: bool,
+}
+
 /// The payload of a reply, in a buffer that is reused, and the descriptors to send with it.
 #[derive(Default)]
 pub(super) struct Reply {
@@ -67,7 +74,7 @@ impl Session {
     pub(super) fn new(
         function: Function,
         interrupts: Interrupts,
-        doorbells: Vec<Arc<OwnedFd>>,
+        doorbells: Vec<DoorbellEvent>,
         memory: GuestMemoryAtomic<ClientMemory>,
     ) -> Self {
         let maps = Maps::default();
@@ -298,7 +305,7 @@ impl Session {
             };
             reply.payload.extend_from_slice(sub_region.as_bytes());
         }
-        reply.fds.extend(fds.into_iter().map(Arc::clone));
+        reply.fds.extend(fds.into_iter().map(|bell| Arc::clone(&bell.event)));
         Ok(())
     }
 

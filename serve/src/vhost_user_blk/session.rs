@@ -13,6 +13,7 @@ use std::sync::Mutex;
 
 use paradisk_devices::virtio::blk::{Configuration, MAX_QUEUE_SIZE, RingSetup};
 use paradisk_devices::virtio::spec::Features;
+use paradisk_devices::worker::{Gone, Worker};
 use paradisk_disk_formats::Disk;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
@@ -24,7 +25,7 @@ use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserB
 use super::backchannel::{Backchannel, peek_socket};
 use super::inflight::Inflight;
 use super::memory::{MAX_SLOTS, Regions};
-use super::worker::{Gone, Line, Worker};
+use super::worker::{Line, Queue};
 use crate::notifier::{Notifier, require_eventfd};
 
 /// How a session ended.
@@ -56,7 +57,7 @@ struct Vring {
 /// A client.
 pub(super) struct Session {
     disk: Arc<dyn Disk>,
-    workers: Arc<[Worker]>,
+    workers: Arc<[Worker<Queue>]>,
     backchannel: Arc<Backchannel>,
     vrings: Vec<Vring>,
     regions: Regions,
@@ -78,7 +79,7 @@ impl Session {
     pub(super) fn new(
         disk: Arc<dyn Disk>,
         queues: u16,
-        workers: Arc<[Worker]>,
+        workers: Arc<[Worker<Queue>]>,
         backchannel: Arc<Backchannel>,
     ) -> Self {
         Self {

@@ -2,16 +2,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::virtio::blk::{Broken, Ring, RingSetup, RingSleep};
+use paradisk_devices::worker::{Inbox, Worker};
 use paradisk_devices::{Coalescing, ModerationState, Sleep, Time};
-use paradisk_disk_formats::{ThreadKind, spawn};
-use rustix::event::{EventfdFlags, eventfd};
+use paradisk_disk_formats::ThreadKind;
 
 use super::inflight::InflightQueue;
 use super::memory::Memory;
@@ -31,63 +28,15 @@ pub struct QueueReport {
     pub moderation: ModerationState,
 }
 
-/// A command of the session, run on the thread.
-type Job = Box<dyn FnOnce(&mut Queue) + Send>;
-
-/// A thread with its queue. Dropping it waits for the requests in flight.
-pub(super) struct Worker {
-    jobs: Option<Sender<Job>>,
-    wake: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// The thread has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gone;
-
-impl Worker {
-    /// A thread for queue `index`.
-    pub(super) fn start(index: u16, ring: Ring<Memory>) -> io::Result<Self> {
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let mut events = EventLoop::new()?;
-        events.add(&*wake, WAKE, Interest::Edge)?;
-        events.add_completions(&[ring.event()])?;
-        let queue = Queue { ring, events, line: None, inflight: None, signals: 0, origin: Instant::now() };
-        let (jobs, inbox) = mpsc::channel();
-        let run = move || queue.run(&inbox);
-        let thread = spawn(ThreadKind::VhostUserQueue, format!("queue-{index}"), run)?;
-        Ok(Self { jobs: Some(jobs), wake, thread: Some(thread) })
-    }
-
-    /// Run a command on the thread, and wait for its result.
-    ///
-    /// # Errors
-    /// The thread has ended.
-    pub(super) fn ask<R: Send + 'static>(
-        &self,
-        job: impl FnOnce(&mut Queue) -> R + Send + 'static,
-    ) -> Result<R, Gone> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        let job = move |queue: &mut Queue| {
-            let _ = answer.send(job(queue));
-        };
-        self.jobs.as_ref().ok_or(Gone)?.send(Box::new(job)).map_err(|_| Gone)?;
-        self.wake();
-        answered.recv().map_err(|_| Gone)
-    }
-
-    fn wake(&self) {
-        // Fails only after 2^64 writes: nobody reads the counter.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.jobs = None;
-        self.wake();
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
+/// A thread for queue `index`. Dropping it waits for the requests in flight.
+pub(super) fn start(index: u16, ring: Ring<Memory>) -> io::Result<Worker<Queue>> {
+    let (mut worker, inbox) = Worker::new()?;
+    let mut events = EventLoop::new()?;
+    events.add(worker.event(), WAKE, Interest::Edge)?;
+    events.add_completions(&[ring.event()])?;
+    let queue = Queue { ring, events, line: None, inflight: None, signals: 0, origin: Instant::now() };
+    worker.start(ThreadKind::VhostUserQueue, format!("queue-{index}"), move || queue.run(&inbox))?;
+    Ok(worker)
 }
 
 /// The client's eventfds of a queue.
@@ -196,7 +145,7 @@ impl Queue {
         self.ring.set_write_through(write_through);
     }
 
-    fn run(mut self, inbox: &Receiver<Job>) {
+    fn run(mut self, inbox: &Inbox<Self>) {
         let mut ready = Ready::new();
         loop {
             let now = self.now();
@@ -206,24 +155,13 @@ impl Queue {
                 if self.events.wait(wait, &mut ready).is_err() {
                     return;
                 }
-                if ready.iter().any(|event| event == WAKE) && !self.take_jobs(inbox) {
+                if ready.iter().any(|event| event == WAKE) && !inbox.take(&mut self) {
                     self.stop();
                     return;
                 }
             }
             // Whatever has woken the thread, the ring is polled and completions are reaped.
             self.serve();
-        }
-    }
-
-    /// Run the commands in the inbox. False: the session has dropped the worker.
-    fn take_jobs(&mut self, inbox: &Receiver<Job>) -> bool {
-        loop {
-            match inbox.try_recv() {
-                Ok(job) => job(self),
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return false,
-            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! The bus-independent interface of I/O threads and virtual CPUs to a device.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use paradisk_devices::vmbus::VmbusDevice;
@@ -15,8 +16,8 @@ pub(crate) trait BusDevice: IoDevice + 'static {
     /// The device without its bus.
     fn as_io_device(&mut self) -> &mut (dyn IoDevice + 'static);
 
-    /// The doorbells, by index. Constant.
-    fn doorbell_writes(&self) -> Vec<DoorbellWrite>;
+    /// The doorbells, by index, with the device's own events. Constant.
+    fn doorbell_writes(&self) -> Vec<(DoorbellWrite, Option<BorrowedFd<'_>>)>;
 
     /// The registers whose writes may be posted, and their handler. Constant.
     fn posted(&self) -> Option<(PostedRegisters, Arc<dyn FastRegisters>)> {
@@ -29,8 +30,9 @@ impl BusDevice for dyn PciDevice {
         self
     }
 
-    fn doorbell_writes(&self) -> Vec<DoorbellWrite> {
-        self.doorbells().iter().copied().map(DoorbellWrite::Register).collect()
+    fn doorbell_writes(&self) -> Vec<(DoorbellWrite, Option<BorrowedFd<'_>>)> {
+        let writes = self.doorbells().iter().copied().map(DoorbellWrite::Register);
+        writes.enumerate().map(|(index, write)| (write, self.doorbell_event(index))).collect()
     }
 
     fn posted(&self) -> Option<(PostedRegisters, Arc<dyn FastRegisters>)> {
@@ -43,10 +45,10 @@ impl BusDevice for dyn VmbusDevice {
         self
     }
 
-    fn doorbell_writes(&self) -> Vec<DoorbellWrite> {
+    fn doorbell_writes(&self) -> Vec<(DoorbellWrite, Option<BorrowedFd<'_>>)> {
         let write =
             |connection: &u32| DoorbellWrite::Value { port: layout::SIGNAL_EVENT, value: *connection };
-        self.connections().iter().map(write).collect()
+        self.connections().iter().map(|connection| (write(connection), None)).collect()
     }
 }
 

@@ -5,7 +5,8 @@
 //! - `request`: a chain is parsed into a request,
 //! - `requests`: the requests in flight,
 //! - `block`: the back-end of the PCI device,
-//! - `ring`: one queue for another transport, such as vhost-user.
+//! - `ring`: one queue for another transport, such as vhost-user,
+//! - `threaded`: the PCI device with queues on threads of its own.
 
 mod block;
 mod config;
@@ -13,10 +14,12 @@ mod request;
 mod requests;
 mod ring;
 pub mod spec;
+#[cfg(feature = "event-loop")]
+mod threaded;
 
 use std::sync::Arc;
 
-use paradisk_disk_formats::{Disk, DiskQueue};
+use paradisk_disk_formats::{Disk, DiskInfo, DiskQueue};
 use vm_memory::GuestAddressSpace;
 
 pub use self::block::Block;
@@ -24,6 +27,8 @@ pub use self::config::Configuration;
 use self::requests::Requests;
 pub use self::ring::{Ring, RingConfig, RingSetup, RingSleep, Track};
 use self::spec::VIRTIO_BLK_ID_BYTES;
+#[cfg(feature = "event-loop")]
+pub use self::threaded::{ThreadedBlk, ThreadsError};
 use super::device::Device;
 pub use super::pci::MAX_QUEUES;
 use super::pci::{DeviceKind, Transport};
@@ -64,6 +69,22 @@ impl Default for Config {
     }
 }
 
+/// What the transport is told of a device in front of a disk, and its configuration space.
+fn device_kind(info: &DiskInfo, config: &Config) -> (DeviceKind, Configuration) {
+    let queues = config.queues.clamp(1, MAX_QUEUES);
+    let queue_size = config.queue_size.clamp(4, MAX_QUEUE_SIZE).next_power_of_two();
+    let configuration = Configuration::new(info, queues, queue_size);
+    let kind = DeviceKind {
+        device_type: DEVICE_TYPE_BLOCK,
+        // Mass storage, SCSI: the class that firmware and older drivers expect.
+        class: [0x01, 0x00, 0x00],
+        features: configuration.offered(),
+        queues,
+        queue_size,
+    };
+    (kind, configuration)
+}
+
 /// A serial number as the guest reads it: the text, truncated or padded with zeros.
 #[must_use]
 pub fn serial(text: &str) -> [u8; VIRTIO_BLK_ID_BYTES] {
@@ -88,17 +109,7 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
         config: Config,
     ) -> Result<Self, LayoutError> {
         let info = disk.info().clone();
-        let queues = config.queues.clamp(1, MAX_QUEUES);
-        let queue_size = config.queue_size.clamp(4, MAX_QUEUE_SIZE).next_power_of_two();
-        let configuration = Configuration::new(&info, queues, queue_size);
-        let kind = DeviceKind {
-            device_type: DEVICE_TYPE_BLOCK,
-            // Mass storage, SCSI: the class that firmware and older drivers expect.
-            class: [0x01, 0x00, 0x00],
-            features: configuration.offered(),
-            queues,
-            queue_size,
-        };
+        let (kind, configuration) = device_kind(&info, &config);
         let transport = Transport::new(&kind, interrupts, config.coalescing)?;
         let requests = Requests::new(queue, info, config.serial, config.tasks.max(1));
         Ok(Self::with(memory, transport, Block::new(disk, requests, configuration)))

@@ -10,7 +10,8 @@ use vm_memory::GuestAddressSpace;
 use super::super::queue::{Addresses, Armed, Broken, Virtqueue};
 use super::super::signals::Signal;
 use super::requests::Requests;
-use super::spec::VIRTIO_BLK_ID_BYTES;
+use super::spec::{Status, VIRTIO_BLK_ID_BYTES};
+use crate::device::Stats;
 use crate::dma::{Dma, Spans};
 use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
@@ -100,6 +101,7 @@ pub struct Ring<A: GuestAddressSpace> {
     late: bool,
     /// After the queue broke: the available index of the first chain that was not processed.
     broken_at: Option<u16>,
+    stats: Stats,
 }
 
 impl<A: GuestAddressSpace> Ring<A> {
@@ -113,6 +115,7 @@ impl<A: GuestAddressSpace> Ring<A> {
             poll_at: None,
             late: false,
             broken_at: None,
+            stats: Stats::default(),
             // The mode for a driver that has accepted no feature.
             write_through: true,
         }
@@ -263,6 +266,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         }
         self.queue.in_flight += count;
         self.signal.in_flight += count;
+        self.stats.requests += u64::from(count);
         started.inspect_err(|_| self.queue.put_back()).map(|()| count)
     }
 
@@ -284,6 +288,8 @@ impl<A: GuestAddressSpace> Ring<A> {
             self.queue.put(memory, (ended.head, ended.written), now)?;
             self.queue.publish(memory)?;
             track.posted(ended.head, self.queue.next_used());
+            self.stats.completions += 1;
+            self.stats.errors += u64::from(ended.status != Status::Ok);
             if self.signal.completed(now) {
                 self.signal.force();
                 if self.decide(memory, now) {
@@ -352,6 +358,16 @@ impl<A: GuestAddressSpace> Ring<A> {
         Some((next, signal))
     }
 
+    /// Wait for requests in flight, and post nothing. The next [`service`](Self::service) posts their completions.
+    pub fn drain(&mut self) {
+        self.requests.drain();
+    }
+
+    /// Release guest memory that the owner has removed. Only without requests in flight.
+    pub fn release_memory(&mut self) {
+        self.dma.release();
+    }
+
     /// Wait for requests in flight, post nothing, and stop using the rings.
     pub fn abandon(&mut self) {
         self.requests.drain();
@@ -374,5 +390,10 @@ impl<A: GuestAddressSpace> Ring<A> {
     /// Statistics of the disk's queue.
     pub fn queue_stats(&self) -> QueueStats {
         self.requests.disk().stats()
+    }
+
+    /// Counters since the creation: requests taken, completions posted, errors, and those of the disk's queue.
+    pub fn stats(&self) -> Stats {
+        self.stats.with(&self.queue_stats())
     }
 }

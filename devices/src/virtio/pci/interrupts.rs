@@ -76,6 +76,13 @@ impl Transport {
         }
     }
 
+    /// Interrupt for completions of a queue that is served elsewhere ([`ThreadedBlk`](super::super::blk::ThreadedBlk)).
+    pub(in super::super) fn signal_queue(&mut self, queue: usize) {
+        if let Some(signal) = self.signal_of(queue).filter(|_| !self.resetting) {
+            self.send(signal);
+        }
+    }
+
     /// Publish the completions that are in the used rings, and decide for each vector whether to signal.
     pub(in super::super) fn end_batch<M: Spans>(&mut self, memory: &M, now: Time) {
         let mut posted = Ok(());

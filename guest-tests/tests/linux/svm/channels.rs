@@ -1,5 +1,5 @@
 //! Storage controllers with more than one queue, behind a guest with several virtual CPUs: channels of Hyper-V's, of which it offers one for each four
-//! virtual CPUs, and request queues of virtio devices.
+//! virtual CPUs, and request queues of virtio devices, of one also with several threads.
 
 use std::fs;
 
@@ -14,11 +14,12 @@ const CPUS: u32 = 5;
 const CHANNELS: usize = 2;
 /// Request queues of each virtio device.
 const QUEUES: usize = 3;
-/// Disks by adapter, with the driver, and bytes of the disk.
-const DISKS: [(&str, &str, u64); 3] = [
+/// Disks by adapter, with the driver, and bytes of the disk, by which it is known again.
+const DISKS: [(&str, &str, u64); 4] = [
     ("storvsc", "hv_storvsc", 8 << 20),
     ("virtio-scsi,queues=3", "virtio_scsi", 4 << 20),
     ("virtio-blk,queues=3", "virtio_blk", 2 << 20),
+    ("virtio-blk,queues=3,threads=2", "virtio_blk", 1 << 20),
 ];
 /// Each virtual CPU that comes up, where something else is printed before the line is at its end.
 const OF_CPUS: [&str; CPUS as usize - 1] = ["4:  #1", "4:  #2", "4:  #3", "4:  #4"];
@@ -33,9 +34,9 @@ fn a_guest_uses_all_channels_and_queues() {
     let job = Job { disks: DISKS.len(), fio, ..Job::default() };
     let mut script = "set -e\n".to_owned();
     let mut options = String::new();
-    for (adapter, driver, size) in DISKS {
-        script.push_str(&format!("truncate -s {size} /out/{driver}\n"));
-        options.push_str(&format!(" --disk path=/out/{driver},format=raw,adapter={adapter}"));
+    for (adapter, _, size) in DISKS {
+        script.push_str(&format!("truncate -s {size} /out/{size}\n"));
+        options.push_str(&format!(" --disk path=/out/{size},format=raw,adapter={adapter}"));
     }
     script.push_str(&format!("{}{options} > /out/console < /dev/null\n", boot_kernel("", CPUS, job, "")));
     rig.run(script, &[], folder.path());
@@ -48,12 +49,15 @@ fn a_guest_uses_all_channels_and_queues() {
         // Those of the bring-up alone are fewer.
         assert!(channel.signals > 20 && channel.interrupts > 20, "{channels:?}");
     }
-    for (_, driver, size) in DISKS {
+    let signals = &report.done.virtio_queues;
+    println!("{signals:?}");
+    assert!(signals.len() == 3 * QUEUES && signals.iter().all(|count| *count > 20), "{signals:?}");
+    for (adapter, driver, size) in DISKS {
         let disk = report.disks.iter().find(|disk| disk.size == size);
-        let disk = disk.unwrap_or_else(|| panic!("no {driver}: {:#?}", report.disks));
+        let disk = disk.unwrap_or_else(|| panic!("no {adapter}: {:#?}", report.disks));
         assert_eq!((&*disk.driver, &disk.error), (driver, &None));
-        assert!(driver == "hv_storvsc" || disk.queues == QUEUES, "{driver}: {} queues", disk.queues);
-        let content = fs::read(folder.path().join(driver)).unwrap();
-        assert_eq!(disk.after_fio, Some(crc32c::crc32c(&content)), "{driver}");
+        assert!(driver == "hv_storvsc" || disk.queues == QUEUES, "{adapter}: {} queues", disk.queues);
+        let content = fs::read(folder.path().join(size.to_string())).unwrap();
+        assert_eq!(disk.after_fio, Some(crc32c::crc32c(&content)), "{adapter}");
     }
 }

@@ -1,0 +1,216 @@
+//! The queues of a thread.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use paradisk_disk_formats::ThreadKind;
+use vm_memory::GuestAddressSpace;
+
+use super::super::super::queue::Broken;
+use super::super::ring::{Ring, RingSetup, RingSleep};
+use super::Shared;
+use crate::device::{Sleep, Stats};
+use crate::event_loop::{Event, EventLoop, Interest, Next, Ready};
+use crate::moderation::{Coalescing, ModerationState};
+use crate::time::Time;
+use crate::worker::{Inbox, Worker};
+
+/// There is a command.
+const WAKE: Event = Event::Own(0);
+
+/// What a queue has done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Report {
+    pub(super) stats: Stats,
+    /// `None` before the thread has begun.
+    pub(super) moderation: Option<ModerationState>,
+}
+
+/// A queue on its thread.
+struct Queue<A: GuestAddressSpace> {
+    /// Number in the device.
+    index: usize,
+    ring: Ring<A>,
+    /// The device must not access memory.
+    paused: bool,
+    doorbells: u64,
+}
+
+/// The queues of a thread.
+pub(super) struct Queues<A: GuestAddressSpace> {
+    queues: Vec<Queue<A>>,
+    events: EventLoop,
+    shared: Arc<Shared>,
+    /// Zero of the time that is passed to the rings.
+    origin: Instant,
+}
+
+/// Start thread number `thread` with these queues: their numbers, their rings, and the events that the guest, or the owner's thread for it, signals.
+/// Nobody reads the events.
+pub(super) fn start<A>(
+    thread: u16,
+    rings: Vec<(usize, Ring<A>, BorrowedFd<'_>)>,
+    shared: Arc<Shared>,
+) -> io::Result<Worker<Queues<A>>>
+where
+    A: GuestAddressSpace<T: Send> + Send + 'static,
+{
+    let (mut worker, inbox) = Worker::new()?;
+    let mut events = EventLoop::new()?;
+    events.add(worker.event(), WAKE, Interest::Edge)?;
+    for (place, (_, _, kick)) in (0..).zip(&rings) {
+        events.add(kick, Event::Doorbell(place), Interest::Edge)?;
+    }
+    events.add_completions(&rings.iter().map(|(_, ring, _)| ring.event()).collect::<Vec<_>>())?;
+    let queue = |(index, ring, _)| Queue { index, ring, paused: false, doorbells: 0 };
+    let queues = rings.into_iter().map(queue).collect();
+    let mut queues = Queues { queues, events, shared, origin: Instant::now() };
+    worker.start(ThreadKind::AdapterQueue, format!("blk-queues-{thread}"), move || queues.run(&inbox))?;
+    Ok(worker)
+}
+
+impl<A: GuestAddressSpace> Queues<A> {
+    fn run(&mut self, inbox: &Inbox<Self>) {
+        let mut ready = Ready::new();
+        loop {
+            let now = self.now();
+            let sleep = self.before_sleep(now);
+            if let Next::Wait(wait) = self.events.next(sleep, now) {
+                // No error is possible: the descriptor is valid.
+                if self.events.wait(wait, &mut ready).is_err() {
+                    return;
+                }
+                for event in ready.iter() {
+                    match event {
+                        WAKE if !inbox.take(self) => return,
+                        Event::Doorbell(place) => {
+                            if let Some(queue) = self.queues.get_mut(place as usize) {
+                                queue.doorbells += 1;
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            // Whatever has woken the thread, the rings are polled and completions are reaped.
+            self.serve();
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::default().after(self.origin.elapsed())
+    }
+
+    /// How long the thread may sleep: as long as all queues allow.
+    fn before_sleep(&mut self, now: Time) -> Sleep {
+        let mut until = None::<Time>;
+        for queue in self.queues.iter_mut().filter(|queue| !queue.paused) {
+            match queue.ring.before_sleep(now, &mut ()) {
+                Ok(RingSleep::No) => return Sleep::No,
+                Ok(RingSleep::For(wait)) => {
+                    let time = now.after(wait);
+                    until = Some(until.map_or(time, |other| other.min(time)));
+                }
+                Ok(RingSleep::Forever) => {}
+                Err(Broken) => self.shared.broken(),
+            }
+        }
+        until.map_or(Sleep::Forever, Sleep::Until)
+    }
+
+    fn serve(&mut self) {
+        let now = self.now();
+        let shared = &*self.shared;
+        for queue in self.queues.iter_mut().filter(|queue| !queue.paused) {
+            let index = queue.index;
+            if queue.ring.service(now, &mut (), || shared.signal(index)) == Err(Broken) {
+                // Completions that were posted before are signalled, too.
+                shared.signal(index);
+                shared.broken();
+            }
+            queue.report(shared);
+        }
+    }
+
+    fn queue(&mut self, index: usize) -> Option<&mut Queue<A>> {
+        self.queues.iter_mut().find(|queue| queue.index == index)
+    }
+
+    /// Start a queue's rings.
+    ///
+    /// # Errors
+    /// [`Broken`] if the rings are not valid.
+    pub(super) fn start(
+        &mut self,
+        index: usize,
+        setup: &RingSetup,
+        write_through: bool,
+        capacity: u64,
+    ) -> Result<(), Broken> {
+        let queue = self.queue(index).ok_or(Broken)?;
+        queue.paused = false;
+        queue.ring.set_write_through(write_through);
+        queue.ring.set_capacity(capacity);
+        queue.ring.start(setup)
+    }
+
+    /// Wait for a queue's requests in flight, post their completions, and stop its rings. The index of the next chain, if they ran.
+    pub(super) fn stop(&mut self, index: usize) -> Option<u16> {
+        let queue = self.queue(index)?;
+        let stopped = queue.ring.stop(&mut ());
+        if stopped.is_some_and(|(_, wanted)| wanted) {
+            self.shared.signal(index);
+        }
+        stopped.map(|(next, _)| next)
+    }
+
+    /// Wait for a queue's requests in flight, post nothing, and stop its rings.
+    pub(super) fn abandon(&mut self, index: usize) {
+        if let Some(queue) = self.queue(index) {
+            queue.ring.abandon();
+            queue.paused = false;
+        }
+    }
+
+    /// Access no memory for a queue until it is continued. Waits for its requests in flight.
+    pub(super) fn pause(&mut self, index: usize, paused: bool) {
+        if let Some(queue) = self.queue(index) {
+            queue.paused = paused;
+            if paused {
+                queue.ring.drain();
+            }
+        }
+    }
+
+    /// Release guest memory that the owner has removed. Nothing is in flight.
+    pub(super) fn release_memory(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.ring.release_memory());
+    }
+
+    /// Set the capacity of the disk in bytes.
+    pub(super) fn set_capacity(&mut self, bytes: u64) {
+        self.queues.iter_mut().for_each(|queue| queue.ring.set_capacity(bytes));
+    }
+
+    /// Whether writes must be on stable storage before they are completed.
+    pub(super) fn set_write_through(&mut self, write_through: bool) {
+        self.queues.iter_mut().for_each(|queue| queue.ring.set_write_through(write_through));
+    }
+
+    /// Change the interrupt moderation. The thread serves its queues after a command, which signals what was held back.
+    pub(super) fn set_coalescing(&mut self, coalescing: Coalescing) {
+        self.queues.iter_mut().for_each(|queue| queue.ring.set_coalescing(coalescing));
+    }
+}
+
+impl<A: GuestAddressSpace> Queue<A> {
+    /// Publish what the queue has done, for threads that ask.
+    fn report(&self, shared: &Shared) {
+        if let Some(mut report) = shared.report(self.index) {
+            report.stats = Stats { doorbells: self.doorbells, ..self.ring.stats() };
+            report.moderation = Some(self.ring.moderation());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A thread that owns a value, and runs what other threads ask of it.
+//!
+//! The thread sleeps in an [`EventLoop`](crate::event_loop::EventLoop) of its own. [`Worker::event`] is in its set, and wakes it for the jobs in its
+//! [`Inbox`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread::JoinHandle;
+
+use paradisk_disk_formats::{ThreadKind, spawn};
+use rustix::event::{EventfdFlags, eventfd};
+
+type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
+
+/// The handle of a thread that owns a `T`. Dropping it ends the thread, and waits for its end.
+#[derive(Debug)]
+pub struct Worker<T> {
+    jobs: Option<Sender<Job<T>>>,
+    event: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The jobs of a thread.
+#[derive(Debug)]
+pub struct Inbox<T>(Receiver<Job<T>>);
+
+/// The thread has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone;
+
+impl<T: 'static> Worker<T> {
+    /// A worker whose thread is [started](Self::start) later.
+    ///
+    /// # Errors
+    /// The host has no descriptors left.
+    pub fn new() -> io::Result<(Self, Inbox<T>)> {
+        let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (jobs, inbox) = mpsc::channel();
+        Ok((Self { jobs: Some(jobs), event, thread: None }, Inbox(inbox)))
+    }
+
+    /// Written when there is a job, or when the worker is dropped. The thread waits for edges ([`Interest::Edge`](crate::event_loop::Interest::Edge)):
+    /// nobody reads it.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Start the thread. `run` returns when [`Inbox::take`] has returned false.
+    ///
+    /// # Errors
+    /// The host refuses the thread.
+    pub fn start(
+        &mut self,
+        kind: ThreadKind,
+        name: impl Into<String>,
+        run: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        self.thread = Some(spawn(kind, name, run)?);
+        Ok(())
+    }
+
+    /// Have the thread run a job.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn tell(&self, job: impl FnOnce(&mut T) + Send + 'static) -> Result<(), Gone> {
+        self.jobs.as_ref().ok_or(Gone)?.send(Box::new(job)).map_err(|_| Gone)?;
+        wake(&self.event);
+        Ok(())
+    }
+
+    /// Have the thread run a job, and wait for its result.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn ask<R: Send + 'static>(&self, job: impl FnOnce(&mut T) -> R + Send + 'static) -> Result<R, Gone> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.tell(move |value| {
+            let _ = answer.send(job(value));
+        })?;
+        answered.recv().map_err(|_| Gone)
+    }
+}
+
+impl<T> Drop for Worker<T> {
+    fn drop(&mut self) {
+        self.jobs = None;
+        wake(&self.event);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl<T> Inbox<T> {
+    /// Run the jobs. False: the worker is dropped, and the thread ends.
+    pub fn take(&self, value: &mut T) -> bool {
+        loop {
+            match self.0.try_recv() {
+                Ok(job) => job(value),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+}
+
+fn wake(event: &OwnedFd) {
+    // Fails only after 2^64 writes: nobody reads the counter.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}
