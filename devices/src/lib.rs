@@ -2,6 +2,7 @@
 #![cfg_attr(
     not(all(
         feature = "buslogic",
+        feature = "event-loop",
         feature = "ide",
         feature = "lsi",
         feature = "pvscsi",

@@ -1,11 +1,10 @@
-//! A thread that owns a value, and runs what other threads ask of it.
+//! A thread that owns a value, and runs the jobs that other threads send to it.
 //!
 //! The thread sleeps in an [`EventLoop`](crate::event_loop::EventLoop) of its own. [`Worker::event`] is in its set, and wakes it for the jobs in its
 //! [`Inbox`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 
@@ -18,7 +17,7 @@ type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 #[derive(Debug)]
 pub struct Worker<T> {
     jobs: Option<Sender<Job<T>>>,
-    event: Arc<OwnedFd>,
+    event: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -36,13 +35,13 @@ impl<T: 'static> Worker<T> {
     /// # Errors
     /// The host has no descriptors left.
     pub fn new() -> io::Result<(Self, Inbox<T>)> {
-        let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (jobs, inbox) = mpsc::channel();
         Ok((Self { jobs: Some(jobs), event, thread: None }, Inbox(inbox)))
     }
 
-    /// Written when there is a job, or when the worker is dropped. The thread waits for edges ([`Interest::Edge`](crate::event_loop::Interest::Edge)):
-    /// nobody reads it.
+    /// An eventfd, written when there is a job, when the worker is dropped, and by [`wake`](Self::wake). The thread waits for edges
+    /// ([`Interest::Edge`](crate::event_loop::Interest::Edge)): nobody reads the eventfd.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -67,7 +66,7 @@ impl<T: 'static> Worker<T> {
     /// The thread has ended.
     pub fn tell(&self, job: impl FnOnce(&mut T) + Send + 'static) -> Result<(), Gone> {
         self.jobs.as_ref().ok_or(Gone)?.send(Box::new(job)).map_err(|_| Gone)?;
-        wake(&self.event);
+        self.wake();
         Ok(())
     }
 
@@ -84,16 +83,24 @@ impl<T: 'static> Worker<T> {
     }
 }
 
+impl<T> Worker<T> {
+    /// Wake the thread without a job.
+    pub fn wake(&self) {
+        // Fails only after 2^64 writes: nobody reads the counter.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+}
+
 impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
         self.jobs = None;
-        wake(&self.event);
+        self.wake();
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 impl<T> Inbox<T> {
-    /// Run the jobs. False: the worker is dropped, and the thread ends.
+    /// Run the jobs. False: the worker is dropped, and the thread must end.
     pub fn take(&self, value: &mut T) -> bool {
         loop {
             match self.0.try_recv() {
@@ -103,9 +110,4 @@ impl<T> Inbox<T> {
             }
         }
     }
-}
-
-fn wake(event: &OwnedFd) {
-    // Fails only after 2^64 writes: nobody reads the counter.
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

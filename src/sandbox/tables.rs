@@ -329,7 +329,7 @@ fn own(kind: Kind) -> &'static [&'static [Rule]] {
             &[EVERY, END, LISTENER, CLIENT, CLIENT_MEMORY, DISK, QUEUE, QUEUE_SETUP]
         }
         Kind::Thread(DiskTransfer | DiskHelper) => &[EVERY, DISK],
-        // A server's has no machine, and its main thread allows no call of one.
+        // A queue's thread of a server has these ioctls, too. The server has no descriptor of KVM.
         Kind::Thread(Adapter | AdapterQueue) => &[EVERY, MACHINE, LINES, DISK, QUEUE],
         Kind::Thread(Vcpu) => &[EVERY, VCPU, MACHINE, LINES],
         Kind::Thread(Terminal) => &[EVERY, LINES],

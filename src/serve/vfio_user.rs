@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Request queues, for virtio-blk and virtio-scsi
     #[arg(long, value_name = "N", default_value_t = 1)]
     queues: u16,
-    /// Threads that serve the queues, for virtio-blk, up to the number of queues; 0: the thread that serves the client
+    /// Threads that serve the queues, for virtio-blk; at most the number of queues. 0: the thread that serves the client
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: u16,
     #[command(flatten)]

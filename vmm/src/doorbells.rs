@@ -71,7 +71,7 @@ struct Places {
 }
 
 impl Doorbells {
-    /// Events for these writes; the device may have some of its own. KVM signals them once their addresses are known.
+    /// Events for these writes; the device has events of its own for some. KVM signals them once their addresses are known.
     pub(crate) fn new<'a>(
         writes: impl IntoIterator<Item = (DoorbellWrite, Option<BorrowedFd<'a>>)>,
     ) -> Result<Self, Error> {
@@ -108,7 +108,7 @@ impl Doorbells {
         self.bells.iter().position(|bell| bell.write == DoorbellWrite::Value { port, value })
     }
 
-    /// Let the I/O thread, or the device's own, serve the doorbell.
+    /// Signal the thread that serves the doorbell: the I/O thread, or one of the device's.
     pub(crate) fn ring(&self, index: usize) {
         if let Some(bell) = self.bells.get(index) {
             // Fails only after 2^64 writes that nobody has read.

@@ -37,7 +37,7 @@ fn devices(table: &str) -> impl Iterator<Item = (&str, u64)> {
             name.trim().parse::<u32>().ok()?;
         }
         let counts = counts.split_whitespace().take(cpus).filter_map(|count| count.parse::<u64>().ok());
-        Some((line, counts.sum()))
+        Some((line, counts.sum::<u64>()))
     })
 }
 

@@ -66,10 +66,13 @@ pub(super) struct Session {
     inflight: Option<Inflight>,
 }
 
-impl From<Gone> for Error {
-    fn from(_: Gone) -> Self {
-        Self::ReqHandlerError(io::Error::other("the queue's thread has ended"))
-    }
+/// Run a command on the thread of a queue, and wait for its result.
+fn ask<R: Send + 'static>(
+    worker: &Worker<Queue>,
+    job: impl FnOnce(&mut Queue) -> R + Send + 'static,
+) -> Result<R> {
+    let gone = |Gone| Error::ReqHandlerError(io::Error::other("the queue's thread has ended"));
+    worker.ask(job).map_err(gone)
 }
 
 const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
@@ -133,7 +136,7 @@ impl Session {
         };
         if vring.running {
             vring.running = false;
-            if let Some(next) = worker.ask(|queue| queue.stop())? {
+            if let Some(next) = ask(worker, |queue| queue.stop())? {
                 vring.base = next;
             }
         }
@@ -166,12 +169,11 @@ impl Session {
         };
         let inflight = self.inflight.as_ref().and_then(|inflight| inflight.queue(index, vring.size));
         let write_through = self.config.write_through();
-        worker
-            .ask(move |queue| {
-                queue.set_write_through(write_through);
-                queue.start(setup, line, inflight)
-            })?
-            .map_err(Error::ReqHandlerError)?;
+        let started = ask(worker, move |queue| {
+            queue.set_write_through(write_through);
+            queue.start(setup, line, inflight)
+        })?;
+        started.map_err(Error::ReqHandlerError)?;
         vring.running = true;
         Ok(())
     }
@@ -192,7 +194,7 @@ impl Session {
             session.regions = regions;
             for worker in session.workers.iter() {
                 let memory = Arc::clone(&memory);
-                worker.ask(move |queue| queue.set_memory(memory))?;
+                ask(worker, move |queue| queue.set_memory(memory))?;
             }
             Ok(())
         })
@@ -333,7 +335,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         vring.call = call;
         let call = notifier(vring.call.as_ref())?;
         let worker = self.workers.get(usize::from(index)).ok_or(Error::InvalidParam)?;
-        Ok(worker.ask(|queue| queue.set_call(call))?)
+        ask(worker, |queue| queue.set_call(call))
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
@@ -342,7 +344,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         vring.err = err;
         let err = notifier(vring.err.as_ref())?;
         let worker = self.workers.get(usize::from(index)).ok_or(Error::InvalidParam)?;
-        Ok(worker.ask(|queue| queue.set_err(err))?)
+        ask(worker, |queue| queue.set_err(err))
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
@@ -373,7 +375,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         if self.config.set_capacity(capacity) {
             // The guest may use the new capacity as soon as the client has read it: the queues must accept it before.
             for worker in self.workers.iter() {
-                worker.ask(move |queue| queue.set_capacity(capacity))?;
+                ask(worker, move |queue| queue.set_capacity(capacity))?;
             }
         }
         // Clients with a longer structure read zeros behind this one.
@@ -387,7 +389,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         self.config.write(offset.into(), u64::from_le_bytes(value), bytes.len());
         let write_through = self.config.write_through();
         for worker in self.workers.iter() {
-            worker.ask(move |queue| queue.set_write_through(write_through))?;
+            ask(worker, move |queue| queue.set_write_through(write_through))?;
         }
         Ok(())
     }

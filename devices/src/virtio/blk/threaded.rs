@@ -1,4 +1,4 @@
-//! The block device with threads of its own: registers on the thread that calls the device, queues on others.
+//! The block device with threads of its own: the owner's thread, which calls the device, accesses the registers, and other threads serve the queues.
 //!
 //! ```text
 //! guest: registers -> owner's thread -> ThreadedBlk -> Transport (locked)
@@ -8,14 +8,15 @@
 //!
 //! - `queues`: the queues of a thread.
 //!
-//! Each queue has a queue of the disk, so nothing of a request is shared between threads. The transport's lock is taken for a register access and for
-//! an interrupt, not for a request. Without that lock held, the owner's thread starts and stops rings by commands to their threads, and waits for the
-//! answers. Resets are the exception: the owner's thread does not wait for them. When the disk has completed what was in flight, the queue's
-//! thread wakes the owner's by the device's only completion event. Until then the registers show the reset as pending, and the other queues of that
-//! thread stand still.
+//! Each queue has a queue of the disk, so threads share nothing of a request. The transport's lock is taken for a register access and for an
+//! interrupt, not for a request. The owner's thread starts and stops rings by commands to their threads. It waits for the results, without the lock.
+//!
+//! A reset by the guest does not wait. The queue's thread waits until the disk has completed the requests in flight, and then signals the device's
+//! completion event. Until then the registers show the reset as pending. The thread serves none of its other queues meanwhile, and a command to it
+//! waits.
 #![expect(
     clippy::disallowed_types,
-    reason = "the lock is taken for an interrupt or a register access, not for each request"
+    reason = "taken for an interrupt, a register access or a wake-up of a thread, not for each request"
 )]
 
 mod queues;
@@ -60,7 +61,7 @@ pub enum ThreadsError {
 /// What the threads share.
 struct Shared {
     transport: Mutex<Transport>,
-    /// Of each queue.
+    /// What each queue has done.
     reports: Box<[Mutex<Report>]>,
     /// The completion event: the owner's thread has something to do.
     attention: OwnedFd,
@@ -78,7 +79,7 @@ impl Shared {
         Some(self.reports.get(queue)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Interrupt for completions of a queue. On its thread.
+    /// Interrupt for completions of a queue. Called on its thread.
     fn signal(&self, queue: usize) {
         self.transport().signal_queue(queue);
         if self.delivers_after_calls {
@@ -86,9 +87,14 @@ impl Shared {
         }
     }
 
-    /// A queue's rings cannot be processed. On its thread.
+    /// A queue's rings cannot be processed, or its thread has ended.
     fn broken(&self) {
-        self.transport().needs_reset();
+        let mut transport = self.transport();
+        // A pending reset repairs it. Nothing is signalled until the reset completes.
+        if !transport.resetting() {
+            transport.needs_reset();
+        }
+        drop(transport);
         self.wake();
     }
 
@@ -112,13 +118,13 @@ enum State {
 
 /// A virtio block device whose queues are served by threads of its own: queue `n` by thread `n % threads`.
 ///
-/// To its guest it is as [`VirtioBlk`](super::VirtioBlk).
+/// Its guest finds the same device as [`VirtioBlk`](super::VirtioBlk).
 pub struct ThreadedBlk<A: GuestAddressSpace> {
     /// First, so that they are dropped first: their threads wait for the requests in flight.
     workers: Vec<Worker<Queues<A>>>,
     shared: Arc<Shared>,
     states: Vec<State>,
-    /// Of each queue: its thread is signalled by it.
+    /// For each queue, its doorbell's event. Its thread waits for it.
     kicks: Vec<OwnedFd>,
     doorbells: Box<[Doorbell]>,
     disk: Arc<dyn Disk>,
@@ -197,7 +203,7 @@ where
 
     /// The queues in use.
     fn running(&self) -> Vec<usize> {
-        let running = |(index, state)| matches!(state, &State::Running).then_some(index);
+        let running = |(index, state): (usize, &State)| matches!(state, State::Running).then_some(index);
         self.states.iter().enumerate().filter_map(running).collect()
     }
 
@@ -227,6 +233,9 @@ where
 
     /// Start the rings that the guest has enabled, and those that were stopped for a change of memory.
     fn start_rings(&mut self) {
+        if !self.states.iter().any(|state| matches!(state, State::Idle | State::Held(_))) {
+            return;
+        }
         let setups = self.setups();
         let (write_through, capacity) = (self.config.write_through(), self.disk.info().capacity);
         for (index, setup) in setups {
@@ -266,7 +275,7 @@ where
         }
     }
 
-    /// Complete the resets that wait for the disk no longer.
+    /// Complete the resets whose requests the disk has completed.
     fn finish_resets(&mut self) {
         if !self.shared.transport().any_resetting() {
             return;
@@ -294,7 +303,7 @@ where
         }
     }
 
-    /// Wait for the resets that wait for the disk, and complete them.
+    /// Wait until the disk has completed the requests of pending resets, and complete these resets.
     fn wait_for_resets(&mut self) {
         for state in &mut self.states {
             if let State::Resetting(end) = state {
@@ -309,7 +318,10 @@ where
         match event {
             Event::None | Event::BusMaster(BusMaster::Same) => {}
             // No access to memory from here on: completions are posted when bus mastering is enabled again.
-            Event::BusMaster(BusMaster::Off) => self.pause(true),
+            Event::BusMaster(BusMaster::Off) => {
+                self.pause(true);
+                self.wait_for_resets();
+            }
             Event::BusMaster(BusMaster::On) => {
                 self.pause(false);
                 self.start_rings();
@@ -335,9 +347,12 @@ where
             }
             Event::Notify(queue) => self.kick(queue),
             Event::Config { offset, value, len } => {
+                let before = self.config.write_through();
                 self.config.write(offset, value, len);
                 let write_through = self.config.write_through();
-                self.on_each(move |queues| queues.set_write_through(write_through));
+                if write_through != before {
+                    self.on_each(move |queues| queues.set_write_through(write_through));
+                }
             }
         }
     }
@@ -356,13 +371,11 @@ where
         }
     }
 
-    /// Wake the thread of a queue.
+    /// Wake the thread of a queue. Not by the doorbell's event: the owner may have shared it with a process that has filled its counter, and a write
+    /// could block.
     fn kick(&mut self, queue: usize) {
         self.forwarded += 1;
-        if let Some(kick) = self.kicks.get(queue) {
-            // Fails only after 2^64 writes: nobody reads the counter.
-            let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
-        }
+        self.workers[queue % self.workers.len()].wake();
     }
 }
 

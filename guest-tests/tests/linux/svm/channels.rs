@@ -51,7 +51,7 @@ fn a_guest_uses_all_channels_and_queues() {
     }
     let signals = &report.done.virtio_queues;
     println!("{signals:?}");
-    assert!(signals.len() == 3 * QUEUES && signals.iter().all(|count| *count > 20), "{signals:?}");
+    assert!(signals.len() == 3 * QUEUES && signals.iter().all(|count| *count > 0), "{signals:?}");
     for (adapter, driver, size) in DISKS {
         let disk = report.disks.iter().find(|disk| disk.size == size);
         let disk = disk.unwrap_or_else(|| panic!("no {adapter}: {:#?}", report.disks));

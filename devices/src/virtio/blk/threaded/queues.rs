@@ -24,7 +24,7 @@ const WAKE: Event = Event::Own(0);
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Report {
     pub(super) stats: Stats,
-    /// `None` before the thread has begun.
+    /// `None` before the first report.
     pub(super) moderation: Option<ModerationState>,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct Queues<A: GuestAddressSpace> {
     origin: Instant,
 }
 
-/// Start thread number `thread` with these queues: their numbers, their rings, and the events that the guest, or the owner's thread for it, signals.
-/// Nobody reads the events.
+/// Start thread number `thread` with these queues: their numbers, their rings, and the events that are signalled for their doorbells. Nobody reads
+/// the events.
 pub(super) fn start<A>(
     thread: u16,
     rings: Vec<(usize, Ring<A>, BorrowedFd<'_>)>,
@@ -67,6 +67,7 @@ where
     let queue = |(index, ring, _)| Queue { index, ring, paused: false, doorbells: 0 };
     let queues = rings.into_iter().map(queue).collect();
     let mut queues = Queues { queues, events, shared, origin: Instant::now() };
+    queues.report();
     worker.start(ThreadKind::AdapterQueue, format!("blk-queues-{thread}"), move || queues.run(&inbox))?;
     Ok(worker)
 }
@@ -123,7 +124,12 @@ impl<A: GuestAddressSpace> Queues<A> {
     fn serve(&mut self) {
         let now = self.now();
         let shared = &*self.shared;
-        for queue in self.queues.iter_mut().filter(|queue| !queue.paused) {
+        for queue in &mut self.queues {
+            if queue.paused {
+                // Nothing is in flight. But the disk's event may have become readable since, and stays so until the disk's queue is reaped.
+                queue.ring.drain();
+                continue;
+            }
             let index = queue.index;
             if queue.ring.service(now, &mut (), || shared.signal(index)) == Err(Broken) {
                 // Completions that were posted before are signalled, too.
@@ -156,7 +162,7 @@ impl<A: GuestAddressSpace> Queues<A> {
         queue.ring.start(setup)
     }
 
-    /// Wait for a queue's requests in flight, post their completions, and stop its rings. The index of the next chain, if they ran.
+    /// Wait for a queue's requests in flight, post their completions, and stop its rings. The index of the next chain; `None`: the rings did not run.
     pub(super) fn stop(&mut self, index: usize) -> Option<u16> {
         let queue = self.queue(index)?;
         let stopped = queue.ring.stop(&mut ());
@@ -174,7 +180,7 @@ impl<A: GuestAddressSpace> Queues<A> {
         }
     }
 
-    /// Access no memory for a queue until it is continued. Waits for its requests in flight.
+    /// Stop accessing memory for a queue, after its requests in flight have completed; or continue.
     pub(super) fn pause(&mut self, index: usize, paused: bool) {
         if let Some(queue) = self.queue(index) {
             queue.paused = paused;
@@ -202,11 +208,16 @@ impl<A: GuestAddressSpace> Queues<A> {
     /// Change the interrupt moderation. The thread serves its queues after a command, which signals what was held back.
     pub(super) fn set_coalescing(&mut self, coalescing: Coalescing) {
         self.queues.iter_mut().for_each(|queue| queue.ring.set_coalescing(coalescing));
+        self.report();
+    }
+
+    fn report(&self) {
+        self.queues.iter().for_each(|queue| queue.report(&self.shared));
     }
 }
 
 impl<A: GuestAddressSpace> Queue<A> {
-    /// Publish what the queue has done, for threads that ask.
+    /// Publish what the queue has done, for other threads.
     fn report(&self, shared: &Shared) {
         if let Some(mut report) = shared.report(self.index) {
             report.stats = Stats { doorbells: self.doorbells, ..self.ring.stats() };
