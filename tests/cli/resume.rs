@@ -141,3 +141,38 @@ fn creation_that_was_ended_unmounts_and_goes_on() {
     }
     assert!(kept.len() < timings.len() && !partial.exists());
 }
+
+/// Without a folder for temporary disks, only few suites run.
+#[test]
+fn all_suites_go_on_in_their_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (results, nowhere) = (folder.path().join("results"), folder.path().join("nowhere"));
+    let name = results.to_str().unwrap();
+    let short = ["bench", "--suite", "all", "--quick", "--engine", "harness", "--duration", "20ms"];
+    let partial = results.join("adapters.json.partial");
+    let measure =
+        |runs: &'static str, options: [&'static str; 1]| [&short[..], &["--runs", runs], &options].concat();
+    let begin = [&measure("2", ["--plots"])[..], &[name]].concat();
+    interrupted(&begin, &nowhere, &partial, 5, Signal::KILL);
+    let kept = runs(&partial).len();
+    let resumed = |runs: &'static str| {
+        let args = [&measure(runs, ["--resume"])[..], &[name]].concat();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
+        let output = command.args(args).env("TMPDIR", &nowhere).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        output
+    };
+    assert!(
+        stderr(&resumed("3"))
+            .contains("adapters.json.partial: another measurement: runs was 2, and is 3 here")
+    );
+    // Suites that have not ended keep the runs of all, so the second call measures nothing.
+    for kept in [kept, 8 * 3 * 2] {
+        resumed("2");
+        let document = document(&results.join("adapters.json"));
+        assert_eq!(document["results"].as_array().unwrap().len(), 8 * 3);
+        let note = document["notes"][0].as_str().unwrap().strip_prefix("resumed: ").unwrap();
+        assert!(note.starts_with(&format!("{kept} runs")), "{note}");
+    }
+    refused(&["bench", "--suite", "all", "--resume", name, "--plots", name], &["--resume names the folder"]);
+}
