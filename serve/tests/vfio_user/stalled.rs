@@ -154,7 +154,8 @@ fn used(vmm: &Vmm) -> u16 {
     vmm.memory.read_obj(GuestAddress(USED + 2)).unwrap()
 }
 
-/// The client is answered at once, and the device says when the reset is over: from then on, memory is left alone.
+/// The register write is answered at once, and the device status says when the reset is complete. The device writes no memory after
+/// that.
 #[test]
 fn a_device_reset_ends_when_the_disk_has_done() {
     let gate = Arc::new(Gate { held: AtomicBool::new(true), event: new_event() });
