@@ -46,7 +46,7 @@ impl Client {
     /// Connect, check the server's greeting, and send the client's flags.
     pub(crate) fn greeted(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut client = Self { stream, structured: false, size: 0, flags: 0 };
         assert_eq!(client.take::<18>(), *b"NBDMAGICIHAVEOPT\0\x03");
         client.stream.write_all(&3u32.to_be_bytes()).unwrap();

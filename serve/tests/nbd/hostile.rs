@@ -20,7 +20,7 @@ use crate::{MIB, Served, ram, sparse};
 fn soon(mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "it never came");
+        assert!(begin.elapsed() < Duration::from_secs(60), "it never came");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -157,7 +157,13 @@ fn noise_at_any_point_does_no_harm() {
 #[test]
 fn a_crowd_is_bounded_and_goes_away() {
     let served = Served::ram();
-    let crowd: Vec<Client> = (0..64).map(|_| served.client(false)).collect();
+    let client = || {
+        let mut client = served.client(false);
+        // A client has its slot when a request is served.
+        assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+        client
+    };
+    let crowd: Vec<Client> = (0..64).map(|_| client()).collect();
     let mut one_more = Client::greeted(&served.socket());
     // No slot is left. No client gives one up, because all clients of a Unix socket count as one peer.
     one_more.stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
@@ -205,7 +211,7 @@ fn one_address_does_not_lock_out_another() {
         rustix::net::bind(&socket, &from).unwrap();
         rustix::net::connect(&socket, &to).unwrap();
         let mut stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.read_exact(&mut [0; 18]).ok()?;
         stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").ok()?;
         stream.read_exact(&mut [0; 10]).ok()?;
@@ -245,10 +251,11 @@ fn memory_is_shared_by_all_connections() {
     other.write(0, 0, &[7; 4096]).unwrap();
     assert_eq!(other.read(0, 4096), Ok(vec![7; 4096]), "small requests are served all the time");
     // A reply begins only after its request has got a buffer.
+    let begun = |client: &&Client| rustix::io::ioctl_fionread(&client.stream).unwrap() > 0;
+    let begun = || clients.iter().filter(begun).count();
+    soon(|| begun() > 0);
     std::thread::sleep(Duration::from_millis(300));
-    let begun = |client: &Client| rustix::io::ioctl_fionread(&client.stream).unwrap() > 0;
-    let begun = clients.iter().filter(|client| begun(client)).count();
-    assert!((1..=(budget / u64::from(LARGE)) as usize + 1).contains(&begun), "{begun}");
+    assert!(begun() <= (budget / u64::from(LARGE)) as usize + 1, "{}", begun());
     // Clients that disconnect free their buffers. Clients that receive are all served.
     clients.truncate(CLIENTS - 2);
     let receiving = clients.into_iter().map(|mut client| {

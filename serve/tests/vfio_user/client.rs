@@ -30,7 +30,7 @@ impl Client {
     /// Connect, and send nothing.
     pub(crate) fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { stream, next_id: 0, messages: 0 }
     }
 

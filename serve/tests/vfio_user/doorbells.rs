@@ -11,7 +11,7 @@ use paradisk_serve::vfio_user::Server;
 
 use crate::client::Client;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const BELL: Doorbell = Doorbell { bar: 0, offset: 0x40, len: 4 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::vmm::was_rung;
 
 const SET: IrqSet = IrqSet::DATA_EVENTFD.union(IrqSet::TRIGGER);
 const TRIGGER: IrqSet = IrqSet::DATA_NONE.union(IrqSet::TRIGGER);
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Run `work` on a thread. If it takes too long, abort the process: a server that is blocked cannot be joined, and neither can `work`.
 fn within<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {

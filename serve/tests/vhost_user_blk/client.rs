@@ -40,7 +40,7 @@ pub(crate) const DATA: u64 = 1 << 32;
 pub(crate) const SLOT: u64 = 0x1_0000;
 const DATA_SIZE: u64 = 0x200_0000;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {

@@ -14,7 +14,7 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::client::*;
 use crate::rig::Rig;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Run `work` on a thread. If it takes too long, abort the process: a server that is blocked cannot be joined, and neither can `work`.
 fn within<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {

@@ -17,7 +17,7 @@ use vm_memory::{
 use crate::client::*;
 use crate::rig::Rig;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;

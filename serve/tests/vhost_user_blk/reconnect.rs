@@ -51,7 +51,7 @@ impl Process {
         let process = Self(command.stdout(Stdio::null()).spawn().unwrap());
         let start = Instant::now();
         while UnixStream::connect(directory.join("socket")).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(20), "no server");
+            assert!(start.elapsed() < Duration::from_secs(60), "no server");
             std::thread::sleep(Duration::from_millis(5));
         }
         process
@@ -96,14 +96,12 @@ fn a_server_that_is_killed_loses_nothing() {
         let start = Instant::now();
         let (described, file) = client.guest.inflight.take().unwrap();
         let notes = |queue: usize| {
-            let size = described.mmap_size as usize;
-            let mut bytes = vec![0; size];
+            let mut bytes = vec![0; described.mmap_size as usize];
             std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
-            let queue = &bytes[queue * size / 2..];
-            (0..256).filter(|head| queue[16 + 16 * head] == 1).count()
+            recorded(&bytes[queue * bytes.len() / 2..])
         };
         while notes(0) + notes(1) < 2 * usize::from(DEPTH) {
-            assert!(start.elapsed() < Duration::from_secs(20), "{} {}", notes(0), notes(1));
+            assert!(start.elapsed() < Duration::from_secs(60), "{} {}", notes(0), notes(1));
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(client.guest.take(0).is_empty() && client.guest.take(1).is_empty());
@@ -257,6 +255,11 @@ fn stopped_queues_have_nothing_in_flight() {
     }
 }
 
+/// Requests of a queue that are in flight, by the memory of the queue for them. It begins with 16 bytes, and has 16 for each descriptor.
+fn recorded(queue: &[u8]) -> usize {
+    (0..256).filter(|head| queue[16 + 16 * head] == 1).count()
+}
+
 #[test]
 fn a_server_that_is_stopped_completes_what_it_has() {
     let (directory, disk) = raw(64 * MIB);
@@ -267,7 +270,13 @@ fn a_server_that_is_stopped_completes_what_it_has() {
         client.guest.add(0, slot, OUT, u64::from(slot) * 8, 4096);
     }
     client.guest.publish(0);
-    std::thread::sleep(Duration::from_millis(50));
+    let (described, file) = client.guest.inflight.as_ref().unwrap();
+    let mut bytes = vec![0; described.mmap_size as usize];
+    let begin = Instant::now();
+    while recorded(&bytes) < usize::from(DEPTH) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{} are taken", recorded(&bytes));
+        std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, 0).unwrap();
+    }
     rig.stop().unwrap();
     assert_eq!(client.guest.take(0).len(), usize::from(DEPTH));
 }

@@ -13,7 +13,7 @@ use crate::client::*;
 use crate::rig::{MIB, Rig, raw};
 
 const END: u64 = 64 * MIB / 512;
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// The client's end of the back-channel.
 struct Told(Sender<()>);

@@ -70,7 +70,7 @@ impl Rig {
 
     /// Wait until the next client has connected and disconnected.
     pub(crate) fn await_end_of_client(&self) {
-        let next = || self.events.recv_timeout(Duration::from_secs(20)).unwrap();
+        let next = || self.events.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!((next(), next()), (Event::Connected, Event::Gone(None)));
     }
 
