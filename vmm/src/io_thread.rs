@@ -170,7 +170,7 @@ struct Worker<D: BusDevice + ?Sized> {
     events: EventLoop,
     /// The current polling interval, up to [`Options::poll`].
     window: Duration,
-    /// Writes to doorbells leave the guest.
+    /// Writes to doorbells exit from the guest, and KVM does not signal their eventfds.
     leave_guest: bool,
     posted: Option<PostedWatch>,
 }
@@ -234,7 +234,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         }
     }
 
-    /// Before a sleep. `Some`, if it has changed: whether KVM signals doorbells during the sleep.
+    /// Before a sleep. `Some`: whether KVM signals doorbells has changed, and its new value.
     fn before_sleep(&mut self, held: &mut Held<D>, now: Time, timeout: Option<Duration>) -> Option<bool> {
         // A thread that polls needs no doorbells.
         if !self.options.poll.is_zero() {

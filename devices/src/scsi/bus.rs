@@ -295,7 +295,7 @@ impl Bus {
         }
     }
 
-    /// Append the number and end of each task that has ended. Never waits. Reuse `ended`, so that it need not be allocated.
+    /// Append the number and the end of each task that has ended. Never waits. A caller that passes the same vector each time avoids allocations.
     #[inline]
     pub fn reap(&mut self, ended: &mut Vec<(u32, TaskEnd)>) {
         let before = ended.len();
@@ -469,7 +469,7 @@ impl Bus {
         self.vacant(task)
     }
 
-    /// The same, of a target that exists even without units.
+    /// As [`absent`](Self::absent), for a target that exists even without units.
     #[cold]
     pub(crate) fn vacant(&mut self, task: &Task<'_>) -> TaskEnd {
         let unsupported = Sense::illegal(asc::LOGICAL_UNIT_NOT_SUPPORTED);

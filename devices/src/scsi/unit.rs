@@ -49,7 +49,7 @@ impl LogicalUnit {
             server: DeviceServer::new(Medium::new(disk, queue), identity),
             order: Order::default(),
             commands: Commands::default(),
-            // Because of the unit attention for power on.
+            // The unit attention for power on is pending.
             slow_path: true,
             index: 0,
             fault: Fault::default(),
@@ -135,7 +135,7 @@ impl LogicalUnit {
         self.take_on(outcome, task, tasks)
     }
 
-    /// A new task was executed. `Some`: it has ended.
+    /// Record the outcome of a new task that was executed. `Some`: it has ended.
     fn take_on(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let kept = matches!(outcome, Outcome::Kept(_) | Outcome::Steps(..));
         let full = matches!(outcome, Outcome::Full);
