@@ -17,8 +17,8 @@
 //!
 //! - A device that always has work ([`Sleep::No`]) does not starve other events: after [`BUSY_TURNS`] turns `next` returns a wait with a
 //!   timeout of 0.
-//! - A deadline ([`Sleep::Until`]) is passed to the kernel in nanoseconds (`epoll_pwait2`, Linux 5.11), and is kept also if other events come all the
-//!   time.
+//! - A deadline ([`Sleep::Until`]) is passed to the kernel in nanoseconds (`epoll_pwait2`, Linux 5.11), and is kept also if other events
+//!   come all the time.
 //! - Nothing is allocated but by changes of the set. No lock is taken.
 //!
 //! Doorbells and the owner's channel are eventfds that are watched by [`Interest::Edge`]: each write is an edge, so nobody reads them.

@@ -1,10 +1,10 @@
 //! Executes the commands.
 //!
-//! A driver reads no register after it has written a reset, so only the write itself can wait. Requests in the ring or the backlog end before the
-//! write returns. Disk requests in flight cannot be stopped: the kernel reads and writes guest memory for them.
-//! - RESET_BUS and RESET_DEVICE wait for these up to [`RESET_WAIT`](super::RESET_WAIT). After that, a request keeps its memory until its completion
-//!   is posted, and later requests for these units are held until then. Linux frees the memory of a request after a test command that follows the
-//!   reset has succeeded, which is after that.
+//! A driver reads no register after it has written a reset, so only the write itself can wait. Requests in the ring or the backlog end
+//! before the write returns. Disk requests in flight cannot be stopped: the kernel reads and writes guest memory for them.
+//! - RESET_BUS and RESET_DEVICE wait for these up to [`RESET_WAIT`](super::RESET_WAIT). After that, a request keeps its memory until its
+//!   completion is posted, and later requests for these units are held until then. Linux frees the memory of a request after a test command
+//!   that follows the reset has succeeded, which is after that.
 //! - ADAPTER_RESET and SETUP_RINGS wait for all disk requests: the driver frees all memory, and there is no ring for completions.
 //! - ABORT_CMD does not wait: the driver waits for the request's completion.
 
@@ -93,8 +93,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.collector.status = if done { COMMAND_SUCCEEDED } else { COMMAND_FAILED };
     }
 
-    /// Post the completions of requests that a reset of these units has ended. Wait a bounded time for requests that the disk still has; later ones
-    /// are posted when the disk completes them.
+    /// Post the completions of requests that a reset of these units has ended. Wait a bounded time for requests that the disk still has;
+    /// later ones are posted when the disk completes them.
     fn wait_for_reset(&mut self, wanted: impl Fn(Address) -> bool, now: Time) {
         let start = Instant::now();
         self.complete(now);

@@ -31,8 +31,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Before `count` requests are taken: suppress all kicks, because this thread reads the ring again before it sleeps. For a single request
-    /// the threshold stays, because lowering it again would cost a fence and another poll.
+    /// Before `count` requests are taken: suppress all kicks, because this thread reads the ring again before it sleeps. For a single
+    /// request the threshold stays, because lowering it again would cost a fence and another poll.
     pub(super) fn disable_kicks(&mut self, count: u32) {
         if self.kicks.enabled
             && (count > 1 || self.in_flight.count() > 0)

@@ -1,12 +1,14 @@
 //! VMware's paravirtual SCSI adapter, as the PVSCSI drivers of Linux, FreeBSD and Windows know it.
 //!
-//! Requests and completions pass through rings in guest memory. The registers are the doorbells, the command interface and the interrupts' status.
+//! Requests and completions pass through rings in guest memory. The registers are the doorbells, the command interface and the interrupts'
+//! status.
 //! - `spec`: registers, commands and structures,
 //! - `collector`: the command registers,
 //! - `rings`: the rings,
 //! - `request`: parses a ring entry into a task, and makes the completion of a task,
 //! - `io`: the path of a batch of requests,
-//! - `kicks`, `threshold`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the driver,
+//! - `kicks`, `threshold`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the
+//!   driver,
 //! - `control`: executes the commands,
 //! - `causes`, `interrupts`: the interrupt registers, and the signals by INTx, MSI or MSI-X,
 //! - `hotplug`: disks attached and detached while the guest runs,

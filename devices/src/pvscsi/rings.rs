@@ -1,7 +1,7 @@
 //! The rings in guest memory, at host addresses cached when they are set up.
 //!
-//! The device loads a guest index once for each use, and checks it: a ring never holds more than its entries. It reads its own indices from guest
-//! memory only when the rings are set up.
+//! The device loads a guest index once for each use, and checks it: a ring never holds more than its entries. It reads its own indices from
+//! guest memory only when the rings are set up.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -120,8 +120,8 @@ impl<M> Rings<M> {
         self.state.store(offset_of!(RingsState, req_cons_idx), self.req_cons, Release);
     }
 
-    /// Whether a completion can be put in without overwriting one that the guest has not read. With an invalid index of the guest, the ring counts
-    /// as full.
+    /// Whether a completion can be put in without overwriting one that the guest has not read. With an invalid index of the guest, the ring
+    /// counts as full.
     #[inline]
     pub(super) fn has_free_slot(&mut self) -> bool {
         let entries = self.completions.entries();

@@ -133,14 +133,15 @@ impl Kicks {
         Suppressed::default()
     }
 
-    /// Suppress all kicks until a poll, to see how many requests come. A device that is faster than the guest never sees more than one of a burst
-    /// where it is woken for each.
+    /// Suppress all kicks until a poll, to see how many requests come. A device that is faster than the guest never sees more than one of a
+    /// burst where it is woken for each.
     fn try_all(&mut self) -> Suppressed {
         self.suppressed = true;
         Suppressed { kicks: ALL_KICKS, poll_after: POLL_IDLE }
     }
 
-    /// Whether a trial with so many polls to come is over. A guest with few requests at a time has waited for the polls: the next trial comes later.
+    /// Whether a trial with so many polls to come is over. A guest with few requests at a time has waited for the polls: the next trial
+    /// comes later.
     fn ends_trial(&mut self, polls: u8, late: bool, now: Time) -> bool {
         self.trial = polls;
         if !late {

@@ -1,4 +1,5 @@
-//! A device, shared by the threads that may call it: its I/O thread and, while [`rule`](super::rule) allows it, the threads of virtual CPUs.
+//! A device, shared by the threads that may call it: its I/O thread and, while [`rule`](super::rule) allows it, the threads of virtual
+//! CPUs.
 //!
 //! A thread holds the lock while it calls the device. The I/O thread holds the lock except while it waits for events, and while it
 //! changes the registration of doorbells before that. A virtual CPU's thread only tries to lock. If that fails, or the rule does not allow
@@ -33,7 +34,8 @@ pub(super) struct Held<D: ?Sized> {
     rule: Rule,
     /// When the I/O thread wakes without an event.
     wakes_at: Option<Time>,
-    /// When a virtual CPU's thread last called the device, `before_sleep` returned `Sleep::No`: the I/O thread has to call `on_completions`.
+    /// When a virtual CPU's thread last called the device, `before_sleep` returned `Sleep::No`: the I/O thread has to call
+    /// `on_completions`.
     unfinished: bool,
 }
 
@@ -154,7 +156,8 @@ impl<D: IoDevice + ?Sized> Shared<D> {
 }
 
 impl Shared<dyn PciDevice> {
-    /// On a virtual CPU's thread: make an access that only changes registers. `None`: the access is for the I/O thread, or that thread is awake.
+    /// On a virtual CPU's thread: make an access that only changes registers. `None`: the access is for the I/O thread, or that thread is
+    /// awake.
     pub(crate) fn access_registers<R>(
         &self,
         bar: u8,

@@ -1,4 +1,5 @@
-//! A suite of `paradisk bench` on the emulated host. Its tables have instructions in place of cycles, because the host's clock counts instructions.
+//! A suite of `paradisk bench` on the emulated host. Its tables have instructions in place of cycles, because the host's clock counts
+//! instructions.
 
 use std::error::Error;
 use std::fs;
