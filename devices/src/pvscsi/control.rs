@@ -45,7 +45,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
                 true
             }
             Command::SetupRings(setup) => {
-                // A driver resets the adapter first. If it has not, its requests in flight end without completions, and nothing is written late.
+                // A driver resets the adapter first. If it has not, its requests in flight end without completions, and nothing is written
+                // late.
                 self.bus.drain();
                 self.drop_rings();
                 self.rings = Rings::new(&mut self.dma, setup);
