@@ -1,5 +1,4 @@
-//! The control socket of `paradisk run` and `paradisk serve`, with any client; then the descriptions of disks and the sizes in its
-//! commands.
+//! The control socket of `paradisk run` and `paradisk serve`, with any client; then the descriptions of disks and the sizes in its commands.
 //!
 //! The input is what a client sends. Where the first byte is even, it is text, and `{"command":` comes before it.
 #![no_main]

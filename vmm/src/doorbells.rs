@@ -87,7 +87,7 @@ impl Doorbells {
     /// Let the I/O thread serve the doorbell.
     pub(crate) fn ring(&self, index: usize) {
         if let Some((_, event)) = self.writes.get(index) {
-            // Fails only after 2^64 writes: the event is never read.
+            // Fails only after 2^64 writes that the I/O thread has not read.
             let _ = event.write(1);
         }
     }

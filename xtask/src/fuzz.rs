@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: the targets in `fuzz/fuzz_targets`, guided by coverage, on the stable toolchain.
 //!
-//! What a target has learned (its corpus) stays in the cache, outside of the checkout, and is minimised after each long run. Inputs that
-//! the fuzzer would hardly find by itself are in `fuzz/seeds`.
+//! What a target has learned (its corpus) stays in the cache, outside of the checkout, and is minimised after each long run. Inputs that the
+//! fuzzer would hardly find by itself are in `fuzz/seeds`.
 
 mod build;
 mod log;

@@ -12,8 +12,7 @@ use guest_linux::{Clock, HostJob, KvmHost};
 const MEMORY: u64 = 3 << 30;
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Run the script in the file `script` by this clock, beside files given as `NAME=PATH`; what it prints is printed, its exit status is
-/// returned.
+/// Run the script in the file `script` by this clock, beside files given as `NAME=PATH`; what it prints is printed, its exit status is returned.
 ///
 /// # Errors
 /// The host could not be started or left no result, or a file is not there.

@@ -1,5 +1,4 @@
-//! How a doorbell reaches the device: whether the client's virtual CPU waits for the reply is the device's to know, and it does not wait
-//! for the device.
+//! How a doorbell reaches the device: whether the client's virtual CPU waits for the reply is the device's to know, and it does not wait for the device.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};

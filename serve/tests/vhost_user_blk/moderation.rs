@@ -12,8 +12,8 @@ use crate::rig::{MIB, Rig};
 
 const DEPTH: u16 = 32;
 const REQUESTS: u64 = 1500;
-/// The longest latency, divided by the number of requests in flight. A guest that is faster than the disk asks for a signal after almost
-/// each completion, with the event index, too: fewer signals are then the server's doing.
+/// The longest latency, divided by the number of requests in flight. A guest that is faster than the disk asks for a signal after almost each completion,
+/// with the event index, too: fewer signals are then the server's doing.
 const LATENCY: Duration = Duration::from_micros(300);
 
 fn moderation(policy: Policy) -> Coalescing {
@@ -80,8 +80,8 @@ fn many_requests_in_flight_share_signals() {
     for event_index in [true, false] {
         let all = signals(Policy::Off, DEPTH, event_index);
         let some = signals(Policy::Oio, DEPTH, event_index);
-        // Of 32 in flight, a quarter of the completions signals. With the event index a slow guest asks for fewer signals under either
-        // policy, so the number of completions is the measure.
+        // Of 32 in flight, a quarter of the completions signals. With the event index a slow guest asks for fewer signals under either policy, so the
+        // number of completions is the measure.
         let most = if event_index { REQUESTS / 2 } else { all / 2 };
         assert!(some < most, "event index {event_index}: {some} of {all}");
         assert!(some > REQUESTS / 64, "event index {event_index}: {some}");
