@@ -49,7 +49,8 @@ impl AdapterKind {
         })
     }
 
-    /// Most request queues that [`AdapterConfig::queues`] may ask for: 1 for an adapter whose number of queues is its own or its guest's matter.
+    /// Most request queues that [`AdapterConfig::queues`] may ask for: 1 for an adapter whose number of queues is its own or its guest's
+    /// matter.
     #[must_use]
     pub const fn max_queues(self) -> u16 {
         #[cfg(feature = "virtio")]
@@ -109,7 +110,8 @@ pub struct AdapterConfig {
     pub coalescing: Coalescing,
     /// Requests in flight at the most.
     pub tasks: u32,
-    /// Request queues, 1 to [`max_queues`](AdapterKind::max_queues); a larger number counts as that. A virtio device offers its guest so many.
+    /// Request queues, 1 to [`max_queues`](AdapterKind::max_queues); a larger number counts as that. A virtio device offers its guest so
+    /// many.
     pub queues: u16,
 }
 

@@ -331,8 +331,8 @@ fn fall_asleep(config: &KvmConfig, queue_depth: u32) {
     }
 }
 
-/// With one request at a time, over a disk that completes it at once, doorbells are served on the virtual CPU's thread; and what is written is
-/// read, however the number of requests changes.
+/// With one request at a time, over a disk that completes it at once, doorbells are served on the virtual CPU's thread; and what is written
+/// is read, however the number of requests changes.
 #[test]
 fn single_requests_are_served_on_the_virtual_cpu() {
     for driver in [driver::Options::default(), LSI, VIRTIO_BLK, VIRTIO_SCSI] {

@@ -1,7 +1,7 @@
 //! `paradisk bench --serve ADDR`: the page of a running measurement.
 //!
-//! The server only sends a finished page. The measuring thread makes the page between two runs, if it was requested since the last one, and in at
-//! most a twentieth of the time. So runs are not disturbed, and a page that is not requested costs nothing.
+//! The server only sends a finished page. The measuring thread makes the page between two runs, if it was requested since the last one, and
+//! in at most a twentieth of the time. So runs are not disturbed, and a page that is not requested costs nothing.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

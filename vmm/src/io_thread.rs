@@ -1,4 +1,5 @@
-//! The I/O thread of a device: it sleeps until there are doorbells, completions of the device or messages in its mailbox, and calls the device.
+//! The I/O thread of a device: it sleeps until there are doorbells, completions of the device or messages in its mailbox, and calls the
+//! device.
 //!
 //! While the guest has one request at a time and the disks complete it at once, doorbells are served on the virtual CPU's thread instead
 //! ([`shared`]). [`rule`] decides when.
@@ -37,8 +38,8 @@ const MAILBOX: Event = Event::Own(0);
 /// How an I/O thread waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Poll the device for this long after its last work, before sleeping; 0 (the default): do not poll. While the thread polls, no doorbell and no
-    /// wake-up are needed. Adaptive: after a sleep that was longer than this, the thread does not poll.
+    /// Poll the device for this long after its last work, before sleeping; 0 (the default): do not poll. While the thread polls, no
+    /// doorbell and no wake-up are needed. Adaptive: after a sleep that was longer than this, the thread does not poll.
     pub poll: Duration,
 }
 
@@ -170,7 +171,7 @@ struct Worker<D: BusDevice + ?Sized> {
     events: EventLoop,
     /// The current polling interval, up to [`Options::poll`].
     window: Duration,
-    /// Writes to doorbells leave the guest.
+    /// Writes to doorbells exit from the guest, and KVM does not signal their eventfds.
     leave_guest: bool,
     posted: Option<PostedWatch>,
 }
@@ -234,7 +235,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         }
     }
 
-    /// Before a sleep. `Some`, if it has changed: whether KVM signals doorbells during the sleep.
+    /// Before a sleep. `Some`: whether KVM signals doorbells has changed, and its new value.
     fn before_sleep(&mut self, held: &mut Held<D>, now: Time, timeout: Option<Duration>) -> Option<bool> {
         // A thread that polls needs no doorbells.
         if !self.options.poll.is_zero() {

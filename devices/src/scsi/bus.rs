@@ -50,8 +50,8 @@ struct Slot {
 
 /// All logical units behind one adapter, used by its I/O thread.
 ///
-/// [`reap`](Self::reap) reports the ends of tasks, except those that [`submit`](Self::submit) returns. Also call it after an abort, a reset or a
-/// drain, before sleeping on the [`events`](Self::events).
+/// [`reap`](Self::reap) reports the ends of tasks, except those that [`submit`](Self::submit) returns. Also call it after an abort, a reset
+/// or a drain, before sleeping on the [`events`](Self::events).
 pub struct Bus {
     /// By index; `None` if the unit was detached. Before `tasks`, because dropping a unit waits for its disk requests.
     slots: Vec<Option<Box<Slot>>>,
@@ -146,8 +146,8 @@ impl Bus {
         self.slots.iter_mut().flatten().for_each(|slot| slot.unit.limit_cdbs(bytes));
     }
 
-    /// Detach the unit at an address. Its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each when its disk I/O has completed. Its
-    /// queue is dropped with the last task ([`detaching`](Self::detaching)). Never waits. False: no such unit.
+    /// Detach the unit at an address. Its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each when its disk I/O has
+    /// completed. Its queue is dropped with the last task ([`detaching`](Self::detaching)). Never waits. False: no such unit.
     pub fn detach(&mut self, address: Address) -> bool {
         let Some(index) = self.index(address) else { return false };
         self.reset_index(index, attention::DEVICE_RESET);
@@ -198,8 +198,8 @@ impl Bus {
         self.reserved = units * self.own;
     }
 
-    /// Whether a task for this address may begin while `free` task numbers are left. So a unit with a stalled disk leaves the other units their
-    /// reserved numbers. With fewer task numbers than units, the first units to come get them.
+    /// Whether a task for this address may begin while `free` task numbers are left. So a unit with a stalled disk leaves the other units
+    /// their reserved numbers. With fewer task numbers than units, the first units to come get them.
     #[inline]
     pub(crate) fn admits(&self, address: Address, free: usize) -> bool {
         free > self.reserved || free > 0 && self.has_own(address)
@@ -295,7 +295,8 @@ impl Bus {
         }
     }
 
-    /// Append the number and end of each task that has ended. Never waits. Reuse `ended`, so that it need not be allocated.
+    /// Append the number and the end of each task that has ended. Never waits. A caller that passes the same vector each time avoids
+    /// allocations.
     #[inline]
     pub fn reap(&mut self, ended: &mut Vec<(u32, TaskEnd)>) {
         let before = ended.len();
@@ -326,8 +327,8 @@ impl Bus {
         self.reap(&mut Vec::new());
     }
 
-    /// Abort a task: it ends as [`TaskEnd::Aborted`] through [`reap`](Self::reap), when its disk I/O has completed (its buffers are not accessed
-    /// afterwards). False: no such task is in flight.
+    /// Abort a task: it ends as [`TaskEnd::Aborted`] through [`reap`](Self::reap), when its disk I/O has completed (its buffers are not
+    /// accessed afterwards). False: no such task is in flight.
     pub fn abort(&mut self, id: u32) -> bool {
         let Some(entry) = self.tasks.get(id) else { return false };
         let index = usize::from(entry.unit);
@@ -337,9 +338,9 @@ impl Bus {
         true
     }
 
-    /// Reset a unit: it reports BUS DEVICE RESET FUNCTION OCCURRED, and its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each when
-    /// its disk I/O has completed (its buffers are not accessed afterwards). Never waits. While the unit is [`resetting`](Self::resetting), later
-    /// tasks are queued and do not begin.
+    /// Reset a unit: it reports BUS DEVICE RESET FUNCTION OCCURRED, and its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap),
+    /// each when its disk I/O has completed (its buffers are not accessed afterwards). Never waits. While the unit is
+    /// [`resetting`](Self::resetting), later tasks are queued and do not begin.
     pub fn reset_unit(&mut self, address: Address) {
         if let Some(index) = self.index(address) {
             self.reset_index(index, attention::DEVICE_RESET);
@@ -384,8 +385,8 @@ impl Bus {
         }
     }
 
-    /// End tasks that wait for requests which the disk's queue has lost, with HARDWARE ERROR; their unit is [faulted](crate::on_disk_fault). Call
-    /// this before sleeping. True: there were such tasks; call [`reap`](Self::reap).
+    /// End tasks that wait for requests which the disk's queue has lost, with HARDWARE ERROR; their unit is
+    /// [faulted](crate::on_disk_fault). Call this before sleeping. True: there were such tasks; call [`reap`](Self::reap).
     pub fn fail_lost(&mut self) -> bool {
         let Self { slots, busy, tasks, done, .. } = self;
         let mut any = false;
@@ -403,8 +404,8 @@ impl Bus {
         self.slots.iter().flatten().map(|slot| slot.unit.queue().event()).collect()
     }
 
-    /// Whether all disks complete each request when it is submitted. False while a unit is being detached, because only the adapter's own thread
-    /// waits for that.
+    /// Whether all disks complete each request when it is submitted. False while a unit is being detached, because only the adapter's own
+    /// thread waits for that.
     #[must_use]
     pub(crate) fn completes_at_once(&self) -> bool {
         self.slots.iter().flatten().all(|slot| !slot.detached && slot.unit.queue().completes_in_push())
@@ -469,7 +470,7 @@ impl Bus {
         self.vacant(task)
     }
 
-    /// The same, of a target that exists even without units.
+    /// As [`absent`](Self::absent), for a target that exists even without units.
     #[cold]
     pub(crate) fn vacant(&mut self, task: &Task<'_>) -> TaskEnd {
         let unsupported = Sense::illegal(asc::LOGICAL_UNIT_NOT_SUPPORTED);

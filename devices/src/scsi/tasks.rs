@@ -56,6 +56,7 @@ pub(super) struct Entry {
     pub(super) lba: u64,
     /// Bytes moved on success.
     pub(super) transferred: u64,
+    /// Bytes that the command asks for.
     pub(super) wanted: u64,
 }
 
@@ -137,7 +138,7 @@ impl Tasks {
         self.entries.get(id as usize).copied().filter(|entry| entry.state != State::Free)
     }
 
-    /// A task of this unit is in flight.
+    /// Store the entry of a task of this unit, which is in flight from now on.
     #[inline]
     pub(super) fn start(&mut self, id: u32, unit: u16, entry: Entry) {
         if let Some(slot) = self.entries.get_mut(id as usize) {

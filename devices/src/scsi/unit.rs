@@ -49,7 +49,7 @@ impl LogicalUnit {
             server: DeviceServer::new(Medium::new(disk, queue), identity),
             order: Order::default(),
             commands: Commands::default(),
-            // Because of the unit attention for power on.
+            // The unit attention for power on is pending.
             slow_path: true,
             index: 0,
             fault: Fault::default(),
@@ -135,7 +135,7 @@ impl LogicalUnit {
         self.take_on(outcome, task, tasks)
     }
 
-    /// A new task was executed. `Some`: it has ended.
+    /// Record the outcome of a new task that was executed. `Some`: it has ended.
     fn take_on(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let kept = matches!(outcome, Outcome::Kept(_) | Outcome::Steps(..));
         let full = matches!(outcome, Outcome::Full);
@@ -159,8 +159,8 @@ impl LogicalUnit {
         self.choose_path();
     }
 
-    /// Record the outcome of a task that was executed. `Some`: it has ended. [`resume`](Self::resume) may have to push its first request, and needs
-    /// the stored task.
+    /// Record the outcome of a task that was executed. `Some`: it has ended. [`resume`](Self::resume) may have to push its first request,
+    /// and needs the stored task.
     fn begin(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let entry = match outcome {
             Outcome::Ended(end) => return Some(end),
@@ -417,8 +417,8 @@ impl LogicalUnit {
         self.server.medium.flushes_lost();
     }
 
-    /// Fault the unit if tasks wait for requests that the queue does not have. True: these tasks have ended. Call this after submitting and reaping
-    /// everything.
+    /// Fault the unit if tasks wait for requests that the queue does not have. True: these tasks have ended. Call this after submitting and
+    /// reaping everything.
     pub(super) fn fail_lost(&mut self, tasks: &mut Tasks, ended: &mut Ended) -> bool {
         if !self.busy() || self.queue().in_flight() > 0 {
             return false;
@@ -429,8 +429,8 @@ impl LogicalUnit {
         true
     }
 
-    /// Reset to the state after power on. Tasks without a request in the disk end as reset now, the others when their request completes. New tasks
-    /// wait for these. `condition` is the unit attention to be reported.
+    /// Reset to the state after power on. Tasks without a request in the disk end as reset now, the others when their request completes.
+    /// New tasks wait for these. `condition` is the unit attention to be reported.
     pub(super) fn reset(&mut self, condition: u8, tasks: &mut Tasks, ended: &mut Ended) {
         for id in tasks.of_unit(self.index) {
             self.terminate(id, EndReason::Reset, tasks, ended);

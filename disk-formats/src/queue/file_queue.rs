@@ -71,11 +71,11 @@ struct FileQueue<E: Engine> {
     participant: Option<Participant>,
     depth: usize,
     in_flight: usize,
-    /// Write and flush instead of RWF_DSYNC.
+    /// A write with force unit access is a plain write and a flush: RWF_DSYNC is not used.
     no_dsync: bool,
     /// The error of all requests, after an invariant of the queue was broken.
     faulted: Option<IoError>,
-    /// The engine has operations that `push` did not start and that need a submit.
+    /// The engine may have operations that no call of `submit` follows: [`advance_once`](Self::advance_once) submits them.
     needs_submit: bool,
     /// Transfers that the queue's own thread makes.
     inline: Inline,
@@ -243,7 +243,7 @@ impl<E: Engine> FileQueue<E> {
         })
     }
 
-    /// Start the remainder of a piece.
+    /// Give the remainder of a piece to inline I/O or to the engine.
     #[inline]
     fn hand_over(&mut self, index: u32, number: usize) {
         let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
@@ -330,7 +330,7 @@ impl<E: Engine> FileQueue<E> {
         if slot.op != Op::Read {
             self.format.written(slot.offset, slot.len);
             if let Some(errno) = slot.dsync_failed {
-                // The write succeeded without RWF_DSYNC, so it was the flush that had failed.
+                // The repeated plain write succeeded. So the error of the write with RWF_DSYNC was that of its flush.
                 for file in self.writable() {
                     let _ = file.flush_failed(errno);
                 }
@@ -348,7 +348,7 @@ impl<E: Engine> FileQueue<E> {
         self.format.files().iter().map(|file| &**file).filter(|file| file.writable())
     }
 
-    /// Complete the request when all completed writes are on stable storage.
+    /// Flush for the request: it completes when all completed writes are on stable storage.
     fn flush(&mut self, index: u32) {
         if self.format.flush_kind() == Flush::SyncFiles && self.writable().next().is_none() {
             return self.finish(index, Ok(()));
@@ -367,7 +367,7 @@ impl<E: Engine> FileQueue<E> {
         self.free.push(index);
     }
 
-    /// Process the engine's and the helpers' results, and start pieces that waited for the engine or a bounce buffer.
+    /// Process the results of engine and helpers, and start pieces that waited for the engine or a bounce buffer.
     #[inline]
     fn advance(&mut self) {
         loop {

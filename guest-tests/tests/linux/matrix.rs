@@ -1,5 +1,5 @@
-//! Each adapter with disks of all formats in one boot; but storvsc, whose driver needs ACPI, which the test kernel does not have: `svm/formats.rs` boots
-//! stock kernels with it.
+//! Each adapter with disks of all formats in one boot; but storvsc, whose driver needs ACPI, which the test kernel does not have:
+//! `svm/formats.rs` boots stock kernels with it.
 
 use std::time::Duration;
 

@@ -16,7 +16,8 @@ use crate::served::{self, QUEUES, Served};
 use crate::{Images, needed};
 
 const FORMATS: [Format; 3] = [Format::Raw, Format::VhdDifferencing, Format::VhdxDifferencing];
-/// Some boots freeze in QEMU for a reason not found, and once in more than 50 BusLogic's driver had no disk on a busy machine, hence another try.
+/// Some boots freeze in QEMU for a reason not found, and once in more than 50 BusLogic's driver had no disk on a busy machine, hence
+/// another try.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
 pub(crate) const TRIES: u32 = 2;
 /// Bytes of the smallest disk, and by how much the next one is larger.

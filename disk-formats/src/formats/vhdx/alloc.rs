@@ -26,7 +26,7 @@ pub(super) struct Allocator {
     pending: BTreeMap<u64, Entry>,
     /// By index in the BAT: changes that a flush is recording.
     recording: BTreeMap<u64, Entry>,
-    /// Partially present blocks whose bitmaps on disk are stale: all their bits count as 0.
+    /// Partially present blocks whose bitmaps on disk are stale: their bits on disk count as 0.
     fresh: BTreeSet<u64>,
     /// Space that pending changes free, with the index of the change.
     released: Vec<(u64, Run)>,
@@ -200,9 +200,9 @@ impl Allocator {
         Ok(entry.present().then(|| entry.offset()))
     }
 
-    /// Payload blocks with pending entries, or with a pending bitmap block in their chunk, by descending index from
-    /// `below` (exclusive) on: as many as change about [`BATCH`] bytes of sectors, including the bitmaps of fresh
-    /// blocks. `below` is set to the index to continue from; 0 after the last.
+    /// The next payload blocks to record: those with pending entries, and one for each pending bitmap block, by descending
+    /// index in the BAT, from below `below` on. As many as change about [`BATCH`] bytes of sectors, including the bitmaps of
+    /// fresh blocks. `below` is set to the index to continue from; 0 after the last.
     pub(super) fn pending_blocks(&self, below: &mut u64) -> BTreeSet<u64> {
         let bits = self.layout.bits_per_block() / 8;
         let (mut blocks, mut bytes) = (BTreeSet::new(), 0);

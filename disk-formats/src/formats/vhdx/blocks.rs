@@ -162,7 +162,7 @@ impl Blocks for VhdxBlocks {
         &*layer.store
     }
 
-    /// Before they are synced, the in-place writes of the last flush may be lost by a failed sync of the file.
+    /// The in-place writes of the last flush are not synced. If a sync of the file fails, they may be lost.
     fn check_flushes(&self, top: &Layer) -> Result<(), IoError> {
         top.store.check_flushes()
     }
@@ -248,7 +248,7 @@ impl Blocks for VhdxBlocks {
                 Err(_) => table.give_back(batch),
             }
             drop(guard);
-            // After the allocator: granules that are evicted from now on are resolved from the recorded state.
+            // From here on these granules may be evicted. So the allocator has its new state before: they are resolved from it again.
             chain.map.recorded(&dirty, done.is_ok());
             done.map_err(host)?;
             if scan.is_over() && below == 0 {

@@ -1,7 +1,7 @@
 //! The sectors of bitmaps and BAT that a flush records for a batch of changes.
 //!
-//! If a block's bitmap on disk is stale, its bitmap and its BAT entry are in the same batch. A block that is complete
-//! in the top file needs no bitmap: its BAT entry becomes fully present.
+//! For a block whose bitmap on disk is stale, one batch has the whole bitmap and the BAT entry. A partially present block
+//! whose sectors are all in the top file needs no bitmap any more: its BAT entry becomes fully present.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,9 @@ pub(super) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Compose the sectors of bitmaps and of the BAT that record these granules, and pending entries from the index
-    /// `below` (exclusive) down.
+    /// Compose the sectors that record the granules in `dirty` and the next pending BAT entries: the sectors of bitmaps, and
+    /// those of the BAT. Pending entries are taken by descending index, from below `below` on; `below` is then the index to
+    /// continue from.
     pub(super) fn compose(
         &self,
         allocator: &mut Allocator,

@@ -38,7 +38,7 @@ pub(crate) struct Uring {
     /// `None` after the engine has failed.
     ring: Option<IoUring>,
     /// The ring has COOP_TASKRUN: completions may wait until this thread enters the kernel. The ring's TASKRUN flag
-    /// says so.
+    /// says whether any do.
     cooperative: bool,
     /// Maximum number of operations in flight, so that the completion ring cannot overflow.
     capacity: usize,
