@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::process::Child;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -44,14 +43,14 @@ fn a_measurement_that_any_signal_ended_goes_on() {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     let ignores = u64::from_str_radix(ignored, 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0;
     let interrupt = if ignores { Signal::TERM } else { Signal::INT };
-    for (signal, before) in [(Signal::KILL, 1), (interrupt, 7), (Signal::TERM, 10)] {
+    for (signal, before) in [(Signal::KILL, 1), (interrupt, 4), (Signal::TERM, 6)] {
         let folder = tempfile::tempdir().unwrap();
         let (json, partial) = (folder.path().join("r.json"), folder.path().join("r.json.partial"));
         let name = json.display().to_string();
         let name = name.as_str();
         let load = ["--disk", "ram=4M", "--disk", "null=1G", "--adapter", "pvscsi", "--queue-depth", "1,8"];
         let measure = |file: [&'static str; 1], runs: &'static str| {
-            let common = ["bench", "--engine", "harness", "--duration", "40ms", "--runs", runs];
+            let common = ["bench", "--engine", "harness", "--duration", "150ms", "--runs", runs];
             [&common[..], &load, &file].concat()
         };
         let begin = [&measure(["--json"], "3")[..], &[name]].concat();
@@ -95,7 +94,7 @@ fn a_suite_that_was_killed_goes_on() {
     let (json, plots) = (path("r.json"), path("plots"));
     let suite = ["bench", "--suite", "adapters", "--quick", "--engine", "harness", "--plots", &plots];
     let partial = folder.path().join("r.json.partial");
-    interrupted(&[&suite[..], &["--json", &json]].concat(), folder.path(), &partial, 30, Signal::KILL);
+    interrupted(&[&suite[..], &["--json", &json]].concat(), folder.path(), &partial, 8, Signal::KILL);
     let kept = runs(&partial).len();
     // A process that is killed while it writes leaves a line without an end.
     let mut file = fs::OpenOptions::new().append(true).open(&partial).unwrap();
@@ -153,7 +152,7 @@ fn all_suites_go_on_in_their_folder() {
     let measure =
         |runs: &'static str, options: [&'static str; 1]| [&short[..], &["--runs", runs], &options].concat();
     let begin = [&measure("2", ["--plots"])[..], &[name]].concat();
-    interrupted(&begin, &nowhere, &partial, 5, Signal::KILL);
+    interrupted(&begin, &nowhere, &partial, 2, Signal::KILL);
     let kept = runs(&partial).len();
     let resumed = |runs: &'static str| {
         let args = [&measure(runs, ["--resume"])[..], &[name]].concat();

@@ -26,7 +26,7 @@ use crate::fio::{Load, Running};
 use crate::output::print;
 
 /// Time for the kernel to find the disks that the job promises.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 fn main() {
     let mut done = Done::default();

@@ -189,7 +189,8 @@ mod tests {
     /// Whether `right` holds for what [`ACCESSES`] accesses took, and for all ticks of that try. One of many tries suffices, each with a
     /// calibration of its own: other tenants of the processor interrupt tries, and slow them down after their calibration.
     fn once(mut access: impl FnMut(&mut Stopwatch), right: impl Fn(&Meter, u64) -> bool) {
-        let mut tries = (0..100).map(|_| {
+        let mut tries = (0..100).map(|n| {
+            std::thread::sleep(std::time::Duration::from_millis(2 * n));
             let mut watch = Stopwatch::new();
             let start = ticks();
             (0..ACCESSES).for_each(|_| access(&mut watch));

@@ -75,48 +75,61 @@ fn signals(policy: Policy, depth: u16, event_index: bool) -> u64 {
     signals
 }
 
+/// One of some comparisons is as expected: a server that gets a processor late finds several completions at once, under any policy.
+#[track_caller]
+fn compare(mut signals: impl FnMut() -> (bool, [u64; 3])) {
+    let mut compared = Vec::new();
+    let found = (0..10).any(|n| {
+        std::thread::sleep(Duration::from_millis(300) * n);
+        let (expected, signals) = signals();
+        compared.push(signals);
+        expected
+    });
+    assert!(found, "{compared:?}");
+}
+
 #[test]
 fn many_requests_in_flight_share_signals() {
     for event_index in [true, false] {
-        let all = signals(Policy::Off, DEPTH, event_index);
-        let some = signals(Policy::Oio, DEPTH, event_index);
         // With 32 in flight, a quarter of the completions signals. With the event index, a slow guest requests fewer signals
         // under either policy. So the bound is then the number of completions.
-        let most = if event_index { REQUESTS / 2 } else { all / 2 };
-        assert!(some < most, "event index {event_index}: {some} of {all}");
-        assert!(some > REQUESTS / 64, "event index {event_index}: {some}");
+        compare(|| {
+            let all = signals(Policy::Off, DEPTH, event_index);
+            let some = signals(Policy::Oio, DEPTH, event_index);
+            let most = if event_index { REQUESTS / 2 } else { all / 2 };
+            (some > REQUESTS / 64 && some < most, [some, all, 0])
+        });
     }
 }
 
 /// The policy changes while signals for completions are held back.
 #[test]
 fn the_policy_changes_while_a_guest_runs() {
-    let mut load = Load::start(Policy::Oio, DEPTH, false);
-    let few = load.signals();
-    load.rig.server.set_coalescing(moderation(Policy::Off));
-    let all = load.signals();
-    load.rig.server.set_coalescing(moderation(Policy::Oio));
-    let few_again = load.signals();
-    assert!(few < all / 2 && few_again < all / 2, "{few}, {all}, {few_again}");
+    compare(|| {
+        let mut load = Load::start(Policy::Oio, DEPTH, false);
+        let few = load.signals();
+        load.rig.server.set_coalescing(moderation(Policy::Off));
+        let all = load.signals();
+        load.rig.server.set_coalescing(moderation(Policy::Oio));
+        let few_again = load.signals();
+        (few < all / 2 && few_again < all / 2, [few, all, few_again])
+    });
 }
 
 #[test]
 fn few_requests_in_flight_signal_each() {
-    // A guest that is slow in one of two runs finds both completions at once, so one of a few comparisons suffices.
-    let mut compared = Vec::new();
-    let found = (0..5).any(|_| {
+    // A guest that is slow in one of two runs finds both completions at once.
+    compare(|| {
         let (some, all) = (signals(Policy::OioIops, 2, false), signals(Policy::Off, 2, false));
-        compared.push((some, all));
-        some > all * 2 / 3 && all > REQUESTS * 3 / 4
+        (some > all * 2 / 3 && all > REQUESTS * 3 / 4, [some, all, 0])
     });
-    assert!(found, "{compared:?}");
 }
 
 /// Completions that come long before others are signalled without them.
 #[test]
 fn the_backstop_signals_what_is_held_back() {
     let ram = Arc::new(RamDisk::new(64 * MIB, SectorSize::B512).unwrap());
-    let disk = Arc::new(Delayed::new(ram, Duration::from_millis(1500)));
+    let disk = Arc::new(Delayed::new(ram, Duration::from_millis(3000)));
     let coalescing = Coalescing { epoch: Duration::from_nanos(1), ..Coalescing::policy(Policy::Oio) };
     let options = Options { coalescing, ..Options::default() };
     let rig = Rig::with_options(tempfile::tempdir().unwrap(), disk, options);
@@ -129,12 +142,12 @@ fn the_backstop_signals_what_is_held_back() {
             if slot == 2 {
                 guest.publish(0);
                 guest.rings[0].kick.write(1).unwrap();
-                std::thread::sleep(Duration::from_millis(1000));
+                std::thread::sleep(Duration::from_millis(2500));
             }
         }
         guest.publish(0);
         guest.rings[0].kick.write(1).unwrap();
-        // The others complete a second later.
+        // The others complete long after them.
         assert_eq!(guest.wait(0, 3).len(), 3);
         while guest.rings[0].used != guest.rings[0].avail {
             guest.wait(0, 1);

@@ -263,7 +263,7 @@ fn recorded(queue: &[u8]) -> usize {
 #[test]
 fn a_server_that_is_stopped_completes_what_it_has() {
     let (directory, disk) = raw(64 * MIB);
-    let mut rig = Rig::with(directory, Arc::new(Delayed::new(disk, Duration::from_millis(200))), 1);
+    let mut rig = Rig::with(directory, Arc::new(Delayed::new(disk, Duration::from_secs(3))), 1);
     let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
     client.track();
     for slot in 0..DEPTH {
