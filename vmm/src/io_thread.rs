@@ -84,7 +84,7 @@ impl IoThread {
             counters: Arc::clone(&counters),
             events: EventLoop::new().map_err(Error::os("epoll_create"))?,
             window: Duration::ZERO,
-            leave_guest: false,
+            doorbells_exit: false,
             posted: zone.clone().map(|(posted, zone)| PostedWatch::new(posted, zone)),
         };
         worker.begin().map_err(|Failed { what, source }| Error::Os { what, source })?;
@@ -172,7 +172,7 @@ struct Worker<D: BusDevice + ?Sized> {
     /// The current polling interval, up to [`Options::poll`].
     window: Duration,
     /// Writes to doorbells exit from the guest, and KVM does not signal their eventfds.
-    leave_guest: bool,
+    doorbells_exit: bool,
     posted: Option<PostedWatch>,
 }
 
@@ -242,8 +242,8 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             return None;
         }
         let serving = self.shared.io_thread_sleeps(held, now, timeout);
-        let changed = serving != self.leave_guest;
-        self.leave_guest = serving;
+        let changed = serving != self.doorbells_exit;
+        self.doorbells_exit = serving;
         changed.then_some(!serving)
     }
 

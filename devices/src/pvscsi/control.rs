@@ -138,7 +138,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     fn config_page(&mut self, config: &CmdDescConfigCmd) -> bool {
-        if self.posted {
+        if self.bus_posts_writes {
             // The driver reads the page without reading a register first, and then frees it: a late write would go to reused memory.
             return false;
         }
@@ -187,7 +187,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     pub(super) fn power_on(&mut self) {
         self.adapter_reset();
         self.kicks = Kicks::new();
-        self.posted = false;
+        self.bus_posts_writes = false;
         self.function.reset();
     }
 }

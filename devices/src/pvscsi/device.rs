@@ -111,7 +111,7 @@ where
     }
 
     fn on_posted_writes(&mut self) {
-        self.posted = true;
+        self.bus_posts_writes = true;
     }
 
     fn on_blocking_doorbell(&mut self, _index: usize, now: Time) {

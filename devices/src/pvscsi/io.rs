@@ -108,7 +108,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if self.backlog.admits(&self.bus, parsed.address, free)
             && let Some(id) = self.in_flight.allocate()
         {
-            self.start_rarely(id, request, &parsed, now);
+            self.start_out_of_line(id, request, &parsed, now);
         } else {
             self.backlog.push(parsed.address, *request);
         }
@@ -123,7 +123,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             let Some(request) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
             started = true;
             match (parse(&request, super::MAX_TARGETS), self.in_flight.allocate()) {
-                (Ok(parsed), Some(id)) => self.start_rarely(id, &request, &parsed, now),
+                (Ok(parsed), Some(id)) => self.start_out_of_line(id, &request, &parsed, now),
                 (Err(host), _) => self.fail(&request, host, now),
                 (Ok(parsed), None) => {
                     self.backlog.push(parsed.address, request);
@@ -179,7 +179,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     #[cold]
     fn fail(&mut self, request: &Request, host: HostStatus, now: Time) {
         self.stats.errors += 1;
-        self.post(failed(request.context.get(), host), now);
+        self.put_completion(failed(request.context.get(), host), now);
     }
 
     #[inline]
@@ -197,7 +197,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     /// [`start`](Self::start), not inlined, for requests that had to wait.
     #[cold]
-    fn start_rarely(&mut self, id: u32, request: &Request, parsed: &Parsed, now: Time) {
+    fn start_out_of_line(&mut self, id: u32, request: &Request, parsed: &Parsed, now: Time) {
         self.start(id, request, parsed, now);
     }
 
@@ -243,7 +243,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         };
         self.stats.errors += 1;
         let completion = pending.completion(end, &mut self.dma);
-        self.post(completion, now);
+        self.put_completion(completion, now);
     }
 
     /// Complete a request that the bus completed during `submit`.
@@ -252,7 +252,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let good = matches!(end, TaskEnd::Answered { status: Status::Good, .. });
         self.stats.errors += u64::from(!good);
         let completion = Pending::of(request).completion(end, &mut self.dma);
-        self.post(completion, now);
+        self.put_completion(completion, now);
     }
 
     /// Post the completions of requests that have ended, and interrupt unless the moderator holds the signal back.
@@ -274,7 +274,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             if let TaskEnd::Answered { status: Status::Good, transferred, .. } = end
                 && let Some(context) = self.in_flight.complete_with(id, |pending| pending.context)
             {
-                self.post(good(context, *transferred), now);
+                self.put_completion(good(context, *transferred), now);
             } else {
                 self.end_badly(id, end, now);
             }
@@ -287,7 +287,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Put a completion into the ring, or queue it until a slot is free. The guest sees it when the ring's index is published: at the end
     /// of the batch, or here before a signal. Always inlined: called for each request.
     #[inline(always)]
-    fn post(&mut self, completion: RingCmpDesc, now: Time) {
+    fn put_completion(&mut self, completion: RingCmpDesc, now: Time) {
         let Some(rings) = &mut self.rings else { return };
         if !self.late_completions.is_empty() || !rings.has_free_slot() {
             return self.post_late(completion);

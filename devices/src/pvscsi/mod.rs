@@ -91,7 +91,7 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     late_messages: VecDeque<RingMsgDesc>,
     causes: Causes,
     /// The bus posts register writes: they may arrive late.
-    posted: bool,
+    bus_posts_writes: bool,
     /// Scratch register.
     debug: u32,
     kicks: Kicks,
@@ -154,7 +154,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             messages: None,
             late_messages: VecDeque::new(),
             causes: Causes::new(),
-            posted: false,
+            bus_posts_writes: false,
             debug: 0,
             kicks: Kicks::new(),
             waiting: 0,

@@ -56,7 +56,7 @@ pub(super) struct Rings<M> {
     /// Index of the next completion to put in.
     cmp_prod: u32,
     /// The index in guest memory: completions before it are posted.
-    cmp_posted: u32,
+    cmp_published: u32,
     /// The guest's index of the completion ring when the device last read it.
     cmp_cons: u32,
     /// The request-call threshold in guest memory.
@@ -81,7 +81,7 @@ impl<M> Rings<M> {
             completions,
             req_cons: state.load(offset_of!(RingsState, req_cons_idx), Relaxed),
             cmp_prod,
-            cmp_posted: cmp_prod,
+            cmp_published: cmp_prod,
             cmp_cons: state.load(offset_of!(RingsState, cmp_cons_idx), Relaxed),
             threshold: 0,
             state,
@@ -140,7 +140,7 @@ impl<M> Rings<M> {
     /// As [`unread`](Self::unread), with the guest's index of the completion ring.
     pub(super) fn unread_and_read(&self) -> (u32, u32) {
         let read = self.state.load(offset_of!(RingsState, cmp_cons_idx), Acquire);
-        let unread = self.cmp_posted.wrapping_sub(read);
+        let unread = self.cmp_published.wrapping_sub(read);
         (if unread > self.completions.entries() { 0 } else { unread }, read)
     }
 
@@ -156,8 +156,8 @@ impl<M> Rings<M> {
     /// Publish the completions that were put in: store the index of the completion ring.
     #[inline]
     pub(super) fn post_completions(&mut self) {
-        if self.cmp_posted != self.cmp_prod {
-            self.cmp_posted = self.cmp_prod;
+        if self.cmp_published != self.cmp_prod {
+            self.cmp_published = self.cmp_prod;
             self.state.store(offset_of!(RingsState, cmp_prod_idx), self.cmp_prod, Release);
         }
     }

@@ -17,7 +17,7 @@ use super::{attention, inquiry};
 /// Largest logical unit number that REPORT LUNS can report (flat space addressing, SAM-5, 4.7.7.3).
 const MAX_LUN: u16 = 0x3fff;
 /// Maximum number of task numbers that are reserved for a unit.
-const MOST_OF_ITS_OWN: usize = 16;
+const MAX_RESERVED: usize = 16;
 /// In the table of targets: no unit.
 const ABSENT: u16 = u16::MAX;
 
@@ -65,7 +65,7 @@ pub struct Bus {
     /// Units to whose queue requests were pushed since the last kick.
     touched: Vec<u16>,
     /// Task numbers that are reserved for each unit, and the sum over all units.
-    own: usize,
+    reserved_per_unit: usize,
     reserved: usize,
     /// Bytes of the longest CDB that fits into the adapter's requests.
     longest_cdb: u8,
@@ -96,7 +96,7 @@ impl Bus {
             tasks: Tasks::new(tasks),
             busy: Vec::new(),
             touched: Vec::new(),
-            own: 0,
+            reserved_per_unit: 0,
             reserved: 0,
             longest_cdb: LONGEST_CDB,
             completions: Vec::with_capacity(tasks as usize),
@@ -191,11 +191,11 @@ impl Bus {
     /// Reserve task numbers for each unit, if there are several. The others are first come, first served.
     fn divide(&mut self) {
         let units = self.attached().count();
-        self.own = match units {
+        self.reserved_per_unit = match units {
             0 | 1 => 0,
-            _ => (self.tasks.limit() / (4 * units)).clamp(1, MOST_OF_ITS_OWN),
+            _ => (self.tasks.limit() / (4 * units)).clamp(1, MAX_RESERVED),
         };
-        self.reserved = units * self.own;
+        self.reserved = units * self.reserved_per_unit;
     }
 
     /// Whether a task for this address may begin while `free` task numbers are left. So a unit with a stalled disk leaves the other units
@@ -209,7 +209,7 @@ impl Bus {
     fn has_own(&self, address: Address) -> bool {
         let slot = self.index(address).and_then(|index| self.slots.get(usize::from(index))?.as_deref());
         // A task for no unit ends at once.
-        slot.is_none_or(|slot| slot.unit.tasks() < self.own)
+        slot.is_none_or(|slot| slot.unit.tasks() < self.reserved_per_unit)
     }
 
     /// Number of reserved task numbers ([`admits`](Self::admits)); 0 with a single unit.

@@ -81,7 +81,7 @@ pub(super) struct Head {
 
 /// A stored task.
 #[derive(Debug)]
-struct Kept {
+struct StoredTask {
     head: Head,
     bufs: Vec<IoBuf>,
 }
@@ -105,7 +105,7 @@ impl Head {
 #[derive(Debug)]
 pub(super) struct Tasks {
     entries: Vec<Entry>,
-    kept: Vec<Kept>,
+    kept: Vec<StoredTask>,
 }
 
 impl Tasks {
@@ -119,7 +119,7 @@ impl Tasks {
             direction: Direction::None,
             len: 0,
         };
-        let kept = || Kept { head, bufs: Vec::new() };
+        let kept = || StoredTask { head, bufs: Vec::new() };
         Self { entries: vec![free; tasks as usize], kept: (0..tasks).map(|_| kept()).collect() }
     }
 

@@ -132,11 +132,11 @@ impl LogicalUnit {
             }
         }
         let outcome = self.server.execute(task);
-        self.take_on(outcome, task, tasks)
+        self.record_outcome(outcome, task, tasks)
     }
 
     /// Record the outcome of a new task that was executed. `Some`: it has ended.
-    fn take_on(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
+    fn record_outcome(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let kept = matches!(outcome, Outcome::Kept(_) | Outcome::Steps(..));
         let full = matches!(outcome, Outcome::Full);
         let ended = self.begin(outcome, task, tasks);
@@ -179,7 +179,7 @@ impl LogicalUnit {
     }
 
     /// Begin the waiting tasks that may begin now.
-    fn release(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
+    fn start_waiting(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
         if self.order.resetting() {
             let busy = self.in_disk();
             self.order.reset(busy);
@@ -268,7 +268,7 @@ impl LogicalUnit {
         }
         if self.slow_path {
             self.fail_stranded(tasks, ended);
-            self.release(tasks, ended);
+            self.start_waiting(tasks, ended);
         }
         self.kick();
     }
@@ -348,7 +348,7 @@ impl LogicalUnit {
     pub(super) fn abort(&mut self, id: u32, tasks: &mut Tasks, ended: &mut Ended) {
         self.terminate(id, EndReason::Abort, tasks, ended);
         self.resume(tasks);
-        self.release(tasks, ended);
+        self.start_waiting(tasks, ended);
         self.kick();
     }
 
@@ -425,7 +425,7 @@ impl LogicalUnit {
         }
         self.fail_all(fault::NOTHING_IN_FLIGHT, tasks, ended);
         self.fail_stranded(tasks, ended);
-        self.release(tasks, ended);
+        self.start_waiting(tasks, ended);
         true
     }
 

@@ -113,7 +113,7 @@ impl<E: Engine> FileQueue<E> {
 
     /// Map the request of a slot, and start it.
     #[inline]
-    fn start(&mut self, index: u32, bufs: &[IoBuf]) {
+    fn map_and_start(&mut self, index: u32, bufs: &[IoBuf]) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         self.extents.clear();
         let (offset, len) = (slot.offset, slot.len);
@@ -127,12 +127,12 @@ impl<E: Engine> FileQueue<E> {
             Ok(Mapping::Blocked) => return self.prepare(index, bufs, writes),
             Err(error) => return self.finish(index, Err(error)),
         }
-        self.begin(index, bufs, writes);
+        self.start_mapped(index, bufs, writes);
     }
 
     /// Start a request that is mapped (`extents`).
     #[inline]
-    fn begin(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
+    fn start_mapped(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         let len = slot.len;
         slot.stage = Stage::Move;
@@ -151,7 +151,7 @@ impl<E: Engine> FileQueue<E> {
             return self.finish(index, Err(error));
         }
         if self.waiting.is_empty() {
-            self.issue(index);
+            self.start_pieces(index);
         } else {
             self.waiting.push_back(index);
         }
@@ -203,7 +203,7 @@ impl<E: Engine> FileQueue<E> {
 
     /// Start the slot's next pieces; `false` if the slot now waits for the engine or a bounce buffer.
     #[inline]
-    fn issue(&mut self, index: u32) -> bool {
+    fn start_pieces(&mut self, index: u32) -> bool {
         loop {
             let Some(slot) = self.slots.get(index as usize) else {
                 self.fault(NO_SLOT);
@@ -221,7 +221,7 @@ impl<E: Engine> FileQueue<E> {
                 slot.next += 1;
                 slot.outstanding += 1;
             }
-            self.hand_over(index, next);
+            self.transfer_piece(index, next);
         }
         if self.slots.get(index as usize).is_some_and(|slot| slot.outstanding == 0) {
             self.ended(index);
@@ -245,7 +245,7 @@ impl<E: Engine> FileQueue<E> {
 
     /// Give the remainder of a piece to inline I/O or to the engine.
     #[inline]
-    fn hand_over(&mut self, index: u32, number: usize) {
+    fn transfer_piece(&mut self, index: u32, number: usize) {
         let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
         let Some(piece) = slot.pieces.get(number) else { return self.fault(NO_PIECE) };
         let Some(bufs) = slot.piece_bufs(piece) else { return self.fault(NO_PIECE) };
@@ -261,7 +261,7 @@ impl<E: Engine> FileQueue<E> {
         // SAFETY: the slice lies in the slot's `pieces` or `iovs`. They change only when the slot is planned, when a
         // piece is advanced after its transfer ended, and when a bounced piece gets its buffer before it starts: never
         // while the engine has the piece. `engine` is the first field, so it is dropped, and waits, before the slots.
-        unsafe { self.engine.start(&transfer) };
+        unsafe { self.engine.stage(&transfer) };
     }
 
     /// A transfer of a piece ended.
@@ -276,7 +276,7 @@ impl<E: Engine> FileQueue<E> {
                 next @ (AfterFailure::Again | AfterFailure::AgainWithoutDsync) => {
                     self.no_dsync |= next == AfterFailure::AgainWithoutDsync;
                     self.needs_submit = true;
-                    return self.hand_over(index, number);
+                    return self.transfer_piece(index, number);
                 }
                 AfterFailure::Later => {
                     let pause = Task::Pause { piece: number as u32 };
@@ -395,7 +395,7 @@ impl<E: Engine> FileQueue<E> {
         }
         while let Some(index) = self.waiting.pop_front() {
             self.needs_submit = true;
-            if !self.issue(index) {
+            if !self.start_pieces(index) {
                 break;
             }
         }
@@ -416,7 +416,7 @@ impl<E: Engine> FileQueue<E> {
             match result {
                 _ if let Task::Pause { piece } = job.task => {
                     self.needs_submit = true;
-                    self.hand_over(index, piece as usize);
+                    self.transfer_piece(index, piece as usize);
                 }
                 Ok(mapped) if mapping => {
                     let mut bufs = std::mem::take(&mut slot.bufs);
@@ -424,9 +424,9 @@ impl<E: Engine> FileQueue<E> {
                         Some(extents) => {
                             let writes = slot.op != Op::Read;
                             self.extents = extents;
-                            self.begin(index, &bufs, writes);
+                            self.start_mapped(index, &bufs, writes);
                         }
-                        None => self.start(index, &bufs),
+                        None => self.map_and_start(index, &bufs),
                     }
                     if let Some(slot) = self.slots.get_mut(index as usize)
                         && slot.bufs.is_empty()
@@ -525,7 +525,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         slot.sync_after = request.op == (Op::Write { fua: true })
             && (self.no_dsync || lost || self.format.flush_kind() == Flush::Format);
         match request.op {
-            Op::Read | Op::Write { .. } if request.len > 0 => self.start(index, request.bufs),
+            Op::Read | Op::Write { .. } if request.len > 0 => self.map_and_start(index, request.bufs),
             Op::Flush => self.flush(index),
             Op::Discard if request.len > 0 => self.help(index, Task::Discard),
             Op::WriteZeroes { may_unmap } if request.len > 0 => {

@@ -105,7 +105,7 @@ impl Allocator {
         self.reclaim(store, epochs);
         let whole = !(self.layout.has_parent && entry.state() == State::NotPresent);
         if !whole {
-            self.need_bitmap(store, self.layout.chunk(block))?;
+            self.ensure_bitmap(store, self.layout.chunk(block))?;
         }
         let size = self.layout.block_size();
         let offset = match entry.holds_space() {
@@ -125,7 +125,7 @@ impl Allocator {
     }
 
     /// Allocate the bitmap block of a chunk if it has none.
-    fn need_bitmap(&mut self, store: &dyn Store, chunk: u64) -> Result<(), IoError> {
+    fn ensure_bitmap(&mut self, store: &dyn Store, chunk: u64) -> Result<(), IoError> {
         let index = self.layout.bitmap_index(chunk);
         if !self.entry(store, index)?.present() {
             let offset = self.new_space(store, MIB)?;
@@ -268,7 +268,7 @@ impl Allocator {
     }
 
     /// The batch could not be recorded: its entries are pending again.
-    pub(super) fn give_back(&mut self, batch: Batch) {
+    pub(super) fn restore(&mut self, batch: Batch) {
         let mut entries = std::mem::take(&mut self.recording);
         entries.append(&mut self.pending);
         self.pending = entries;

@@ -20,7 +20,7 @@ use super::bat::Entry;
 use super::journal::{DataGuid, Journal};
 use super::layer::{Entries, Layer};
 use super::layout::Layout;
-use super::record::Record;
+use super::record::Composer;
 use crate::disk::info::DiskInfo;
 use crate::error::IoError;
 use crate::formats::format::Format;
@@ -221,7 +221,7 @@ impl Blocks for VhdxBlocks {
         let mut journal = lock(&self.writer()?.journal)?;
         // For new blocks, the bits of the whole block are recorded.
         let per_granule = (self.layout.bits_per_block() / 8).max(4096);
-        let record = Record { layout: &self.layout, chain, store: &*top.store };
+        let record = Composer { layout: &self.layout, chain, store: &*top.store };
         let (mut scan, mut below, mut committed) = (Scan::default(), u64::MAX, false);
         loop {
             let mut guard = lock(allocator)?;
@@ -245,7 +245,7 @@ impl Blocks for VhdxBlocks {
                     table.recorded(batch, &self.epochs);
                     table.reclaim(&*top.store, &self.epochs);
                 }
-                Err(_) => table.give_back(batch),
+                Err(_) => table.restore(batch),
             }
             drop(guard);
             // From here on these granules may be evicted. So the allocator has its new state before: they are resolved from it again.

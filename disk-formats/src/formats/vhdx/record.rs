@@ -17,14 +17,14 @@ use crate::map::block_map::{Dirty, Presence};
 use crate::map::chain_map::ChainMap;
 
 /// The parts of a disk that a flush reads.
-pub(super) struct Record<'a> {
+pub(super) struct Composer<'a> {
     pub(super) layout: &'a Layout,
     pub(super) chain: &'a ChainMap<Layer>,
     /// The top image.
     pub(super) store: &'a dyn Store,
 }
 
-impl Record<'_> {
+impl Composer<'_> {
     /// Compose the sectors that record the granules in `dirty` and the next pending BAT entries: the sectors of bitmaps, and
     /// those of the BAT. Pending entries are taken by descending index, from below `below` on; `below` is then the index to
     /// continue from.
