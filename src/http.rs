@@ -34,8 +34,8 @@ struct Times {
     request: Duration,
     /// To receive the response.
     response: Duration,
-    /// To close the connection. If the server closed the socket with unread data of the client, the kernel would drop the part of the response that
-    /// the client has not received.
+    /// To close the connection. If the server closed the socket with unread data of the client, the kernel would drop the part of the
+    /// response that the client has not received.
     close: Duration,
 }
 

@@ -22,7 +22,8 @@ const FOLDER: &str = "suites";
 const PAGE: &str = "page.html";
 
 /// Run all suites. A suite that fails does not stop the others. The page is written after each suite, so that it exists
-/// if later ones are interrupted. The runs of all suites are kept until the last one has ended: `--resume` checks them and measures what is missing.
+/// if later ones are interrupted. The runs of all suites are kept until the last one has ended: `--resume` checks them and
+/// measures what is missing.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check(args)?;
     let folder = args.resume.clone().or_else(|| args.plots.clone()).unwrap_or_else(|| PathBuf::from(FOLDER));

@@ -119,7 +119,8 @@ fn who_trickles_into_memory_that_others_wait_for_is_hung_up_on() {
 #[test]
 fn who_is_slow_with_memory_that_others_wait_for_is_served() {
     let stall_timeout = Duration::from_secs(2);
-    // Each piece gives back three times as much, so a late client is served, too. All pauses together are longer than the time without pieces.
+    // Each piece gives back three times as much, so a late client is served, too. All pauses together are longer than the time without
+    // pieces.
     let pause = Duration::from_millis(160);
     serve_clients(Duration::ZERO, stall_timeout, |connect| {
         let (mut slow, mut other) = (connect(), connect());
