@@ -27,6 +27,13 @@ const PAGE: &str = "page.html";
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check(args)?;
     let folder = args.resume.clone().or_else(|| args.plots.clone()).unwrap_or_else(|| PathBuf::from(FOLDER));
+    let json = |suite: Suite| folder.join(format!("{suite}.json"));
+    if args.resume.is_some() && !Suite::ALL.iter().any(|suite| unfinished::begun(&json(*suite))) {
+        let folder = folder.display();
+        return Err(Failure::Failed(format!(
+            "{folder}: nothing to resume: there is no .partial file of a suite"
+        )));
+    }
     create_folder(&folder)?;
     let page = args.html.clone().unwrap_or_else(|| folder.join(PAGE));
     let sizes = Suite::ALL.iter().map(|suite| size(args, *suite, args.form()));
@@ -39,7 +46,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (mut documents, mut journals, mut failed) = (Vec::new(), Vec::new(), false);
     for suite in Suite::ALL.iter().copied() {
         let start = Instant::now();
-        let json = folder.join(format!("{suite}.json"));
+        let json = json(suite);
         let target = Target::one_of_many(&json, args.resume.is_some());
         let done = measure(args, suite, &target).and_then(|(mut outcome, journal)| {
             failed |= outcome.failed;

@@ -17,13 +17,14 @@ pub(super) struct Target<'a> {
 impl<'a> Target<'a> {
     /// The file of `--json` or `--resume`. Nothing is kept of results that go to standard output.
     pub(super) fn of(args: &'a Args) -> Self {
-        let file = args.json().as_deref().filter(|_| !output::json_on_stdout(args.json()));
-        Self { file, resume: args.resume.is_some() }
+        let resume = args.resume.is_some();
+        let file = args.json().as_deref().filter(|_| resume || !output::json_on_stdout(args.json()));
+        Self { file, resume }
     }
 
     /// A file of several. With `resume`, it is continued if it was begun.
     pub(super) fn one_of_many(file: &'a Path, resume: bool) -> Self {
-        Self { file: Some(file), resume: resume && partial(file).exists() }
+        Self { file: Some(file), resume: resume && begun(file) }
     }
 }
 
@@ -32,6 +33,11 @@ fn partial(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".partial");
     name.into()
+}
+
+/// Whether a measurement with this file was begun, and has not ended.
+pub(super) fn begun(file: &Path) -> bool {
+    partial(file).exists()
 }
 
 /// Begin or continue the measurement with `identity`. Without a file to write, nothing is recorded.

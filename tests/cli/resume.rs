@@ -36,6 +36,12 @@ fn runs(partial: &Path) -> Vec<Value> {
     text.lines().skip(1).filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect()
 }
 
+/// What the document says about its runs of an earlier process.
+fn resumed_note(document: &Value) -> Option<&str> {
+    let notes = document["notes"].as_array().unwrap();
+    notes.iter().find_map(|note| note.as_str()?.strip_prefix("resumed: "))
+}
+
 #[test]
 fn a_measurement_that_any_signal_ended_goes_on() {
     // A shell that starts tests in the background may have them ignore SIGINT.
@@ -105,11 +111,7 @@ fn a_suite_that_was_killed_goes_on() {
     let rows = document["results"].as_array().unwrap();
     assert_eq!(rows.len(), 8 * 3);
     assert!(rows.iter().all(|row| row["runs"] == 2));
-    let note = document["notes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find_map(|note| note.as_str()?.strip_prefix("resumed: "));
+    let note = resumed_note(&document);
     assert!(note.unwrap().starts_with(&format!("{kept} runs")), "{note:?}");
     assert!(Path::new(&plots).join("adapters-harness.svg").exists());
 }
@@ -170,8 +172,10 @@ fn all_suites_go_on_in_their_folder() {
         resumed("2");
         let document = document(&results.join("adapters.json"));
         assert_eq!(document["results"].as_array().unwrap().len(), 8 * 3);
-        let note = document["notes"][0].as_str().unwrap().strip_prefix("resumed: ").unwrap();
+        let note = resumed_note(&document).unwrap();
         assert!(note.starts_with(&format!("{kept} runs")), "{note}");
     }
+    failed(&["bench", "--suite", "all", "--resume", nowhere.to_str().unwrap()], &["nothing to resume"]);
+    assert!(!nowhere.exists());
     refused(&["bench", "--suite", "all", "--resume", name, "--plots", name], &["--resume names the folder"]);
 }

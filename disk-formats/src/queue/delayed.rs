@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn readable(queue: &dyn DiskQueue, longest: Duration) -> bool {
-        let longest = Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() };
+        let longest = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
         poll(&mut [PollFd::from_borrowed_fd(queue.event(), PollFlags::IN)], Some(&longest)).unwrap() == 1
     }
 
