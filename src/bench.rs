@@ -195,7 +195,7 @@ fn run_meter(
         comparisons,
     };
     let mut shown = Shown::new(args.serve, "paradisk bench")?;
-    let mut journal = unfinished::journal(args, || {
+    let mut journal = unfinished::journal(&unfinished::Target::of(args), || {
         let here =
             Identity::of(&host()).with("engine", &rigs.engine()).with("disks of the command", &args.disk);
         plan.identify(here.with("thresholds", &args.thresholds.get()), subjects)

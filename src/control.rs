@@ -45,7 +45,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NAME")]
         adapter: Option<String>,
     },
-    /// What the machine has done so far, as `paradisk run --stats` writes it, and the requests of each disk; of a server, its disks (always JSON)
+    /// What the machine has done so far, as `paradisk run --stats` writes it, and the requests of each disk; of a server, its disks (always
+    /// JSON)
     Stats {
         /// Before, begin to measure the latency of requests, or end it: on, off
         #[arg(long, value_name = "on|off", value_parser = on_off)]

@@ -10,7 +10,8 @@ use crate::control::{Command, Reply};
 use crate::failure::Failure;
 use crate::output;
 
-/// Talk to what runs: a machine of `paradisk run --control SOCKET`, or a server of `paradisk serve nbd|vhost-user-blk|vfio-user --control SOCKET`
+/// Talk to what runs: a machine of `paradisk run --control SOCKET`, or a server of
+/// `paradisk serve nbd|vhost-user-blk|vfio-user --control SOCKET`
 ///
 /// A machine takes all commands, a server those about the disks that it has.
 #[derive(clap::Args)]

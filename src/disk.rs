@@ -76,7 +76,8 @@ fn open_file(spec: &DiskSpec, path: &Path) -> Result<Arc<dyn Disk>, OpenError> {
     Ok(Arc::new(FileDisk::new(format)))
 }
 
-/// Open an image, and if it is in use, wait a moment: io_uring keeps the files of a process that was killed open until its rings are torn down.
+/// Open an image, and if it is in use, wait a moment: io_uring keeps the files of a process that was killed open until its rings are torn
+/// down.
 fn open_when_free(options: &OpenOptions) -> Result<Arc<dyn Format>, OpenError> {
     let begin = Instant::now();
     loop {

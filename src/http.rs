@@ -19,14 +19,25 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv
 const CONNECTIONS: usize = 16;
 /// Longest request in bytes. Browsers and Prometheus send less than 1 KiB.
 const LONGEST_REQUEST: usize = 8 << 10;
-/// How long a client may take to send its request, and to receive the response.
-const REQUEST_TIME: Duration = Duration::from_secs(2);
-const RESPONSE_TIME: Duration = Duration::from_secs(10);
-/// How long the client may take to close the connection. If the server closed the socket with unread data of the client, the kernel would
-/// drop the part of the response that the client has not received.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
+const TIMES: Times = Times {
+    request: Duration::from_secs(2),
+    response: Duration::from_secs(10),
+    close: Duration::from_secs(1),
+};
 /// Pause after the host could not accept a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    /// To send its request.
+    request: Duration,
+    /// To receive the response.
+    response: Duration,
+    /// To close the connection. If the server closed the socket with unread data of the client, the kernel would drop the part of the
+    /// response that the client has not received.
+    close: Duration,
+}
 
 /// The page of a server.
 pub(crate) struct Page {
@@ -43,8 +54,12 @@ pub(crate) struct Page {
 /// # Errors
 /// The host refuses the thread.
 pub(crate) fn serve(listener: OwnedFd, thread: &str, page: Page) -> io::Result<()> {
+    serve_within(TIMES, listener, thread, page)
+}
+
+fn serve_within(times: Times, listener: OwnedFd, thread: &str, page: Page) -> io::Result<()> {
     rustix::io::ioctl_fionbio(&listener, true)?;
-    spawn(ThreadKind::Metrics, thread, move || run(&listener, page)).map(drop)
+    spawn(ThreadKind::Metrics, thread, move || run(&listener, page, times)).map(drop)
 }
 
 /// A response.
@@ -142,14 +157,16 @@ struct Connection {
     socket: OwnedFd,
     phase: Phase,
     deadline: Instant,
+    times: Times,
 }
 
 /// The connection is over.
 struct Over;
 
 impl Connection {
-    fn new(socket: OwnedFd) -> Self {
-        Self { socket, phase: Phase::Request(Vec::new()), deadline: Instant::now() + REQUEST_TIME }
+    fn new(socket: OwnedFd, times: Times) -> Self {
+        let deadline = Instant::now() + times.request;
+        Self { socket, phase: Phase::Request(Vec::new()), deadline, times }
     }
 
     fn interest(&self) -> PollFlags {
@@ -173,7 +190,7 @@ impl Connection {
                 None => return Ok(()),
             };
             self.phase = Phase::Response { response: page.response(request), sent: 0 };
-            self.deadline = Instant::now() + RESPONSE_TIME;
+            self.deadline = Instant::now() + self.times.response;
         }
         if let Phase::Response { response, sent } = &mut self.phase {
             loop {
@@ -190,7 +207,7 @@ impl Connection {
             }
             shutdown(&self.socket, Shutdown::Write).map_err(|_| Over)?;
             self.phase = Phase::Closing;
-            self.deadline = Instant::now() + CLOSE_TIME;
+            self.deadline = Instant::now() + self.times.close;
         }
         receive(&self.socket, &mut [0; 2048], |_| ()).map(drop)
     }
@@ -209,7 +226,7 @@ fn receive(socket: &OwnedFd, part: &mut [u8], mut take: impl FnMut(&[u8])) -> Re
     }
 }
 
-fn run(listener: &OwnedFd, mut page: Page) {
+fn run(listener: &OwnedFd, mut page: Page, times: Times) {
     let mut connections: Vec<Connection> = Vec::new();
     loop {
         let Ok(ready) = wait(listener, &connections) else {
@@ -225,7 +242,7 @@ fn run(listener: &OwnedFd, mut page: Page) {
         });
         if accepts && make_place(&mut connections) {
             match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => connections.push(Connection::new(socket)),
+                Ok(socket) => connections.push(Connection::new(socket, times)),
                 // The client has disconnected already.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(_) => thread::sleep(ACCEPT_PAUSE),

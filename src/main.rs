@@ -68,7 +68,8 @@ enum Command {
     Man(generate::ManArgs),
 }
 
-/// Raise the limit on open descriptors to the hard limit: a chain needs one for each image, a server one for each map of a vfio-user client.
+/// Raise the limit on open descriptors to the hard limit: a chain needs one for each image, a server one for each map of a vfio-user
+/// client.
 fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -70,7 +70,9 @@ pub(crate) struct Args {
     /// Guest memory
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::size)]
     memory: u64,
-    /// A disk, as a path or KEY=VALUE,...; may be repeated. adapter= says where it is attached [default: pvscsi]; queues= is the number of request queues of a virtio adapter [default: 1]; threads= is the number of threads that serve the queues of a virtio-blk [default: the adapter's I/O thread alone]
+    /// A disk, as a path or KEY=VALUE,...; may be repeated. adapter= says where it is attached [default: pvscsi]; queues= is the number of
+    /// request queues of a virtio adapter [default: 1]; threads= is the number of threads that serve the queues of a virtio-blk
+    /// [default: the adapter's I/O thread alone]
     #[arg(long, value_name = "SPEC")]
     disk: Vec<DiskSpec>,
     /// An adapter without disks, for those that come later (`paradisk ctl`); may be repeated

@@ -18,7 +18,7 @@ use serde_json::Value;
 /// The folder of the kernels.
 const LOAD: u64 = 1 << 20;
 /// Longer than anything here takes.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 const SAY_R: &[u8] = &[0x66, 0xba, 0xf8, 0x03, 0xb0, b'R', 0xee];
 /// A 16-bit write to the power management port.

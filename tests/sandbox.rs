@@ -1,5 +1,5 @@
-//! The sandbox of `paradisk serve` and `paradisk run` as the kernel sees it. That nothing is missing, the other tests of both show, which run
-//! in the sandbox, too.
+//! The sandbox of `paradisk serve` and `paradisk run` as the kernel sees it. That nothing is missing, the other tests of both show, which
+//! run in the sandbox, too.
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Temporary disks of every kind, for runs without `--disk` and for suites.
 //!
-//! Files are unlinked and the loop device is detached as soon as the disks are open, and the kernel frees them with the last descriptor. So nothing
-//! is left behind, however the process ends. A caller that signals can end must block them while disks are made.
+//! Files are unlinked and the loop device is detached as soon as the disks are open, and the kernel frees them with the last descriptor. So
+//! nothing is left behind, however the process ends. A caller that signals can end must block them while disks are made.
 
 mod beside;
 mod chain;
@@ -50,8 +50,8 @@ impl Bed {
         within(&std::env::temp_dir(), Self::make_in)
     }
 
-    /// Make one disk of `capacity` bytes that is completely in the page cache and uses it (no direct I/O): pass-through of a loop device, or a raw
-    /// file with a note if none may be created.
+    /// Make one disk of `capacity` bytes that is completely in the page cache and uses it (no direct I/O): pass-through of a loop device,
+    /// or a raw file with a note if none may be created.
     ///
     /// # Errors
     /// [`BedError`].
@@ -59,9 +59,9 @@ impl Bed {
         within(&std::env::temp_dir(), |folder| Self::cached_in(folder, capacity))
     }
 
-    /// Make chains of VHDs, then of VHDX files, of these depths, each of `capacity` bytes in the page cache: a full dynamic disk, and differencing
-    /// disks over it. The last depth has a second chain, with half of the data spread over all disks. Then follow the same chains in the same order,
-    /// read by a naive walk of their images.
+    /// Make chains of VHDs, then of VHDX files, of these depths, each of `capacity` bytes in the page cache: a full dynamic disk, and
+    /// differencing disks over it. The last depth has a second chain, with half of the data spread over all disks. Then follow the same
+    /// chains in the same order, read by a naive walk of their images.
     ///
     /// # Errors
     /// [`BedError`].
@@ -85,8 +85,8 @@ impl Bed {
         })
     }
 
-    /// Make the disks of the Hyper-V comparison, each of `capacity` bytes and full: pass-through on a loop device (or a raw file with a note),
-    /// then VHDs: fixed, dynamic, differencing over a fixed one, which holds half of its data.
+    /// Make the disks of the Hyper-V comparison, each of `capacity` bytes and full: pass-through on a loop device (or a raw file with a
+    /// note), then VHDs: fixed, dynamic, differencing over a fixed one, which holds half of its data.
     ///
     /// # Errors
     /// [`BedError`].
@@ -109,8 +109,8 @@ impl Bed {
         })
     }
 
-    /// Make the disks of the study of VHD performance, each of `capacity` bytes and full, on direct I/O: a loop device (or a raw file with a
-    /// note), a raw file, and VHDs and VHDX files: fixed, dynamic, differencing over an empty dynamic one.
+    /// Make the disks of the study of VHD performance, each of `capacity` bytes and full, on direct I/O: a loop device (or a raw file with
+    /// a note), a raw file, and VHDs and VHDX files: fixed, dynamic, differencing over an empty dynamic one.
     ///
     /// # Errors
     /// [`BedError`].

@@ -40,8 +40,8 @@ impl Metric {
         }
     }
 
-    /// The criterion for two rows of one document: equal within 2%. For percentiles within 10%, because the buckets of the latency histogram
-    /// are 6% wide.
+    /// The criterion for two rows of one document: equal within 2%. For percentiles within 10%, because the buckets of the latency
+    /// histogram are 6% wide.
     #[must_use]
     pub const fn criterion(self) -> Criterion {
         let margin = if self.is_percentile() { 0.10 } else { 0.02 };

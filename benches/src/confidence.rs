@@ -141,8 +141,8 @@ pub fn paired(ratios: &[f64], criterion: Criterion) -> Option<Confidence> {
     interval.confidence(median, runs, criterion)
 }
 
-/// Confidence in the ratio of the medians, candidate over baseline, of separate measurements. `None`: a side has fewer than two values, or one
-/// that is not positive and finite.
+/// Confidence in the ratio of the medians, candidate over baseline, of separate measurements. `None`: a side has fewer than two values, or
+/// one that is not positive and finite.
 #[must_use]
 pub fn unpaired(baseline: &[f64], candidate: &[f64], criterion: Criterion) -> Option<Confidence> {
     let (baseline, candidate) = (Sorted::of(baseline)?, Sorted::of(candidate)?);

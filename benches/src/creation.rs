@@ -1,8 +1,8 @@
-//! The time of whole operations on image files on several file systems: creation by size, merge, compaction and conversion. For comparison, the same
-//! sizes are filled with zeros, as creation once did.
+//! The time of whole operations on image files on several file systems: creation by size, merge, compaction and conversion. For comparison,
+//! the same sizes are filled with zeros, as creation once did.
 //!
-//! An operation ends when its result is on stable storage. Rows run in rounds, like the meter's. If the host lacks the space or the file system for a
-//! row, the row has the reason instead of a time.
+//! An operation ends when its result is on stable storage. Rows run in rounds, like the meter's. If the host lacks the space or the file
+//! system for a row, the row has the reason instead of a time.
 
 mod missing;
 mod place;
@@ -100,8 +100,8 @@ impl Plan {
     }
 }
 
-/// Run the operations that the journal does not have, on file systems in files of `folder`. They are unmounted when this returns. With `stop` it
-/// returns after the current operation.
+/// Run the operations that the journal does not have, on file systems in files of `folder`. They are unmounted when this returns. With
+/// `stop` it returns after the current operation.
 ///
 /// # Errors
 /// [`BedError`] if the folder cannot be used.

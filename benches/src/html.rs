@@ -1,9 +1,10 @@
 //! Results as one self-contained HTML page: the claims first, then a section for each document.
 //!
 //! - The page works offline. Styles and the script are in it, and its content security policy forbids everything else.
-//! - All charts and tables are readable without the script. The script adds values under the pointer (or the arrow keys), sorting, filters and the
-//!   choice of the theme.
-//! - The page has at most `MOST` bytes. Claims, charts and the suites' tables have priority; the rest is left out with a note if it does not fit.
+//! - All charts and tables are readable without the script. The script adds values under the pointer (or the arrow keys), sorting, filters
+//!   and the choice of the theme.
+//! - The page has at most `MOST` bytes. Claims, charts and the suites' tables have priority; the rest is left out with a note if it does
+//!   not fit.
 //! - Equal results make equal pages. Texts of results are escaped.
 //!
 //! ```text

@@ -1,8 +1,8 @@
 //! The runs of a running measurement, in a file, so that an interrupted measurement can be continued.
 //!
-//! The file has one JSON value in each line: first the identity of the measurement, then each run when it has ended. Each line is written by one
-//! call. So a killed process leaves complete lines, and at most one incomplete line, which is dropped. The file has only measured values; everything
-//! else is computed from them again.
+//! The file has one JSON value in each line: first the identity of the measurement, then each run when it has ended. Each line is written
+//! by one call. So a killed process leaves complete lines, and at most one incomplete line, which is dropped. The file has only measured
+//! values; everything else is computed from them again.
 
 mod identity;
 mod run;

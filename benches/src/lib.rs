@@ -1,9 +1,9 @@
 //! The cycles-per-I/O meter: runs loads over adapters and disks in turn and reports the cost of each access.
 //!
-//! [`meter::run`] takes the dimensions ([`matrix::Matrix`]), the disks ([`facts::disk::OpenDisk`]) and an engine that makes guests ([`meter::Rigs`]),
-//! runs all combinations in rounds, and returns the results document ([`result::Document`]). [`table`], [`csv`] and [`html`] render it. A
-//! [`suite::Suite`] is an experiment with fixed dimensions, disks, tables and plots. [`regression`] compares two documents row by row. Progress is
-//! reported to a [`progress::Progress`].
+//! [`meter::run`] takes the dimensions ([`matrix::Matrix`]), the disks ([`facts::disk::OpenDisk`]) and an engine that makes guests
+//! ([`meter::Rigs`]), runs all combinations in rounds, and returns the results document ([`result::Document`]). [`table`], [`csv`] and
+//! [`html`] render it. A [`suite::Suite`] is an experiment with fixed dimensions, disks, tables and plots. [`regression`] compares two
+//! documents row by row. Progress is reported to a [`progress::Progress`].
 //!
 //! ```text
 //! matrix -> combinations -> meter (rounds: A B A B) -> row (runs of a combination) -> result -> table, csv, html, suite

@@ -55,13 +55,13 @@ pub struct Plan {
     pub span: Option<u64>,
     /// Length of a run.
     pub duration: Duration,
-    /// How long the load runs before each measured run: coalescing policies use the rate of the preceding time, and the guest was asleep while others
-    /// ran.
+    /// How long the load runs before each measured run: coalescing policies use the rate of the preceding time, and the guest was asleep
+    /// while others ran.
     pub lead_in: Duration,
     /// The same for rows without an adapter.
     pub native_lead_in: Duration,
-    /// Whether the disk is flushed after each run of writes, outside of the measurement. Otherwise the kernel would write the data back while others
-    /// are measured.
+    /// Whether the disk is flushed after each run of writes, outside of the measurement. Otherwise the kernel would write the data back
+    /// while others are measured.
     pub settle: bool,
     /// Rounds: runs of each combination.
     pub runs: u32,

@@ -1,6 +1,7 @@
 //! Loads of applications: block size, percentages of reads and of random offsets, and further properties.
 //!
-//! A [`Mix`] is read from a small TOML file ([`Mix::read`]), is one of the built-in loads ([`SHIPPED`]), or is a job of fio ([`fio::read`]).
+//! A [`Mix`] is read from a small TOML file ([`Mix::read`]), is one of the built-in loads ([`SHIPPED`]), or is a job of fio
+//! ([`fio::read`]).
 
 mod file;
 pub mod fio;

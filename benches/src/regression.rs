@@ -1,7 +1,7 @@
 //! Compares two documents of results row by row: faster or slower from the baseline to the candidate.
 //!
-//! Rows match by [`RunResult::label`]. An unmatched row matches the row that differs only in the path of the disk, if each document has exactly
-//! one such row: the paths of temporary disks change with each run. For each metric in [`METRICS`] the ratio of the medians has
+//! Rows match by [`RunResult::label`]. An unmatched row matches the row that differs only in the path of the disk, if each document has
+//! exactly one such row: the paths of temporary disks change with each run. For each metric in [`METRICS`] the ratio of the medians has
 //! an interval and a verdict ([`confidence::unpaired`]). The order of rows, and of runs in a row, does not matter.
 
 use std::collections::HashMap;

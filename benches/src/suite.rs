@@ -310,8 +310,8 @@ pub fn creation_identity(form: Form, runs: Option<u32>, host: &Host) -> Identity
     creation::plan(form, runs).identify(Identity::of(host))
 }
 
-/// Run the operations of the suite `creation` that the journal does not have, in a folder. The caller must block signals, because file systems are
-/// mounted during the run. With `stop` it ends after the current operation.
+/// Run the operations of the suite `creation` that the journal does not have, in a folder. The caller must block signals, because file
+/// systems are mounted during the run. With `stop` it ends after the current operation.
 ///
 /// # Errors
 /// [`BedError`] if the folder cannot be used.

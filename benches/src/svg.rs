@@ -1,9 +1,9 @@
 //! Charts as SVG: on the page ([`Chart::figure`]) and as files ([`Chart::file`]).
 //!
-//! The crate plotters lays out axes, grids and lines. It draws on our backend `canvas`, for three reasons: plotters' SVG backend writes colours, but
-//! a page with a light and a dark theme needs classes; it writes a web address; and its text cannot be wrapped. Chart libraries in JavaScript are not
-//! used: their charts are empty without scripts, and most draw pixels, which themes and screen readers cannot access. Legends are HTML on the page,
-//! so that they wrap on a narrow screen, and SVG in files.
+//! The crate plotters lays out axes, grids and lines. It draws on our backend `canvas`, for three reasons: plotters' SVG backend writes
+//! colours, but a page with a light and a dark theme needs classes; it writes a web address; and its text cannot be wrapped. Chart
+//! libraries in JavaScript are not used: their charts are empty without scripts, and most draw pixels, which themes and screen readers
+//! cannot access. Legends are HTML on the page, so that they wrap on a narrow screen, and SVG in files.
 //!
 //! ```text
 //! Chart -> axis (positions, ticks) -> panel (plotters -> canvas: axes, lines; markers with their values) -> figure | file

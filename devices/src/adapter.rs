@@ -51,7 +51,8 @@ impl AdapterKind {
         })
     }
 
-    /// Most request queues that [`AdapterConfig::queues`] may ask for: 1 for an adapter whose number of queues is its own or its guest's matter.
+    /// Most request queues that [`AdapterConfig::queues`] may ask for: 1 for an adapter whose number of queues is its own or its guest's
+    /// matter.
     #[must_use]
     pub const fn max_queues(self) -> u16 {
         #[cfg(feature = "virtio")]
@@ -121,7 +122,8 @@ pub struct AdapterConfig {
     pub coalescing: Coalescing,
     /// Requests in flight at the most.
     pub tasks: u32,
-    /// Request queues, 1 to [`max_queues`](AdapterKind::max_queues); a larger number counts as that. A virtio device offers its guest so many.
+    /// Request queues, 1 to [`max_queues`](AdapterKind::max_queues); a larger number counts as that. A virtio device offers its guest so
+    /// many.
     pub queues: u16,
     /// Threads that serve the queues, at most [`max_threads`](AdapterKind::max_threads) and one for each queue; a larger number counts as that.
     /// 0: the thread that calls the adapter serves them.

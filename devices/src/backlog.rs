@@ -1,8 +1,9 @@
 //! The backlog: requests that an adapter has taken from the guest, and that wait for a task number.
 //!
-//! All units share the adapter's task numbers and the guest's queue. A request whose unit may not start it yet ([`Bus::admits`](crate::scsi::Bus)) is
-//! taken out of the guest's queue and put into the backlog. So a stalled disk stops neither the other units nor task management. The requests of a
-//! unit start in order. The adapter limits the backlog to the number of requests that its guest may have outstanding.
+//! All units share the adapter's task numbers and the guest's queue. A request whose unit may not start it yet
+//! ([`Bus::admits`](crate::scsi::Bus)) is taken out of the guest's queue and put into the backlog. So a stalled disk stops neither the
+//! other units nor task management. The requests of a unit start in order. The adapter limits the backlog to the number of requests that
+//! its guest may have outstanding.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! What the forecasts of bursts of PVSCSI and storvsc have in common: the number of requests that a guest keeps outstanding, and the polls that may find
-//! part of a burst.
+//! What the forecasts of bursts of PVSCSI and storvsc have in common: the number of requests that a guest keeps outstanding, and the polls
+//! that may find part of a burst.
 
 /// Sleeps over which the maximum of outstanding requests is taken: between this number and twice as many.
 pub(crate) const WINDOW: u8 = 64;
@@ -46,8 +46,8 @@ impl MostOutstanding {
     }
 }
 
-/// Polls that may find part of a burst, without an end of the suppression. Without a bound, a guest whose bursts vary or have become shorter would
-/// wait for a poll each time.
+/// Polls that may find part of a burst, without an end of the suppression. Without a bound, a guest whose bursts vary or have become
+/// shorter would wait for a poll each time.
 #[derive(Debug)]
 pub(crate) struct EarlyPolls {
     /// Those that are left, counted in complete bursts.

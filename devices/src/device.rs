@@ -56,9 +56,9 @@ pub struct Doorbell {
     pub len: u8,
 }
 
-/// [Fast registers](FastRegisters) whose writes may reach the device a little later than the guest made them, but in order. They only start work: no
-/// later read of the guest depends on the arrival of such a write. Writes that the fast registers do not accept ([`FastWrite::Forward`]) have no
-/// effect and are dropped.
+/// [Fast registers](FastRegisters) whose writes may reach the device a little later than the guest made them, but in order. They only start
+/// work: no later read of the guest depends on the arrival of such a write. Writes that the fast registers do not accept
+/// ([`FastWrite::Forward`]) have no effect and are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostedRegisters {
     /// Base address register number.
@@ -92,7 +92,8 @@ pub enum FastWrite {
     },
 }
 
-/// Registers that the thread of the accessing virtual CPU answers. A guest accesses them for each I/O, and they consist of queues and flags.
+/// Registers that the thread of the accessing virtual CPU answers. A guest accesses them for each I/O, and they consist of queues and
+/// flags.
 pub trait FastRegisters: Send + Sync {
     /// Read. False: forward the read to the device.
     fn read(&self, bar: u8, offset: u64, data: &mut [u8]) -> bool;
@@ -141,8 +142,8 @@ impl Stats {
 
 /// A device with an I/O queue, on any bus.
 ///
-/// One thread at a time calls it, always the same one except as [`completes_at_once`](Self::completes_at_once) and [`PciDevice::is_register_access`]
-/// allow. No call panics, whatever the guest does.
+/// One thread at a time calls it, always the same one except as [`completes_at_once`](Self::completes_at_once) and
+/// [`PciDevice::is_register_access`] allow. No call panics, whatever the guest does.
 pub trait IoDevice: Send {
     /// The doorbell of this index was rung since the last call. The trait of the bus has the list of doorbells: [`PciDevice::doorbells`],
     /// [`VmbusDevice::connections`](crate::vmbus::VmbusDevice::connections).
@@ -150,32 +151,34 @@ pub trait IoDevice: Send {
 
     /// Whether all disks complete each request when it is submitted
     /// ([`DiskQueue::completes_in_push`](paradisk_disk_formats::DiskQueue::completes_in_push)). Then several threads may call
-    /// [`on_doorbell`](Self::on_doorbell), [`on_completions`](Self::on_completions) and [`before_sleep`](Self::before_sleep) in turns, for instance
-    /// the thread of the virtual CPU that wrote the doorbell. Hot-plug may change the result.
+    /// [`on_doorbell`](Self::on_doorbell), [`on_completions`](Self::on_completions) and [`before_sleep`](Self::before_sleep) in turns, for
+    /// instance the thread of the virtual CPU that wrote the doorbell. Hot-plug may change the result.
     fn completes_at_once(&self) -> bool {
         false
     }
 
-    /// Descriptors that become readable (level-triggered) when [`on_completions`](Self::on_completions) has work. They may change after a bus access,
-    /// a hot-plug or a reset. A detached disk's descriptor is closed when the disk has completed its requests.
+    /// Descriptors that become readable (level-triggered) when [`on_completions`](Self::on_completions) has work. They may change after a
+    /// bus access, a hot-plug or a reset. A detached disk's descriptor is closed when the disk has completed its requests.
     fn completion_events(&self) -> Vec<BorrowedFd<'_>>;
 
     /// Call this when completions may be available, and at the time of the last [`Sleep::Until`].
     fn on_completions(&mut self, now: Time);
 
-    /// Call this before the thread sleeps. It checks for requests that raced with the decision to sleep, and returns how long the thread may sleep.
+    /// Call this before the thread sleeps. It checks for requests that raced with the decision to sleep, and returns how long the thread
+    /// may sleep.
     fn before_sleep(&mut self, now: Time) -> Sleep;
 
-    /// Power-on reset. It waits for the requests in flight; nothing is written to guest memory afterwards. A reset by the guest, through registers,
-    /// waits only if the adapter's protocol cannot report its end later.
+    /// Power-on reset. It waits for the requests in flight; nothing is written to guest memory afterwards. A reset by the guest, through
+    /// registers, waits only if the adapter's protocol cannot report its end later.
     fn reset(&mut self, now: Time);
 
-    /// Wait for all requests in flight and post their completions. Then send the signals that were held back. Afterwards guest memory may be unmapped
-    /// or saved.
+    /// Wait for all requests in flight and post their completions. Then send the signals that were held back. Afterwards guest memory may
+    /// be unmapped or saved.
     fn quiesce(&mut self, now: Time);
 
-    /// Whether requests in flight use any of these guest-physical ranges, which the owner is about to unmap. The device posts available completions,
-    /// and takes no new requests. After a result of false, the owner replaces the memory and calls [`memory_replaced`](Self::memory_replaced).
+    /// Whether requests in flight use any of these guest-physical ranges, which the owner is about to unmap. The device posts available
+    /// completions, and takes no new requests. After a result of false, the owner replaces the memory and calls
+    /// [`memory_replaced`](Self::memory_replaced).
     ///
     /// The default waits for all requests.
     fn uses_memory(&mut self, _ranges: &[Range<u64>], now: Time) -> bool {
@@ -183,8 +186,8 @@ pub trait IoDevice: Send {
         false
     }
 
-    /// From now on, fail new requests that use any of these ranges, until the memory is replaced or the device is reset. Without new ones, the
-    /// earlier requests that use the ranges all end.
+    /// From now on, fail new requests that use any of these ranges, until the memory is replaced or the device is reset. Without new ones,
+    /// the earlier requests that use the ranges all end.
     fn refuse_memory(&mut self, _ranges: &[Range<u64>]) {}
 
     /// The owner has removed guest memory: release the mappings of that memory.
@@ -205,8 +208,8 @@ pub trait IoDevice: Send {
         None
     }
 
-    /// Check the capacity of the disks ([`Disk::rescan`](paradisk_disk_formats::Disk::rescan), [`Disk::grow`](paradisk_disk_formats::Disk::grow)),
-    /// and report a change to the guest.
+    /// Check the capacity of the disks ([`Disk::rescan`](paradisk_disk_formats::Disk::rescan),
+    /// [`Disk::grow`](paradisk_disk_formats::Disk::grow)), and report a change to the guest.
     fn refresh(&mut self, _now: Time) {}
 
     /// Counters since the creation.
@@ -215,8 +218,8 @@ pub trait IoDevice: Send {
 
 /// A PCI function with an I/O queue.
 ///
-/// Bus accesses from virtual CPUs are forwarded to the thread that owns the device. Writes to [`doorbells`](Self::doorbells) arrive as events
-/// ([`IoDevice::on_doorbell`]). Unimplemented offsets read as in hardware and ignore writes.
+/// Bus accesses from virtual CPUs are forwarded to the thread that owns the device. Writes to [`doorbells`](Self::doorbells) arrive as
+/// events ([`IoDevice::on_doorbell`]). Unimplemented offsets read as in hardware and ignore writes.
 pub trait PciDevice: IoDevice {
     /// Read configuration space: `data.len()` is 1, 2 or 4, the offset aligned to it, below 4,096.
     fn config_read(&mut self, offset: u16, data: &mut [u8]);
@@ -234,8 +237,8 @@ pub trait PciDevice: IoDevice {
     fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time);
 
     /// Whether this access only touches registers: no disk, no guest memory, and nothing that [`before_sleep`](IoDevice::before_sleep) or
-    /// [`completion_events`](IoDevice::completion_events) depend on. Then the thread of the virtual CPU may make it while no other thread calls the
-    /// device.
+    /// [`completion_events`](IoDevice::completion_events) depend on. Then the thread of the virtual CPU may make it while no other thread
+    /// calls the device.
     fn is_register_access(&self, _bar: u8, _offset: u64, _access: Access) -> bool {
         false
     }
@@ -270,19 +273,19 @@ pub trait PciDevice: IoDevice {
         None
     }
 
-    /// Whether drivers of this device read memory directly after a write that makes the device change it, or free memory that the device uses until
-    /// the write. Then each write should arrive before the guest runs on. Constant.
+    /// Whether drivers of this device read memory directly after a write that makes the device change it, or free memory that the device
+    /// uses until the write. Then each write should arrive before the guest runs on. Constant.
     fn needs_prompt_writes(&self) -> bool {
         false
     }
 
-    /// The bus posts writes nevertheless: writes to a base address register's space may arrive later than the guest made them, but in order and
-    /// before the guest's next read. The owner calls this before each such write, or once; [`reset`](IoDevice::reset) clears it. The device then uses
-    /// only what is safe with posted writes. docs/internals.md, "Serving other VMMs", lists what it cannot make safe.
+    /// The bus posts writes nevertheless: writes to a base address register's space may arrive later than the guest made them, but in order
+    /// and before the guest's next read. The owner calls this before each such write, or once; [`reset`](IoDevice::reset) clears it. The
+    /// device then uses only what is safe with posted writes. docs/internals.md, "Serving other VMMs", lists what it cannot make safe.
     fn on_posted_writes(&mut self) {}
 
-    /// As [`on_doorbell`](IoDevice::on_doorbell), for a doorbell that blocks the virtual CPU until the owner replies. The device may then poll for
-    /// requests, so that the guest need not ring for each.
+    /// As [`on_doorbell`](IoDevice::on_doorbell), for a doorbell that blocks the virtual CPU until the owner replies. The device may then
+    /// poll for requests, so that the guest need not ring for each.
     fn on_blocking_doorbell(&mut self, index: usize, now: Time) {
         self.on_doorbell(index, now);
     }
@@ -296,11 +299,11 @@ pub trait HotPlug {
     /// [`AttachError`]: nothing was attached.
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError>;
 
-    /// Detach a unit, and report it to the guest; its requests end as if reset. Does not wait: requests in flight in the disk end when the disk has
-    /// completed them. Until then the disk is in use ([`detaching`](Self::detaching)). False: no such unit.
+    /// Detach a unit, and report it to the guest; its requests end as if reset. Does not wait: requests in flight in the disk end when the
+    /// disk has completed them. Until then the disk is in use ([`detaching`](Self::detaching)). False: no such unit.
     fn detach(&mut self, address: Address, now: Time) -> bool;
 
-    /// Whether the disk of a unit that was detached from this address still has requests in flight. When it has none, [`IoDevice::on_completions`]
-    /// drops its queue.
+    /// Whether the disk of a unit that was detached from this address still has requests in flight. When it has none,
+    /// [`IoDevice::on_completions`] drops its queue.
     fn detaching(&self, address: Address) -> bool;
 }

@@ -1,18 +1,18 @@
 //! A device's accesses to guest memory: typed accesses, scatter lists for disk I/O, and ring pages at a fixed address.
 //!
 //! # Why this is sound
-//! Guest memory is shared with virtual CPUs and with the kernel. The only Rust references to it here are to atomics. All other data are copied
-//! through raw pointers, and each value is read once.
+//! Guest memory is shared with virtual CPUs and with the kernel. The only Rust references to it here are to atomics. All other data are
+//! copied through raw pointers, and each value is read once.
 //!
 //! Each host address comes from a `vm_memory` snapshot, and the snapshot is kept:
 //! - a [`GuestPage`] carries a clone of it, so its address stays mapped as long as the page lives;
-//! - the addresses that [`Dma::translate`] returns stay mapped until [`Dma::release`]. A device calls `release` only when none of its requests is in
-//!   flight ([`quiesce`](crate::IoDevice::quiesce), reset), so the kernel never writes to unmapped memory;
-//! - [`Dma::replaced`] drops old snapshots while requests are in flight, if the new snapshot maps each region that they use at the same address. The
-//!   [`Footprint`] of a request has the regions that it uses.
+//! - the addresses that [`Dma::translate`] returns stay mapped until [`Dma::release`]. A device calls `release` only when none of its
+//!   requests is in flight ([`quiesce`](crate::IoDevice::quiesce), reset), so the kernel never writes to unmapped memory;
+//! - [`Dma::replaced`] drops old snapshots while requests are in flight, if the new snapshot maps each region that they use at the same
+//!   address. The [`Footprint`] of a request has the regions that it uses.
 //!
-//! So an owner that *unmaps* memory must first let the device end the requests that use it ([`uses_memory`](crate::IoDevice::uses_memory)); until
-//! then the mapping stays. A range that is added later needs no call. Writes are not recorded in vm-memory's dirty bitmaps.
+//! So an owner that *unmaps* memory must first let the device end the requests that use it ([`uses_memory`](crate::IoDevice::uses_memory));
+//! until then the mapping stays. A range that is added later needs no call. Writes are not recorded in vm-memory's dirty bitmaps.
 #![allow(unsafe_code, reason = "host addresses of guest memory")]
 
 mod footprint;
@@ -147,8 +147,8 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.window = NO_WINDOW;
     }
 
-    /// The owner has replaced the memory. Release the memory that it has removed. Requests in flight use at most `in_use`. If the new memory does not
-    /// have all of `in_use`, the old snapshots are kept.
+    /// The owner has replaced the memory. Release the memory that it has removed. Requests in flight use at most `in_use`. If the new
+    /// memory does not have all of `in_use`, the old snapshots are kept.
     pub(crate) fn replaced(&mut self, in_use: Footprint) {
         self.refused.clear();
         self.window = NO_WINDOW;
@@ -182,8 +182,8 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.translate_slowly(address, len, access, bufs)
     }
 
-    /// The host memory of a range of at least one byte, if the range is inside the region of the last translation. Most requests need only this, and
-    /// no list. `None`: call [`translate`](Self::translate).
+    /// The host memory of a range of at least one byte, if the range is inside the region of the last translation. Most requests need only
+    /// this, and no list. `None`: call [`translate`](Self::translate).
     #[inline(always)]
     pub(crate) fn piece(&mut self, address: u64, len: u64) -> Option<IoBuf> {
         let offset = address.wrapping_sub(self.window.start);
@@ -191,8 +191,8 @@ impl<A: GuestAddressSpace> Dma<A> {
             return None;
         }
         self.touched |= self.window_mark;
-        // SAFETY: `[offset, offset + len)` lies inside the window, which is mapped as long as `memory` or `retired` keeps its snapshot: until
-        // `release`, called with no request in flight, or `replaced`, which checks the region marked here.
+        // SAFETY: `[offset, offset + len)` lies inside the window, which is mapped as long as `memory` or `retired` keeps its snapshot:
+        // until `release`, called with no request in flight, or `replaced`, which checks the region marked here.
         Some(unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) })
     }
 
@@ -291,8 +291,8 @@ impl<A: GuestAddressSpace> Dma<A> {
         Ok(value)
     }
 
-    /// Read little-endian qwords. If they are aligned inside one region, each is loaded into a register: with a copy in memory, loads of its parts
-    /// would wait for its stores.
+    /// Read little-endian qwords. If they are aligned inside one region, each is loaded into a register: with a copy in memory, loads of
+    /// its parts would wait for its stores.
     ///
     /// # Errors
     /// [`DmaError`] where part of them is outside memory.
@@ -379,8 +379,8 @@ impl<A: GuestAddressSpace> Dma<A> {
         })
     }
 
-    /// Call `each` with the offset and the host memory of every piece of the range, if all of it is memory. Always inlined: most callers pass a
-    /// constant length, and a copy of a constant length is a few moves.
+    /// Call `each` with the offset and the host memory of every piece of the range, if all of it is memory. Always inlined: most callers
+    /// pass a constant length, and a copy of a constant length is a few moves.
     #[inline(always)]
     fn copy(
         &mut self,

@@ -1,11 +1,11 @@
 //! The epoll set of a thread that serves devices (completion events, doorbells, events of the thread's owner), and the rule for when
 //! the thread waits.
 //!
-//! The loop itself is the owner's, in straight-line code, as owners differ in what comes between two steps: a lock that is released
-//! during the sleep, messages, interrupts to be delivered. Its steps are always these:
+//! Each owner writes the loop itself, because owners do different things between two steps: release a lock during the sleep, execute
+//! messages, deliver interrupts. The steps are always these:
 //!
 //! ```text
-//!     +-> the owner's commands; the set is made anew where descriptors have changed
+//!     +-> the owner's commands; a new set if descriptors have changed
 //!     |   before_sleep -> EventLoop::next
 //!     |     Again: on_completions -----------------------------------------+
 //!     |     Wait(wait)                                                     |
@@ -17,11 +17,11 @@
 //!
 //! - A device that always has work ([`Sleep::No`]) does not starve other events: after [`BUSY_TURNS`] turns `next` returns a wait with a
 //!   timeout of 0.
-//! - A deadline ([`Sleep::Until`]) is passed to the kernel in nanoseconds (`epoll_pwait2`, Linux 5.11), and is kept also if other events come all the
-//!   time.
-//! - Nothing is allocated but by changes of the set. No lock is taken.
+//! - A deadline ([`Sleep::Until`]) is passed to the kernel in nanoseconds (`epoll_pwait2`, Linux 5.11), and is kept also if other events
+//!   come all the time.
+//! - Only changes of the set allocate. No lock is taken.
 //!
-//! Doorbells and the owner's channel are eventfds that are watched by [`Interest::Edge`]: each write is an edge, so nobody reads them.
+//! Doorbells and the owner's channel are eventfds that are watched by [`Interest::Edge`]: each write is an edge, so they are never read.
 
 use std::fmt;
 use std::io;
@@ -35,21 +35,21 @@ use rustix::io::Errno;
 use crate::device::Sleep;
 use crate::time::Time;
 
-/// Turns in a row without a look at events, for a device that never lets its thread sleep.
+/// Turns in a row without polling for events, while the device always has work.
 pub const BUSY_TURNS: u32 = 16;
 /// Events taken from the kernel at once; more wait for the next turn.
 const EVENTS: usize = 64;
-/// [`Event::Completions`] as the kernel keeps it.
+/// User data of [`Event::Completions`] in the epoll set.
 const COMPLETIONS: u64 = 0;
 
-/// What an event in the set is of.
+/// The source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A completion event of a device: [`IoDevice::completion_events`](crate::IoDevice::completion_events).
     Completions,
-    /// The doorbell of this index: of a PCI function [`PciDevice::doorbells`](crate::PciDevice::doorbells), of a VMBus its connections.
+    /// The doorbell of this index in [`PciDevice::doorbells`](crate::PciDevice::doorbells), or in the connections of a VMBus.
     Doorbell(u32),
-    /// An event of the thread's owner, by a number of its own.
+    /// An event of the thread's owner, with a number that the owner has chosen.
     Own(u32),
 }
 
@@ -112,9 +112,9 @@ pub enum Next {
 /// How long to wait for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// At most so long; `None`: until an event. An owner with deadlines of its own may shorten it.
+    /// The longest wait; `None`: until an event. An owner with deadlines of its own may shorten it.
     pub timeout: Option<Duration>,
-    /// When the device wants to be called, whatever events there are.
+    /// The device's deadline: when it must be called even if there are no completion events.
     due: Option<Time>,
 }
 
@@ -127,9 +127,9 @@ impl Wait {
     }
 }
 
-/// An epoll set, and the number of turns since it was last looked at.
+/// An epoll set, and the number of turns since it was last polled.
 ///
-/// Descriptors that were closed cannot be removed by their number, which may be another file's by now: an owner whose descriptors have
+/// A descriptor that was closed cannot be removed, because its number may be another file's by now. So an owner whose descriptors have
 /// changed makes a new set.
 #[derive(Debug)]
 pub struct EventLoop {
@@ -152,7 +152,7 @@ impl EventLoop {
     /// Add a descriptor to the set.
     ///
     /// # Errors
-    /// It is in the set already, or is none that can be waited for.
+    /// It is in the set already, or epoll does not support it.
     pub fn add(&self, fd: impl AsFd, event: Event, interest: Interest) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, event.data(), interest.flags())?)
     }
@@ -177,8 +177,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Whether the set still waits for the completion events of a device, which are `fds` now. False: they are others, and the owner
-    /// makes a new set.
+    /// Whether the completion events in the set are still those of the device, which are `fds` now. False: the owner must make a new set.
     ///
     /// # Errors
     /// As [`add`](Self::add).
@@ -196,7 +195,7 @@ impl EventLoop {
         Ok(true)
     }
 
-    /// What follows the [`before_sleep`](crate::IoDevice::before_sleep) that returned `sleep`.
+    /// The step after [`before_sleep`](crate::IoDevice::before_sleep) has returned `sleep`.
     #[inline]
     pub fn next(&mut self, sleep: Sleep, now: Time) -> Next {
         let (timeout, due) = match sleep {
@@ -214,7 +213,7 @@ impl EventLoop {
         Next::Wait(Wait { timeout, due })
     }
 
-    /// Wait for events. A signal may end the wait early, without any.
+    /// Wait for events. A signal may end the wait early, without events.
     ///
     /// # Errors
     /// The host refuses.
@@ -238,7 +237,7 @@ impl EventLoop {
 pub struct Ready {
     events: [epoll::Event; EVENTS],
     count: usize,
-    /// The wait had an end.
+    /// The wait had a timeout.
     timed: bool,
     due: Option<Time>,
 }

@@ -1,10 +1,10 @@
-//! A disk's queue that breaks its contract ([`DiskQueue`](paradisk_disk_formats::DiskQueue)): it completes a request that is not in flight, or has
-//! nothing in flight while requests wait for it.
+//! A disk's queue that breaks its contract ([`DiskQueue`](paradisk_disk_formats::DiskQueue)): it completes a request that is not in flight,
+//! or has nothing in flight while requests wait for it.
 //!
-//! The disk is then faulted for as long as it is attached. A SCSI unit answers HARDWARE ERROR, internal target failure; a virtio block device answers
-//! `VIRTIO_BLK_S_IOERR`. Later requests fail at once. A request in flight fails when the queue completes it; the others fail when the queue reports
-//! that it has nothing in flight, because until then the host may write to their memory. So no request succeeds without having been executed, and
-//! none waits for ever.
+//! The disk is then faulted for as long as it is attached. A SCSI unit answers HARDWARE ERROR, internal target failure; a virtio block
+//! device answers `VIRTIO_BLK_S_IOERR`. Later requests fail at once. A request in flight fails when the queue completes it; the others fail
+//! when the queue reports that it has nothing in flight, because until then the host may write to their memory. So no request succeeds
+//! without having been executed, and none waits for ever.
 //!
 //! Each completion is checked against the table of requests. Lost requests are looked for before the thread sleeps, not for each request.
 
@@ -28,8 +28,8 @@ pub struct DiskFault {
 
 static REPORT: OnceLock<fn(&DiskFault)> = OnceLock::new();
 
-/// Set the function that is called when a disk is faulted, on the adapter's thread, at most once for each attachment. Programs show the fault to
-/// their user, because the guest only sees failed requests. Only the first call of this function has an effect.
+/// Set the function that is called when a disk is faulted, on the adapter's thread, at most once for each attachment. Programs show the
+/// fault to their user, because the guest only sees failed requests. Only the first call of this function has an effect.
 pub fn on_disk_fault(report: fn(&DiskFault)) {
     let _ = REPORT.set(report);
 }

@@ -1,13 +1,15 @@
-//! Notification suppression: how many requests the guest may put in before it kicks. A kick leaves the guest, which costs far more than to put a
-//! request in.
+//! Notification suppression: how many requests the guest may put in before it kicks. A kick leaves the guest, which costs far more than to
+//! put a request in.
 //!
-//! A guest that keeps many requests outstanding puts a new one in for each that was completed. One kick for the last of them is enough. While many
-//! are in flight, their completions make the device poll the queue anyhow, so the guest may put in half as many new ones before it kicks.
+//! A guest that keeps many requests outstanding puts a new one in for each that was completed. One kick for the last of them is enough.
+//! While many are in flight, their completions make the device poll the queue anyhow, so the guest may put in half as many new ones before
+//! it kicks.
 //!
-//! A guest that puts in fewer than expected does not kick. The device finds its requests by a poll: after a short time, or when another request
-//! completes. A request that waited for the poll longer than twice the time that it then took has suffered from the suppression. The device then
-//! backs off: for a number of sleeps it asks for a kick for each request, so that a guest that waits for a fast request beside slow ones does not
-//! wait for a poll each time. Where all requests take long the device does not back off: a batch is worth more than a slightly earlier start.
+//! A guest that puts in fewer than expected does not kick. The device finds its requests by a poll: after a short time, or when another
+//! request completes. A request that waited for the poll longer than twice the time that it then took has suffered from the suppression.
+//! The device then backs off: for a number of sleeps it asks for a kick for each request, so that a guest that waits for a fast request
+//! beside slow ones does not wait for a poll each time. Where all requests take long the device does not back off: a batch is worth more
+//! than a slightly earlier start.
 
 use std::time::Duration;
 
@@ -22,8 +24,8 @@ const POLL_BUSY: Duration = Duration::from_millis(1);
 /// Time to the poll for requests without a kick while nothing is in flight.
 pub(crate) const POLL_IDLE: Duration = Duration::from_micros(100);
 
-/// Bounds of the back-off after a request was found late, in sleeps of the device. It doubles each time, so that a guest that often puts in fewer
-/// requests than expected seldom waits for a poll.
+/// Bounds of the back-off after a request was found late, in sleeps of the device. It doubles each time, so that a guest that often puts in
+/// fewer requests than expected seldom waits for a poll.
 const MIN_BACKOFF: u16 = 64;
 const MAX_BACKOFF: u16 = 4096;
 
@@ -62,8 +64,8 @@ impl KickSuppression {
         Self { backoff: 0, next_backoff: MIN_BACKOFF, late: None }
     }
 
-    /// Before the device sleeps, with `in_flight` requests in flight and `expected` more expected: the kicks to suppress. `late`: the requests expected
-    /// before have not come in time.
+    /// Before the device sleeps, with `in_flight` requests in flight and `expected` more expected: the kicks to suppress. `late`: the
+    /// requests expected before have not come in time.
     pub(crate) fn before_sleep(&mut self, in_flight: u32, expected: u32, late: bool) -> Suppressed {
         if self.backoff > 0 {
             self.backoff -= 1;
@@ -86,7 +88,8 @@ impl KickSuppression {
         self.backoff > 0
     }
 
-    /// Before the queue is served, by a poll or a kick: `waiting` requests wait. The guest was allowed to put in `suppressed` of them without a kick, and the threshold was set `waited` ago.
+    /// Before the queue is served, by a poll or a kick: `waiting` requests wait. The guest was allowed to put in `suppressed` of them
+    /// without a kick, and the threshold was set `waited` ago.
     pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
         if waiting == 0 || suppressed == 0 {
             return;

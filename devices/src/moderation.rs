@@ -1,10 +1,12 @@
 //! Interrupt moderation: completions are posted to the guest at once; only their signal may be held back.
 //!
-//! The device delivers a share of the interrupts that shrinks as the number of commands in flight (CIF) grows. With few
-//! commands in flight it delivers all of them (Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual
-//! Machine Storage Device IO", USENIX ATC 2011). The paper uses no timer, because with CIF > 0 another completion will
-//! come. Here a held signal also has a deadline ([`Coalescing::backstop`]), because that completion may take long. One
-//! [`Moderator`] decides for one interrupt vector. Commands that may never complete do not count in its CIF.
+//! With few commands in flight (CIF), each completion is signalled. The more commands are in flight, the smaller the share of completions
+//! that are (Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual Machine Storage Device IO", USENIX ATC 2011). The paper
+//! uses no timer: a signal is held back only while commands are in flight, so another completion follows. Here a signal that is held back
+//! also has a deadline ([`Coalescing::backstop`]), because that completion may take long.
+//!
+//! One [`Moderator`] decides for one interrupt vector. Its CIF are the requests in flight and, as far as the adapter can count them, those
+//! that wait. Buffers for events do not count, because they may never be used.
 
 use std::time::Duration;
 
@@ -36,9 +38,9 @@ pub struct Coalescing {
     pub iops_threshold: u64,
     /// Interval at which rate and share are computed.
     pub epoch: Duration,
-    /// No completion is held back for others that, at the measured rate, take longer than this to arrive
-    /// ([`Policy::OioIops`]). The published ratios bound the added latency only as a share of the latency, which is
-    /// long if latencies are long. [`Duration::MAX`] selects the published ratios.
+    /// A signal is held back only for completions that, at the measured rate, arrive within this time ([`Policy::OioIops`]). The published
+    /// ratios bound the added latency only as a share of the latency, so slow requests would wait long. [`Duration::MAX`] selects the
+    /// published ratios.
     pub longest_hold: Duration,
     /// Longest delay of a signal if no other completion follows.
     pub backstop: Duration,
@@ -103,9 +105,9 @@ impl Ratio {
 pub struct ModerationState {
     /// When completions signal.
     pub policy: Policy,
-    /// The share of completions that signal while enough commands are in flight, computed anew each epoch: so many ...
+    /// Numerator of the share of completions that signal while at least `cif_threshold` commands are in flight. Computed each epoch.
     pub signals: u32,
-    /// ... of so many. 1 of 1 for [`Policy::Off`] and [`Policy::Batch`], which know no share.
+    /// Denominator of that share. The share is 1/1 for [`Policy::Off`] and [`Policy::Batch`].
     pub completions: u32,
     /// A completion waits for its signal.
     pub held_back: bool,
@@ -123,7 +125,7 @@ pub(crate) struct Moderator {
     epoch_start: Option<Time>,
     /// Completions before this time do not end the epoch.
     epoch_end: Time,
-    /// When the first completion was held back whose signal is still outstanding.
+    /// Since when a signal is held back.
     withheld: Option<Time>,
     /// A signal is owed at the end of the batch.
     due: bool,

@@ -18,7 +18,7 @@ use vm_memory::{GuestAddress, GuestMemoryMmap};
 use input::Input;
 
 const MEMORY: usize = 32 << 20;
-/// Where the kernels want to lie.
+/// Load address of the kernels.
 const AT: u64 = 16 << 20;
 
 struct Machine {
@@ -78,7 +78,7 @@ fuzz_target!(|data: &[u8]| {
     let len = input.u8();
     let own = String::from_utf8_lossy(input.bytes(len.into())).into_owned();
     let initrd = (how & 8 != 0).then(|| {
-        // Up to 16 MiB, most of them a hole.
+        // Up to 16 MiB, all of them a hole.
         let len = u64::from(input.u16()) << 8;
         fs::File::create(path("initrd")).and_then(|file| file.set_len(len)).expect("a file");
         path("initrd")

@@ -1,4 +1,5 @@
-//! The control socket of `paradisk run` and `paradisk serve`, with any client; then the descriptions of disks and the sizes in its commands.
+//! The control socket of `paradisk run` and `paradisk serve`, with any client; and the parsers of disks, sizes and policies in its
+//! commands.
 //!
 //! The input is what a client sends. Where the first byte is even, it is text, and `{"command":` comes before it.
 #![no_main]
@@ -67,7 +68,7 @@ fuzz_target!(|data: &[u8]| {
     let [first, data @ ..] = data else { return };
     let mut stream = UnixStream::connect(&rig.path).expect("a server");
     let start = if first & 1 == 0 { &b"{\"command\":"[..] } else { &[] };
-    // Fails where the server has hung up.
+    // Fails if the server has disconnected.
     let _ = stream.write_all(&[start, data].concat());
     let _ = stream.shutdown(Shutdown::Write);
     let mut answers = Vec::new();

@@ -17,11 +17,11 @@ use paradisk_devices::AdapterKind;
 use device::{Guest, MEMORY};
 use input::Input;
 
-/// Where the control register of a channel is, in its register block.
+/// Offset of a channel's control register in its block: in compatibility mode, in native mode.
 const CONTROL: [u64; 2] = [0, 2];
 const TABLE: u64 = 4096;
 
-/// The registers of a command, then its code: those that mean something more often than others.
+/// The registers of a command, then its code: most often one that the drive implements.
 fn command(guest: &mut Guest, input: &mut Input<'_>, block: u8) {
     const CODES: [u8; 24] = [
         0x20, 0x24, 0x25, 0x29, 0x30, 0x34, 0x35, 0x39, 0x40, 0x42, 0xc4, 0xc5, 0xc6, 0xc8, 0xca, 0xe7, 0xea,

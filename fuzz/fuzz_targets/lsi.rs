@@ -32,7 +32,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// By the registers that virtual CPUs access themselves, if `fast`, where the device does not take the access.
+    /// Write a register; `fast`: as a virtual CPU's thread does, through the device's fast registers.
     fn write(&mut self, register: u64, value: u32, fast: bool) {
         let data = value.to_le_bytes();
         match &self.fast {

@@ -1,7 +1,7 @@
 //! An NBD server with any client.
 //!
-//! The input is what the client sends. With the lowest bit of its first byte set, a good negotiation comes before it, with the next
-//! bit, one for structured replies; magic numbers are put where they belong, by the third bit.
+//! The first byte of the input has flags, and the rest is what the client sends. With bit 0, a valid negotiation comes before it; with
+//! bit 1 as well, the negotiation includes structured replies and block status. With bit 2, the input gets correct magic numbers.
 #![no_main]
 
 use std::io::Write;
@@ -58,7 +58,7 @@ fuzz_target!(|data: &[u8]| {
         scope.spawn(|| serve_client(theirs.into(), exports));
         let receiver = ours.try_clone().expect("a socket");
         scope.spawn(move || {
-            // Whatever comes is received, so that nothing waits for us.
+            // Receive all replies, so that the server does not wait for this client.
             let _ = std::io::copy(&mut &receiver, &mut std::io::sink());
         });
         let _ = (&ours).write_all(&talk);

@@ -1,7 +1,7 @@
 //! Partition tables, and images inside a partition of another disk: a disk with any MBR and GPT, opened as `FILE//N`.
 //!
 //! The first bytes say which partition is opened, and which tables the disk has before the input changes its sectors. With the highest
-//! bit of the first byte set, the checksums of the GPT are good afterwards.
+//! bit of the first byte set, the checksums of the GPT are made valid afterwards.
 #![no_main]
 
 mod input;
@@ -18,7 +18,7 @@ use input::Input;
 
 const SECTOR: u64 = 512;
 const SECTORS: u64 = 4096;
-/// Sectors of a partition in all tables, which begins with a VHD.
+/// First sector of a partition that all tables have. A VHD begins there.
 const PARTITION: u64 = 2048;
 
 struct Rig {

@@ -21,7 +21,7 @@ use device::Guest;
 use input::Input;
 
 const PAGE: u64 = 4096;
-/// Page numbers. Data are anywhere.
+/// Page numbers of the rings. Data may be anywhere.
 const STATE: u64 = 1;
 const REQUESTS: u64 = 2;
 const COMPLETIONS: u64 = 3;

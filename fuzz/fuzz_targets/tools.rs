@@ -1,7 +1,8 @@
-//! The tools of `paradisk image` on any VHD or VHDX with a parent: check, repair, resize, compact, merge, rebase, compare.
+//! The tools of `paradisk image` on any VHD or VHDX with a parent: info, check, repair, resize, compact, merge, rebase, compare,
+//! convert.
 //!
-//! The first byte says which format and tool, then records change bytes of child and parent. An error is a good end; what a tool did to
-//! images that were clean must leave clean images.
+//! The first three bytes say which format, tool and size. Then records change bytes of the child, its parent and another disk. A tool
+//! may fail. A tool that succeeds on images that were clean must leave clean images.
 #![no_main]
 
 mod input;
@@ -74,7 +75,7 @@ fn make() -> Rig {
         let [parent, child, other] = &paths;
         let fill = |path: &Path, step: u64| {
             let disk = OpenOptions::new(path).open_format().expect("a disk");
-            // Some of zeros, that are allocated: the tools free them.
+            // Some blocks are allocated and have only zeros: the tools free them.
             for (block, byte) in
                 [(0, 0x10), (1, 0), (2, 0x12), (5, 0), (6, 0), (8, 0x18), (9, 0x19), (11, 0x1b)]
             {
@@ -102,7 +103,7 @@ fn make() -> Rig {
     rig
 }
 
-/// Good checksums of a VHD's footer and header, at their usual places.
+/// Write valid checksums of a VHD's footer and header, at their usual places.
 fn seal_vhd(file: &File) {
     let parts = [
         (0, FOOTER_SIZE, std::mem::offset_of!(Footer, checksum)),

@@ -1,7 +1,7 @@
 //! A file that calls itself a VHD: opened, checked, read, written, repaired, resized.
 //!
-//! The first two bytes say what is done. With the lowest bit set, footers and header get good checksums, so that the rest is
-//! reached.
+//! The first byte says what is done, the second one where. With the lowest bit of the first byte, footers and header get valid
+//! checksums, so that the code behind that check is reached.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ use paradisk_disk_formats::vhd;
 use paradisk_disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE};
 use paradisk_disk_formats::{Access, FormatName, Image, OpenOptions, Repair, Scope, Shrink};
 
-/// Give the structures at their usual places good checksums.
+/// Give the structures at their usual places valid checksums.
 fn seal(image: &mut [u8]) {
     // The checksum of a structure: one's complement of the sum of its other bytes.
     let mut fix = |start: usize, len: usize, at: usize| {

@@ -1,8 +1,8 @@
 //! A file that calls itself a VHDX: opened, read, written.
 //!
-//! The input says what is changed in an image, which is too large to be one: a byte of what is done, one that says where, then
-//! records of a place and a value. With the lowest bit set, headers and region tables get good checksums, so that the rest is
-//! reached.
+//! An image is too large for an input, so the input has changes of an image: a byte that says what is done, one that says where, then
+//! records of a place and bytes. With the lowest bit of the first byte set, headers and region tables get valid checksums, so that
+//! the code behind that check is reached.
 #![no_main]
 
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ use paradisk_disk_formats::{Access, Format, FormatName, Image, OpenOptions, Repa
 
 const SIZE: u64 = 6 * MIB;
 
-/// What is changed: places that have a meaning, by the high bits of a record's place.
+/// Areas that the records change: start and bytes. The first byte of a record selects one.
 const AREAS: [(u64, u64); 12] = [
     (HEADERS_AT[0], 128),
     (HEADERS_AT[1], 128),
@@ -135,7 +135,7 @@ fuzz_target!(|data: &[u8]| {
     for (at, page) in &images.images[number] {
         file.write_all_at(page, *at).expect("a write");
     }
-    // Area; place in it; bytes, of which the first says how many.
+    // A record: area, place in it (two bytes), number of bytes, the bytes.
     for record in records.chunks_exact(12).take(64) {
         let (start, len) = AREAS[usize::from(record[0]) % AREAS.len()];
         let at = u64::from(u16::from_le_bytes([record[1], record[2]]));

@@ -1,4 +1,4 @@
-//! The log of a VHDX with any content: replayed in memory, then in the file. Both must come to the same.
+//! The log of a VHDX with any content: replayed in memory, then in the file. Both must give the same disk.
 //!
 //! The input is the beginning of the ring or, with the lowest bit of its first byte set, what is changed in that of a disk in
 //! use. The entries that begin in it get a good checksum, where their length allows it, and the log's GUID.
@@ -20,7 +20,7 @@ const GUID: [u8; 16] = [0x42; 16];
 /// Bytes of the ring that are made use of.
 const RING: usize = 64 << 10;
 
-/// An image whose headers name the log; without the log, and what that had held.
+/// An image whose headers have the log's GUID: its folder, its bytes with a log of zeros, and the log that the disk had written.
 fn make() -> (tempfile::TempDir, Vec<u8>, Vec<u8>) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("fuzzed.vhdx");
@@ -82,7 +82,7 @@ fuzz_target!(|data: &[u8]| {
     ring.resize(RING, 0);
     if flags & 1 != 0 {
         ring.copy_from_slice(used);
-        // Mostly headers and descriptors: sector, place in it, bytes, of which the first says how many.
+        // Mostly headers and descriptors. A record: sector, place in it (two bytes), number of bytes, the bytes.
         for record in data.chunks_exact(12).take(64) {
             let sector = usize::from(record[0]) % 16 * SECTOR;
             let within = usize::from(u16::from_le_bytes([record[1], record[2]]));
@@ -101,7 +101,7 @@ fuzz_target!(|data: &[u8]| {
     let in_memory = read_only.open_format().map(|format| contents(&*format));
     if let Ok(format) = OpenOptions::new(&path).open_format() {
         let replayed = contents(&*format);
-        // What only reads refuses payload that the log changes.
+        // A read-only disk refuses reads of payload that the log changes.
         if let Ok(in_memory) = in_memory {
             for (one, other) in in_memory.iter().zip(&replayed) {
                 assert!(one.is_none() || other.is_none() || one == other);

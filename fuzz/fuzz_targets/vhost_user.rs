@@ -1,8 +1,8 @@
 //! A vhost-user-blk server with any client.
 //!
-//! With the lowest bit of the input's first byte set, memory is shared and a queue set up before, with the next bit, with notes
-//! of requests in flight whose first bytes the input has. What follows is taken for what the client does: messages with
-//! descriptors, kicks, and changes of the memory that it shares, rings and requests among it.
+//! With the lowest bit of the input's first byte set, memory is shared and a queue is set up first. With the next bit, the queue has
+//! in-flight tracking, and the input has the first bytes of its memory. What follows is taken for what the client does: messages
+//! with descriptors, kicks, and changes of the memory that it shares, rings and requests among it.
 #![no_main]
 
 mod client;
@@ -24,7 +24,7 @@ const NAME: &str = "vhost-user-blk";
 const PAGE: u64 = 4096;
 /// Where the guest's memory is in the client.
 const CLIENT: u64 = 0x7f00_0000_0000;
-/// Where descriptors, available ring, used ring and notes of requests in flight are.
+/// Offsets of descriptors, available ring, used ring and the memory of in-flight tracking.
 const TABLE: u64 = PAGE;
 const AVAIL: u64 = 2 * PAGE;
 const USED: u64 = 3 * PAGE;
@@ -117,7 +117,7 @@ fn act(client: &Client, server: &Server, input: &mut Input<'_>) {
         }
         7 => client.resize(u64::from(input.u8()) * PAGE),
         8 => set_up(client, input.u8() & 1 != 0),
-        // The queue is stopped, and started where it was.
+        // The queue is stopped, and started at the same index.
         9 => {
             message(client, 11, 1, &words([0]), &[]);
             message(client, 12, 1, &words([0]), &[1]);

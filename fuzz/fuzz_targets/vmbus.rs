@@ -21,7 +21,7 @@ const RING: u64 = RING_PAGES * PAGE;
 const DATA: u32 = 2 * 4096;
 const CHANNELS: u64 = 3;
 
-/// Nine virtual processors: a controller has two sub-channels. Slots are taken now and then.
+/// Nine virtual processors, so a controller has two sub-channels. Every fifth message finds its slot busy.
 struct Slots(u32);
 
 impl Synic for Slots {

@@ -1,7 +1,7 @@
 //! The in-process harness: the guest's driver calls the device on the same thread. No virtual CPU, no exits, no KVM.
 //!
-//! It is for tests, fuzzing, and the cost of the device model alone. Under KVM the device runs in parallel with the guest; here the two take turns
-//! (see [`Delivery`]).
+//! It is for tests, fuzzing, and the cost of the device model alone. Under KVM the device runs in parallel with the guest; here the two
+//! take turns (see [`Delivery`]).
 
 mod cpu;
 mod machine;
@@ -25,8 +25,8 @@ use crate::rig::{Measurement, Rig, RigError};
 pub use machine::{Delivery, HarnessConfig, Machine};
 pub use stopwatch::Meter;
 
-/// A report at the start of a cache line. Each access adds to two of its sums. If these are on two cache lines, which on the stack is a matter of
-/// chance, that costs 30 cycles.
+/// A report at the start of a cache line. Each access adds to two of its sums. If these are on two cache lines, which on the stack is a
+/// matter of chance, that costs 30 cycles.
 #[repr(align(64))]
 struct Aligned(Report);
 

@@ -50,6 +50,12 @@ fn count(rig: &mut impl Rig, name: &str) {
         allocations() - before
     };
     made(20_000);
-    let (few, many) = (made(1_000), made(50_000));
-    assert!(many <= few + 4, "{name}: {few} allocations for 1,000 accesses, {many} for 50,000");
+    // Other threads of the process may allocate meanwhile.
+    let mut compared = Vec::new();
+    let constant = (0..5).any(|_| {
+        let (few, many) = (made(1_000), made(50_000));
+        compared.push((few, many));
+        many <= few + 4
+    });
+    assert!(constant, "{name}: allocations for 1,000 accesses and for 50,000: {compared:?}");
 }

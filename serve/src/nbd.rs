@@ -1,7 +1,7 @@
 //! Disks over the Network Block Device (NBD) protocol.
 //!
-//! Source: the NBD project's protocol document (`doc/proto.md` of its repository), whose names are used here. The server supports the fixed newstyle
-//! negotiation, in plain text or under TLS, simple and structured replies, and the metadata context `base:allocation`.
+//! Source: the NBD project's protocol document (`doc/proto.md` of its repository), whose names are used here. The server supports the fixed
+//! newstyle negotiation, in plain text or under TLS, simple and structured replies, and the metadata context `base:allocation`.
 //!
 //! A connection has one thread, which sleeps on the socket and the disk's completions together. It takes the requests that
 //! have arrived as one batch, submits them together and sends their replies together. Payloads are not copied: they are received

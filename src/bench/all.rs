@@ -12,6 +12,7 @@ use super::args::Args;
 use super::list::size;
 use super::results::command;
 use super::suite::{about, create_folder, measure, title, write_plots};
+use super::unfinished::{self, Target};
 use crate::failure::Failure;
 use crate::output;
 
@@ -21,10 +22,18 @@ const FOLDER: &str = "suites";
 const PAGE: &str = "page.html";
 
 /// Run all suites. A suite that fails does not stop the others. The page is written after each suite, so that it exists
-/// if later ones are interrupted.
+/// if later ones are interrupted. The runs of all suites are kept until the last one has ended: `--resume` checks them and
+/// measures what is missing.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check(args)?;
-    let folder = args.plots.clone().unwrap_or_else(|| PathBuf::from(FOLDER));
+    let folder = args.resume.clone().or_else(|| args.plots.clone()).unwrap_or_else(|| PathBuf::from(FOLDER));
+    let json = |suite: Suite| folder.join(format!("{suite}.json"));
+    if args.resume.is_some() && !Suite::ALL.iter().any(|suite| unfinished::begun(&json(*suite))) {
+        let folder = folder.display();
+        return Err(Failure::Failed(format!(
+            "{folder}: nothing to resume: there is no .partial file of a suite"
+        )));
+    }
     create_folder(&folder)?;
     let page = args.html.clone().unwrap_or_else(|| folder.join(PAGE));
     let sizes = Suite::ALL.iter().map(|suite| size(args, *suite, args.form()));
@@ -34,12 +43,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Suite::ALL.len(),
         about(time)
     );
-    let (mut documents, mut failed) = (Vec::new(), false);
+    let (mut documents, mut journals, mut failed) = (Vec::new(), Vec::new(), false);
     for suite in Suite::ALL.iter().copied() {
         let start = Instant::now();
-        let done = measure(args, suite).and_then(|(outcome, _)| {
+        let json = json(suite);
+        let target = Target::one_of_many(&json, args.resume.is_some());
+        let done = measure(args, suite, &target).and_then(|(mut outcome, journal)| {
             failed |= outcome.failed;
-            let document = write(&folder, suite, &outcome)?;
+            outcome.notes.extend(journal.notes());
+            journals.push(journal);
+            let document = write(&folder, &json, suite, &outcome)?;
             let rows = document.results.len() + document.timings.len();
             documents.push((title(suite), document));
             output::file(&page, &html::render(&documents))?;
@@ -55,14 +68,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     output::print(&format!("{}: {} of {} suites\n", page.display(), documents.len(), Suite::ALL.len()))?;
+    if documents.len() == Suite::ALL.len() {
+        journals.into_iter().try_for_each(unfinished::end)?;
+    }
     if failed { Err(Failure::Reported) } else { Ok(()) }
 }
 
 /// Refuse options that are for a single document.
 fn check(args: &Args) -> Result<(), Failure> {
     let given = [
-        ("--resume", args.resume.is_some()),
-        ("--json", args.json().is_some()),
+        ("--json", args.json().is_some() && args.resume.is_none()),
         ("--csv", args.csv.is_some()),
         ("--serve", args.serve.is_some()),
     ];
@@ -70,6 +85,9 @@ fn check(args: &Args) -> Result<(), Failure> {
         Some((option, _)) => Err(Failure::Usage(format!(
             "{option}: not with --suite all, which writes the results of each suite to a folder (--plots) and one page (--html)"
         ))),
+        None if args.resume.is_some() && args.plots.is_some() => {
+            Err(Failure::Usage("--plots: --resume names the folder of --suite all".to_owned()))
+        }
         None if !args.adapter.is_empty() => {
             Err(Failure::Usage("--adapter: not with --suite all: only vhd-workloads has a choice".to_owned()))
         }
@@ -77,11 +95,11 @@ fn check(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Write `NAME.json`, `NAME.txt` and the plots in `NAME/`. Returns the document.
-fn write(folder: &Path, suite: Suite, outcome: &Outcome) -> Result<Document, Failure> {
+/// Write `NAME.json` (`json`), `NAME.txt` and the plots in `NAME/`. Returns the document.
+fn write(folder: &Path, json: &Path, suite: Suite, outcome: &Outcome) -> Result<Document, Failure> {
     let Outcome { document, notes, .. } = outcome;
     let document = Document { command: Some(command()), notes: notes.clone(), ..document.clone() };
-    output::json(&Some(folder.join(format!("{suite}.json"))), &document)?;
+    output::json(&Some(json.to_owned()), &document)?;
     output::file(&folder.join(format!("{suite}.txt")), &suite.text(&document, notes))?;
     let plots = folder.join(suite.as_str());
     create_folder(&plots)?;

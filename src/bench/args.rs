@@ -99,7 +99,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// Continue an interrupted measurement: in place of its --json FILE, with the other options as before. Until FILE of --json is written, its runs
-    /// are in FILE.partial
+    /// are in FILE.partial. For --suite all: its folder, in place of --plots DIR
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "list"])]
     pub(super) resume: Option<PathBuf>,
     /// Write the results as CSV

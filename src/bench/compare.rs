@@ -14,9 +14,9 @@ const SLOWER: u8 = 3;
 
 /// Compare two results of `bench --json FILE` row by row: which rows got faster or slower from A to B.
 ///
-/// Rows match by adapter, disk, engine, access, sizes and policy. For cycles per I/O, IOPS and the 99th percentile of latency, the ratio B / A of the
-/// medians has a 95% bootstrap interval and a verdict: equal (the whole interval is within the margin), faster or slower (the interval excludes 1,
-/// and the ratio is outside the margin), or not decided. Rows that only one file has are listed.
+/// Rows match by adapter, disk, engine, access, sizes and policy. For cycles per I/O, IOPS and the 99th percentile of latency, the ratio B
+/// / A of the medians has a 95% bootstrap interval and a verdict: equal (the whole interval is within the margin), faster or slower (the
+/// interval excludes 1, and the ratio is outside the margin), or not decided. Rows that only one file has are listed.
 ///
 /// Exit status: 0; 3 if a row got slower; 1 if a file cannot be read, no row can be compared or accesses failed; 2 for invalid arguments.
 #[derive(clap::Args)]

@@ -1,7 +1,7 @@
 //! `paradisk bench --serve ADDR`: the page of a running measurement.
 //!
-//! The server only sends a finished page. The measuring thread makes the page between two runs, if it was requested since the last one, and in at
-//! most a twentieth of the time. So runs are not disturbed, and a page that is not requested costs nothing.
+//! The server only sends a finished page. The measuring thread makes the page between two runs, if it was requested since the last one, and
+//! in at most a twentieth of the time. So runs are not disturbed, and a page that is not requested costs nothing.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -54,7 +54,7 @@ struct Page {
 impl Shown {
     /// Serve the page called `name` at this address, if there is one.
     pub(super) fn new(address: Option<SocketAddr>, name: &str) -> Result<Self, Failure> {
-        let live = address.map(|address| Live::serve(address, name)).transpose()?;
+        let live = address.map(|address| Live::at(address, name)).transpose()?;
         Ok(Self { bar: Bar::new(), live })
     }
 }
@@ -93,17 +93,20 @@ impl Progress for Shown {
 }
 
 impl Live {
-    fn serve(address: SocketAddr, name: &str) -> Result<Self, Failure> {
-        let failed = |error: io::Error| Failure::Failed(format!("--serve {address}: {error}"));
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+    fn at(address: SocketAddr, name: &str) -> Result<Self, Failure> {
+        let live = TcpListener::bind(address).and_then(|listener| Self::serve(listener, name));
+        live.map_err(|error| Failure::Failed(format!("--serve {address}: {error}")))
+    }
+
+    fn serve(listener: TcpListener, name: &str) -> io::Result<Self> {
+        let address = listener.local_addr()?;
         let empty = Document { command: Some(command()), ..Document::empty(None, host()) };
         let html = html::render_live(name, empty, "The measurement begins.");
         let page = Arc::new(Page::new(html));
         let served = Arc::clone(&page);
         let text = Box::new(move || Some(served.take()));
         let page_at = http::Page { path: "/", kind: "text/html; charset=utf-8", text };
-        http::serve(listener.into(), "page", page_at).map_err(failed)?;
+        http::serve(listener.into(), "page", page_at)?;
         eprintln!("live page: http://{address}/");
         let (current, next) = (String::new(), Instant::now());
         Ok(Self { name: name.to_owned(), page, jobs: 0, done: 0, current, next })
@@ -156,8 +159,8 @@ mod tests {
     fn the_page_is_made_when_it_is_asked_for() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        drop(listener);
-        let mut shown = Shown::new(Some(address), "a <bench>").unwrap();
+        let live = Live::serve(listener, "a <bench>").unwrap();
+        let mut shown = Shown { bar: Bar::new(), live: Some(live) };
         shown.begin(10);
         shown.job("pvscsi ram");
         let empty = || Document::empty(None, host());
@@ -166,9 +169,14 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/html"), "{answer}");
         assert!(answer.contains("a &lt;bench&gt;") && answer.contains("The measurement begins."));
         shown.done();
+        let begin = Instant::now();
         shown.rows(&empty);
         let answer = ask(address);
         assert!(answer.contains("1 of 10 runs, the last of pvscsi ram"), "{answer}");
+        let live = shown.live.as_mut().unwrap();
+        assert!(live.next >= begin + PAUSE);
+        // However long this test takes.
+        live.next += Duration::from_secs(3600);
         shown.rows(&|| panic!("it is too soon for another"));
     }
 }

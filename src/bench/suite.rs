@@ -17,6 +17,7 @@ use super::guest::{guest_memory, no_kvm};
 use super::live::Shown;
 use super::progress::Bar;
 use super::results::write_results;
+use super::unfinished::Target;
 use super::{signals, unfinished};
 use crate::failure::Failure;
 use crate::output;
@@ -26,7 +27,7 @@ pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
     let folder = args.plots.clone().unwrap_or_else(|| PathBuf::from(suite.as_str()));
     // Created first, so that an error comes before the measurement and not after it.
     create_folder(&folder)?;
-    let (outcome, journal) = measure(args, suite)?;
+    let (outcome, journal) = measure(args, suite, &Target::of(args))?;
     finish(args, suite, &folder, &outcome, journal)
 }
 
@@ -36,9 +37,13 @@ pub(super) fn create_folder(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Announce the suite and run it. The caller finishes the journal when the results are written.
-pub(super) fn measure(args: &Args, suite: Suite) -> Result<(meter::Outcome, Journal), Failure> {
+pub(super) fn measure(
+    args: &Args,
+    suite: Suite,
+    target: &Target<'_>,
+) -> Result<(meter::Outcome, Journal), Failure> {
     if suite == Suite::Creation {
-        return creation(args);
+        return creation(args, target);
     }
     let bed = signals::held(|| suite.bed(args.form()))?;
     let plan = suite.plan(bed.subjects.len(), &args.wanted(args.form(), suite));
@@ -50,7 +55,7 @@ pub(super) fn measure(args: &Args, suite: Suite) -> Result<(meter::Outcome, Jour
     let (rows, time) = suite.size(&plan, engines.len());
     eprintln!("{suite}: {rows} rows, {}", about(time));
     let mut shown = Shown::new(args.serve, &title(suite))?;
-    let mut journal = unfinished::journal(args, || {
+    let mut journal = unfinished::journal(target, || {
         let names: Vec<_> = engines.iter().map(|rigs| rigs.engine()).collect();
         let here = Identity::of(&host()).with("suite", &suite).with("engines", &names);
         plan.identify(here.with("thresholds", &args.thresholds.get()), &bed.subjects)
@@ -61,7 +66,7 @@ pub(super) fn measure(args: &Args, suite: Suite) -> Result<(meter::Outcome, Jour
 }
 
 /// Measure operations on images. A signal takes effect after the file systems are unmounted.
-fn creation(args: &Args) -> Result<(meter::Outcome, Journal), Failure> {
+fn creation(args: &Args, target: &Target<'_>) -> Result<(meter::Outcome, Journal), Failure> {
     if args.serve.is_some() {
         return Err(Failure::Usage("--serve: the suite creation has no results before its end".to_owned()));
     }
@@ -69,7 +74,7 @@ fn creation(args: &Args) -> Result<(meter::Outcome, Journal), Failure> {
     eprintln!("creation: {rows} rows, {}", about(time));
     let temporary = std::env::temp_dir();
     let form = args.form();
-    let mut journal = unfinished::journal(args, || creation_identity(form, args.runs, &host()))?;
+    let mut journal = unfinished::journal(target, || creation_identity(form, args.runs, &host()))?;
     let outcome = signals::held_until(|stop| {
         run_creation(form, args.runs, &temporary, host(), &mut Bar::new(), &mut journal, stop)
     })?;

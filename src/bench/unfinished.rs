@@ -8,6 +8,26 @@ use super::args::Args;
 use crate::failure::Failure;
 use crate::output;
 
+/// The JSON file that a measurement will write, beside which its runs are kept.
+pub(super) struct Target<'a> {
+    file: Option<&'a Path>,
+    resume: bool,
+}
+
+impl<'a> Target<'a> {
+    /// The file of `--json` or `--resume`. Nothing is kept of results that go to standard output.
+    pub(super) fn of(args: &'a Args) -> Self {
+        let resume = args.resume.is_some();
+        let file = args.json().as_deref().filter(|_| resume || !output::json_on_stdout(args.json()));
+        Self { file, resume }
+    }
+
+    /// A file of several. With `resume`, it is continued if it was begun.
+    pub(super) fn one_of_many(file: &'a Path, resume: bool) -> Self {
+        Self { file: Some(file), resume: resume && begun(file) }
+    }
+}
+
 /// The file with the runs until `file` is written.
 fn partial(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
@@ -15,31 +35,29 @@ fn partial(file: &Path) -> PathBuf {
     name.into()
 }
 
-/// Begin, or with `--resume` continue, the measurement with `identity`. Without a file to write, nothing is recorded.
-pub(super) fn journal(args: &Args, identity: impl FnOnce() -> Identity) -> Result<Journal, Failure> {
-    match (&args.resume, args.json()) {
-        (Some(file), _) => {
-            let path = partial(file);
-            if file.exists() && !path.exists() {
-                let (file, path) = (file.display(), path.display());
-                return Err(Failure::Failed(format!(
-                    "{file}: nothing to resume: it is finished, there is no {path}"
-                )));
-            }
-            Journal::resume(&path, &identity()).map_err(failed)
+/// Whether a measurement with this file was begun, and has not ended.
+pub(super) fn begun(file: &Path) -> bool {
+    partial(file).exists()
+}
+
+/// Begin or continue the measurement with `identity`. Without a file to write, nothing is recorded.
+pub(super) fn journal(target: &Target<'_>, identity: impl FnOnce() -> Identity) -> Result<Journal, Failure> {
+    let Some(file) = target.file else { return Ok(Journal::none()) };
+    let path = partial(file);
+    let (begun, at) = (path.exists(), path.display());
+    if target.resume {
+        if file.exists() && !begun {
+            let file = file.display();
+            return Err(Failure::Failed(format!(
+                "{file}: nothing to resume: it is finished, there is no {at}"
+            )));
         }
-        (None, Some(file)) if !output::json_on_stdout(args.json()) => {
-            let path = partial(file);
-            if path.exists() {
-                eprintln!(
-                    "{}: of an interrupted measurement, is replaced (--resume continues it)",
-                    path.display()
-                );
-            }
-            Journal::begin(&path, identity()).map_err(failed)
-        }
-        _ => Ok(Journal::none()),
+        return Journal::resume(&path, &identity()).map_err(failed);
     }
+    if begun {
+        eprintln!("{at}: of an interrupted measurement, is replaced (--resume continues it)");
+    }
+    Journal::begin(&path, identity()).map_err(failed)
 }
 
 /// Finish the journal, after the results have been written.

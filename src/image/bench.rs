@@ -30,9 +30,9 @@ const RAW_SECTOR: u64 = 4096;
 
 /// Measure disks without adapter and guest, compared with a raw file in the same run.
 ///
-/// One thread drives each disk's queue. The raw file is temporary, fully written, on the first FILE's file system, and opened like the disk (direct=,
-/// engine=); or it is --raw. All accesses stay within the size of the smallest disk. Each round runs every disk once, and ratios to raw are computed
-/// for each round.
+/// One thread drives each disk's queue. The raw file is temporary, fully written, on the first FILE's file system, and opened like the disk
+/// (direct=, engine=); or it is --raw. All accesses stay within the size of the smallest disk. Each round runs every disk once, and ratios
+/// to raw are computed for each round.
 ///
 /// Workloads that write (--rw randwrite, write, randrw) and --fill OVERWRITE the disks, and need --destroy.
 #[derive(clap::Args)]
@@ -245,7 +245,8 @@ fn all_differ(subjects: &[OpenDisk]) -> Result<(), Failure> {
     }
 }
 
-/// Prepare the disk for the measurement: with `fill`, write it; with `cached`, read it into the page cache. Returns a note on unallocated data.
+/// Prepare the disk for the measurement: with `fill`, write it; with `cached`, read it into the page cache. Returns a note on unallocated
+/// data.
 fn prepare(subject: &OpenDisk, cached: bool, fill: bool, span: u64) -> Result<Option<String>, Failure> {
     if subject.path.is_none() {
         return Ok(None);

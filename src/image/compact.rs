@@ -10,8 +10,8 @@ use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
 
-/// Make a dynamic or differencing disk as small as its content allows: blocks of zeros are freed, others are moved down. A fixed VHDX keeps its
-/// blocks, and frees unused space.
+/// Make a dynamic or differencing disk as small as its content allows: blocks of zeros are freed, others are moved down. A fixed VHDX keeps
+/// its blocks, and frees unused space.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image compact disk.vhd")]
 pub(super) struct Args {

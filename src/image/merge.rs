@@ -14,8 +14,8 @@ use crate::output;
 use crate::parents::Parents;
 use crate::progress::Progress;
 
-/// Write the data of a differencing disk into its parent, and delete the disk; or, with --to, copy the contents into a new image and change nothing
-/// else.
+/// Write the data of a differencing disk into its parent, and delete the disk; or, with --to, copy the contents into a new image and change
+/// nothing else.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   paradisk image merge child.vhd

@@ -12,8 +12,9 @@ use crate::output;
 use crate::parents::Parents;
 use crate::progress::Progress;
 
-/// Give a differencing disk another parent. Without --safe only the reference changes, so the new parent must have the content of the old one, as
-/// after a move or a merge. With --safe the new parent may have any content: where the two differ, the old content is first copied into the disk.
+/// Give a differencing disk another parent. Without --safe only the reference changes, so the new parent must have the content of the old
+/// one, as after a move or a merge. With --safe the new parent may have any content: where the two differ, the old content is first copied
+/// into the disk.
 #[derive(clap::Args)]
 #[command(
     visible_alias = "connect",

@@ -15,8 +15,8 @@ const HEADING: &str = "Metrics";
 /// Where metrics are served.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Count requests and measure their latencies, and serve the figures as OpenMetrics text: HTTP, GET /metrics, at this loopback address or Unix
-    /// socket; port 0 is any that is free
+    /// Count requests and measure their latencies, and serve the figures as OpenMetrics text: HTTP, GET /metrics, at this loopback address
+    /// or Unix socket; port 0 is any that is free
     #[arg(long, help_heading = HEADING, value_name = "ADDR:PORT|SOCKET")]
     metrics: Option<Place>,
     /// Serve them at an address, too, that other machines may reach: everybody there can read them

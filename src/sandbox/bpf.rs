@@ -13,8 +13,8 @@ const ARGUMENT_1: u32 = 24;
 /// `AUDIT_ARCH_X86_64` (include/uapi/linux/audit.h).
 const X86_64: u32 = 0xc000_003e;
 
-/// Programs one after the other: a call that one program does not name, the next one decides. All but the last must answer "allow" for calls that
-/// they do not name, and must test no arguments: a call that is named, but with other arguments, would get that answer at once.
+/// Programs one after the other: a call that one program does not name, the next one decides. All but the last must answer "allow" for
+/// calls that they do not name, and must test no arguments: a call that is named, but with other arguments, would get that answer at once.
 pub(crate) fn joined(programs: Vec<BpfProgram>) -> BpfProgram {
     let mut joined = BpfProgram::new();
     for program in programs {

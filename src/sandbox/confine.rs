@@ -52,8 +52,8 @@ impl Sandbox {
         Ok(Self { mode, program })
     }
 
-    /// Confine the threads that are started by [`spawn`](paradisk_disk_formats::spawn) from now on by their filters, and nothing else: for tests, in
-    /// which servers and their clients are one process. [`close`](Self::close) confines the thread that calls it.
+    /// Confine the threads that are started by [`spawn`](paradisk_disk_formats::spawn) from now on by their filters, and nothing else: for
+    /// tests, in which servers and their clients are one process. [`close`](Self::close) confines the thread that calls it.
     ///
     /// # Errors
     /// The kernel has no filters of system calls.
@@ -81,11 +81,11 @@ fn read_ahead() {
     let _ = rustix::param::page_size();
 }
 
-/// Drop all capabilities, and leave no cores, which would contain guest memory and contents of disks. The process cannot regain capabilities: no
-/// filter allows it to execute a program, and no_new_privs is set.
+/// Drop all capabilities, and leave no cores, which would contain guest memory and contents of disks. The process cannot regain
+/// capabilities: no filter allows it to execute a program, and no_new_privs is set.
 ///
-/// The limit for cores is 1 byte. A file would be larger, so none is written. A program to which the host pipes cores gets none with limit 1, but
-/// would get one with limit 0 (fs/coredump.c).
+/// The limit for cores is 1 byte. A file would be larger, so none is written. A program to which the host pipes cores gets none with limit
+/// 1, but would get one with limit 0 (fs/coredump.c).
 fn drop_privileges() -> io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) })?;
     let none = CapabilitySet::empty();

@@ -1,12 +1,12 @@
 //! What happens at a system call that no filter of its thread allows.
 //!
 //! The kernel does not make the call and sends SIGSYS to the thread. The handler here writes which kind of thread made which call, and the
-//! process dies of the signal. The kernel alone could kill it, but then nothing would say why, and a call that a new C library makes would be
-//! found only by tracing. The handler costs no safety: the call is not made either way, a thread that blocks the signal is killed by the
+//! process dies of the signal. The kernel alone could kill it, but then nothing would say why, and a call that a new C library makes would
+//! be found only by tracing. The handler costs no safety: the call is not made either way, a thread that blocks the signal is killed by the
 //! kernel, and the filters let nobody replace the handler.
 //!
-//! In the mode that reports (`--sandbox log`), the handler makes the call instead, and its result is that of the thread's call. The filters of
-//! this mode allow every call that is made at the one instruction by which the handler makes it.
+//! In the mode that reports (`--sandbox log`), the handler makes the call instead, and its result is that of the thread's call. The filters
+//! of this mode allow every call that is made at the one instruction by which the handler makes it.
 #![allow(unsafe_code, reason = "a signal's handler, and system calls that it makes in place of a thread's")]
 
 use std::cell::Cell;

@@ -8,6 +8,7 @@ mod resume;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn paradisk(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_paradisk")).args(args).stdin(Stdio::null()).output().unwrap()

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::process::Child;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -37,6 +36,12 @@ fn runs(partial: &Path) -> Vec<Value> {
     text.lines().skip(1).filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect()
 }
 
+/// What the document says about its runs of an earlier process.
+fn resumed_note(document: &Value) -> Option<&str> {
+    let notes = document["notes"].as_array().unwrap();
+    notes.iter().find_map(|note| note.as_str()?.strip_prefix("resumed: "))
+}
+
 #[test]
 fn a_measurement_that_any_signal_ended_goes_on() {
     // A shell that starts tests in the background may have them ignore SIGINT.
@@ -44,14 +49,14 @@ fn a_measurement_that_any_signal_ended_goes_on() {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     let ignores = u64::from_str_radix(ignored, 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0;
     let interrupt = if ignores { Signal::TERM } else { Signal::INT };
-    for (signal, before) in [(Signal::KILL, 1), (interrupt, 7), (Signal::TERM, 10)] {
+    for (signal, before) in [(Signal::KILL, 1), (interrupt, 4), (Signal::TERM, 6)] {
         let folder = tempfile::tempdir().unwrap();
         let (json, partial) = (folder.path().join("r.json"), folder.path().join("r.json.partial"));
         let name = json.display().to_string();
         let name = name.as_str();
         let load = ["--disk", "ram=4M", "--disk", "null=1G", "--adapter", "pvscsi", "--queue-depth", "1,8"];
         let measure = |file: [&'static str; 1], runs: &'static str| {
-            let common = ["bench", "--engine", "harness", "--duration", "40ms", "--runs", runs];
+            let common = ["bench", "--engine", "harness", "--duration", "150ms", "--runs", runs];
             [&common[..], &load, &file].concat()
         };
         let begin = [&measure(["--json"], "3")[..], &[name]].concat();
@@ -95,7 +100,7 @@ fn a_suite_that_was_killed_goes_on() {
     let (json, plots) = (path("r.json"), path("plots"));
     let suite = ["bench", "--suite", "adapters", "--quick", "--engine", "harness", "--plots", &plots];
     let partial = folder.path().join("r.json.partial");
-    interrupted(&[&suite[..], &["--json", &json]].concat(), folder.path(), &partial, 30, Signal::KILL);
+    interrupted(&[&suite[..], &["--json", &json]].concat(), folder.path(), &partial, 8, Signal::KILL);
     let kept = runs(&partial).len();
     // A process that is killed while it writes leaves a line without an end.
     let mut file = fs::OpenOptions::new().append(true).open(&partial).unwrap();
@@ -106,11 +111,7 @@ fn a_suite_that_was_killed_goes_on() {
     let rows = document["results"].as_array().unwrap();
     assert_eq!(rows.len(), 8 * 3);
     assert!(rows.iter().all(|row| row["runs"] == 2));
-    let note = document["notes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find_map(|note| note.as_str()?.strip_prefix("resumed: "));
+    let note = resumed_note(&document);
     assert!(note.unwrap().starts_with(&format!("{kept} runs")), "{note:?}");
     assert!(Path::new(&plots).join("adapters-harness.svg").exists());
 }
@@ -140,4 +141,41 @@ fn creation_that_was_ended_unmounts_and_goes_on() {
         assert!(timings.iter().any(|row| same(&row)), "{time}");
     }
     assert!(kept.len() < timings.len() && !partial.exists());
+}
+
+/// Without a folder for temporary disks, only few suites run.
+#[test]
+fn all_suites_go_on_in_their_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (results, nowhere) = (folder.path().join("results"), folder.path().join("nowhere"));
+    let name = results.to_str().unwrap();
+    let short = ["bench", "--suite", "all", "--quick", "--engine", "harness", "--duration", "20ms"];
+    let partial = results.join("adapters.json.partial");
+    let measure =
+        |runs: &'static str, options: [&'static str; 1]| [&short[..], &["--runs", runs], &options].concat();
+    let begin = [&measure("2", ["--plots"])[..], &[name]].concat();
+    interrupted(&begin, &nowhere, &partial, 2, Signal::KILL);
+    let kept = runs(&partial).len();
+    let resumed = |runs: &'static str| {
+        let args = [&measure(runs, ["--resume"])[..], &[name]].concat();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
+        let output = command.args(args).env("TMPDIR", &nowhere).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        output
+    };
+    assert!(
+        stderr(&resumed("3"))
+            .contains("adapters.json.partial: another measurement: runs was 2, and is 3 here")
+    );
+    // Suites that have not ended keep the runs of all, so the second call measures nothing.
+    for kept in [kept, 8 * 3 * 2] {
+        resumed("2");
+        let document = document(&results.join("adapters.json"));
+        assert_eq!(document["results"].as_array().unwrap().len(), 8 * 3);
+        let note = resumed_note(&document).unwrap();
+        assert!(note.starts_with(&format!("{kept} runs")), "{note}");
+    }
+    failed(&["bench", "--suite", "all", "--resume", nowhere.to_str().unwrap()], &["nothing to resume"]);
+    assert!(!nowhere.exists());
+    refused(&["bench", "--suite", "all", "--resume", name, "--plots", name], &["--resume names the folder"]);
 }

@@ -1,5 +1,5 @@
-//! ACPI tables (ACPI 6.5, chapter 5; PCI Firmware 3.3, section 4.1.2 for MCFG): the description of the machine for kernels with ACPI. `mp_table` is
-//! for the others.
+//! ACPI tables (ACPI 6.5, chapter 5; PCI Firmware 3.3, section 4.1.2 for MCFG): the description of the machine for kernels with ACPI.
+//! `mp_table` is for the others.
 
 use std::ops::Range;
 
@@ -310,8 +310,8 @@ impl Aml for Motherboard {
     }
 }
 
-/// Hyper-V's VMBus: without this device Linux does not look for the bus. It is no child of another device, because Linux would use the parent's
-/// resources as the bus's.
+/// Hyper-V's VMBus: without this device Linux does not look for the bus. It is no child of another device, because Linux would use the
+/// parent's resources as the bus's.
 struct Vmbus;
 
 impl Aml for Vmbus {

@@ -218,7 +218,7 @@ mod tests {
     const DATA: u64 = 0;
     const INTERRUPT_ENABLE: u64 = 1;
     const LINE_STATUS: u64 = 5;
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(60);
 
     /// Forwards written bytes to a channel. If it has a receiver, it waits for a message before each write.
     struct Slow(Sender<Vec<u8>>, Option<Receiver<()>>);

@@ -1,5 +1,6 @@
-//! CPUID of virtual CPUs (Intel SDM volume 2, CPUID; AMD64 Architecture Programmer's Manual volume 3, appendix E): KVM's supported values, with the
-//! machine's own topology, which is one package of single-threaded cores. A guest whose kernel mode is interpreted sees the host's CPUID instead.
+//! CPUID of virtual CPUs (Intel SDM volume 2, CPUID; AMD64 Architecture Programmer's Manual volume 3, appendix E): KVM's supported values,
+//! with the machine's own topology, which is one package of single-threaded cores. A guest whose kernel mode is interpreted sees the host's
+//! CPUID instead.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 

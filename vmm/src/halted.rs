@@ -1,5 +1,5 @@
-//! Detects a virtual CPU that is halted with interrupts off: the state after an operating system's shutdown that cannot power off the machine. Such a
-//! CPU causes no exit, so its state is polled.
+//! Detects a virtual CPU that is halted with interrupts off: the state after an operating system's shutdown that cannot power off the
+//! machine. Such a CPU causes no exit, so its state is polled.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -29,8 +29,8 @@ impl HaltCheck {
         (self.answered.load(Ordering::Acquire) >= question).then(|| self.halted.load(Ordering::Relaxed))
     }
 
-    /// On the virtual CPU's thread, after `KVM_RUN` was interrupted: answer the queries. Do not call this after an exit for I/O: the next `KVM_RUN`
-    /// completes that access and moves RIP, but `KVM_GET_MP_STATE` processes a pending INIT, which sets RIP.
+    /// On the virtual CPU's thread, after `KVM_RUN` was interrupted: answer the queries. Do not call this after an exit for I/O: the next
+    /// `KVM_RUN` completes that access and moves RIP, but `KVM_GET_MP_STATE` processes a pending INIT, which sets RIP.
     pub(crate) fn look(&self, vcpu: &VcpuFd) {
         let asked = self.asked.load(Ordering::Acquire);
         if asked != self.answered.load(Ordering::Relaxed) {

@@ -1,4 +1,5 @@
-//! The I/O thread of a device: it sleeps until there are doorbells, completions of the device or messages in its mailbox, and calls the device.
+//! The I/O thread of a device: it sleeps until there are doorbells, completions of the device or messages in its mailbox, and calls the
+//! device.
 //!
 //! While the guest has one request at a time and the disks complete it at once, doorbells are served on the virtual CPU's thread instead
 //! ([`shared`]). [`rule`] decides when.
@@ -37,8 +38,8 @@ const MAILBOX: Event = Event::Own(0);
 /// How an I/O thread waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Poll the device for this long after its last work, before sleeping; 0 (the default): do not poll. While the thread polls, no doorbell and no
-    /// wake-up are needed. Adaptive: after a sleep that was longer than this, the thread does not poll.
+    /// Poll the device for this long after its last work, before sleeping; 0 (the default): do not poll. While the thread polls, no
+    /// doorbell and no wake-up are needed. Adaptive: after a sleep that was longer than this, the thread does not poll.
     pub poll: Duration,
 }
 
@@ -83,7 +84,7 @@ impl IoThread {
             counters: Arc::clone(&counters),
             events: EventLoop::new().map_err(Error::os("epoll_create"))?,
             window: Duration::ZERO,
-            leave_guest: false,
+            doorbells_exit: false,
             posted: zone.clone().map(|(posted, zone)| PostedWatch::new(posted, zone)),
         };
         worker.begin().map_err(|Failed { what, source }| Error::Os { what, source })?;
@@ -170,8 +171,8 @@ struct Worker<D: BusDevice + ?Sized> {
     events: EventLoop,
     /// The current polling interval, up to [`Options::poll`].
     window: Duration,
-    /// Writes to doorbells leave the guest.
-    leave_guest: bool,
+    /// Writes to doorbells exit from the guest, and KVM does not signal their eventfds.
+    doorbells_exit: bool,
     posted: Option<PostedWatch>,
 }
 
@@ -234,15 +235,15 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         }
     }
 
-    /// Before a sleep. `Some`, if it has changed: whether KVM signals doorbells during the sleep.
+    /// Before a sleep. `Some`: whether KVM signals doorbells has changed, and its new value.
     fn before_sleep(&mut self, held: &mut Held<D>, now: Time, timeout: Option<Duration>) -> Option<bool> {
         // A thread that polls needs no doorbells.
         if !self.options.poll.is_zero() {
             return None;
         }
         let serving = self.shared.io_thread_sleeps(held, now, timeout);
-        let changed = serving != self.leave_guest;
-        self.leave_guest = serving;
+        let changed = serving != self.doorbells_exit;
+        self.doorbells_exit = serving;
         changed.then_some(!serving)
     }
 

@@ -1,4 +1,5 @@
-//! The KVM machine: guest memory, virtual CPUs, a PCI root, an optional Hyper-V VMBus, interrupt routing, and one I/O thread for each device.
+//! The KVM machine: guest memory, virtual CPUs, a PCI root, an optional Hyper-V VMBus, interrupt routing, and one I/O thread for each
+//! device.
 //!
 //! ```text
 //! vCPU thread --config, BAR access--> PciRoot --mailbox--> I/O thread: PciDevice

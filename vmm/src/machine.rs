@@ -42,8 +42,8 @@ pub struct Config {
     pub memory: u64,
     /// Virtual CPUs, each on a thread.
     pub cpus: u8,
-    /// How long KVM polls for an interrupt before the thread of a halted virtual CPU sleeps; `None`: the host's default. Polling uses CPU time
-    /// without doing work.
+    /// How long KVM polls for an interrupt before the thread of a halted virtual CPU sleeps; `None`: the host's default. Polling uses CPU
+    /// time without doing work.
     pub halt_poll: Option<Duration>,
     /// How interrupt messages are delivered to the guest.
     pub msi: MsiDelivery,
@@ -247,8 +247,8 @@ impl Machine {
         self.config.cpus.max(1)
     }
 
-    /// Add the devices of a PC that are not PCI: a serial port, whose own thread writes to `output`, a clock, power-off and reset. Call this before
-    /// [`start`](Self::start).
+    /// Add the devices of a PC that are not PCI: a serial port, whose own thread writes to `output`, a clock, power-off and reset. Call
+    /// this before [`start`](Self::start).
     ///
     /// # Errors
     /// The host cannot provide a thread.
@@ -285,8 +285,8 @@ impl Machine {
         Ok(id)
     }
 
-    /// Make a Hyper-V VMBus and give it an I/O thread. The guest then finds Hyper-V instead of KVM. A machine has at most one VMBus. Call this before
-    /// [`start`](Self::start).
+    /// Make a Hyper-V VMBus and give it an I/O thread. The guest then finds Hyper-V instead of KVM. A machine has at most one VMBus. Call
+    /// this before [`start`](Self::start).
     ///
     /// # Errors
     /// `build`'s, a second VMBus, a machine that has started, a KVM without MSRs in user space, no thread.
@@ -408,8 +408,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether all virtual CPUs are halted with interrupts off, so that only a non-maskable interrupt can wake one. KVM does not report this state,
-    /// so it is no [`Event`]: poll it. Each call makes all virtual CPUs exit.
+    /// Whether all virtual CPUs are halted with interrupts off, so that only a non-maskable interrupt can wake one. KVM does not report
+    /// this state, so it is no [`Event`]: poll it. Each call makes all virtual CPUs exit.
     #[must_use]
     pub fn is_halted(&self) -> bool {
         !self.vcpus.is_empty() && self.vcpus.iter().all(Vcpu::is_halted)

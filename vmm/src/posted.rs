@@ -1,8 +1,8 @@
 //! Posted writes: registers whose writes need not leave the guest (`KVM_CAP_COALESCED_MMIO`).
 //!
-//! KVM puts a write to a zone into a ring that it shares with this process, and the guest runs on. The next virtual CPU that exits processes the ring
-//! first, so the order is kept. The device's I/O thread processes it, too, for a guest that does not exit. So an adapter whose driver reads a
-//! register for each I/O saves the exit of its writes. [`worth`] decides when a zone pays.
+//! KVM puts a write to a zone into a ring that it shares with this process, and the guest runs on. The next virtual CPU that exits
+//! processes the ring first, so the order is kept. The device's I/O thread processes it, too, for a guest that does not exit. So an adapter
+//! whose driver reads a register for each I/O saves the exit of its writes. [`worth`] decides when a zone pays.
 #![allow(unsafe_code, reason = "the ring is memory shared with KVM")]
 #![expect(clippy::disallowed_types, reason = "one taker at a time; without writes in the ring nobody locks")]
 
@@ -63,8 +63,8 @@ impl Ring {
         self.first().load(Ordering::Acquire) == last.load(Ordering::Acquire)
     }
 
-    /// The oldest write. It stays in the ring until [`drop_first`](Self::drop_first): another virtual CPU that exits before that finds the ring not
-    /// empty, and waits for the lock. One thread at a time calls this.
+    /// The oldest write. It stays in the ring until [`drop_first`](Self::drop_first): another virtual CPU that exits before that finds the
+    /// ring not empty, and waits for the lock. One thread at a time calls this.
     fn first_write(&self) -> Option<Write> {
         if self.is_empty() {
             return None;
@@ -212,8 +212,8 @@ impl PostedWrites {
                         late += u64::from(idle);
                         zone.mailbox.nudge();
                     }
-                    // A width that the registers do not support is ignored, as the contract requires. If it were forwarded, a guest could fill the
-                    // mailbox, because nothing waits for posted writes.
+                    // A width that the registers do not support is ignored, as the contract requires. If it were forwarded, a guest could
+                    // fill the mailbox, because nothing waits for posted writes.
                     FastWrite::Taken | FastWrite::Forward => {}
                 }
             }

@@ -83,14 +83,15 @@ pub struct VcpuError {
 impl std::error::Error for VcpuError {}
 
 impl VcpuError {
-    /// Whether the guest could not handle an exception, nor the double fault that follows: by an error, or as the last way to reset a machine.
+    /// Whether the guest could not handle an exception, nor the double fault that follows: by an error, or as the last way to reset a
+    /// machine.
     #[must_use]
     pub fn is_triple_fault(&self) -> bool {
         self.exit == TRIPLE_FAULT
     }
 
-    /// Whether the registers are those of a CPU after a reset. `shutdown_interception` in Linux' arch/x86/kvm/svm/svm.c resets a CPU after a triple
-    /// fault, because AMD does not define the CPU's state after it.
+    /// Whether the registers are those of a CPU after a reset. `shutdown_interception` in Linux' arch/x86/kvm/svm/svm.c resets a CPU after
+    /// a triple fault, because AMD does not define the CPU's state after it.
     fn is_reset(&self) -> bool {
         let rip = self.regs.as_ref().map(|regs| regs.rip);
         let cs = self.sregs.as_ref().map(|sregs| sregs.cs.selector);
@@ -414,8 +415,8 @@ impl Runner {
         }
     }
 
-    /// The guest has written to the port of hypercalls: its registers hold one, and get the status. The instruction is complete but for RIP on
-    /// some CPUs, which KVM moves in the next `KVM_RUN`.
+    /// The guest has written to the port of hypercalls: its registers hold one, and get the status. The instruction is complete but for RIP
+    /// on some CPUs, which KVM moves in the next `KVM_RUN`.
     fn hypercall(&self) -> Result<(), Error> {
         let Some(hyperv) = &self.hyperv else { return Ok(()) };
         let mut regs = self.fd.get_regs().map_err(Error::kvm("KVM_GET_REGS"))?;

@@ -15,7 +15,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 const CODE: u64 = 0x10_0000;
 const READ: u64 = CODE + 0x100;
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 const PORTS: u16 = layout::PCI_IO.start as u16;
 /// Ports of the function.
 const FAST: u64 = 0;

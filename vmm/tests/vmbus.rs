@@ -14,7 +14,7 @@ use paradisk_vmm::{
 };
 use vm_memory::{Bytes, GuestAddress};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Where things are in guest memory.
 const CODE: u64 = 0x10_0000;

@@ -37,7 +37,7 @@ fn released() -> Result<PathBuf, String> {
         registry.display(),
         workspace.display()
     );
-    // In a folder of its own: with other flags than usual, cargo would build all anew each time.
+    // A folder of its own: in the usual one, the other flags would make cargo build everything again each time.
     let target = target_dir().join("debian/build");
     let args = ["build", "--quiet", "--locked", "--release", "--package", NAME];
     // For C and assembly in crates.

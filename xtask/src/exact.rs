@@ -1,8 +1,8 @@
-//! `cargo xtask exact`: instructions per I/O of each adapter, split into guest and host, user and kernel, on an emulated host whose clock counts
-//! instructions.
+//! `cargo xtask exact`: instructions per I/O of each adapter, split into guest and host, user and kernel, on an emulated host whose
+//! clock counts instructions.
 //!
-//! The count includes all instructions of the machine between two marks of the guest. The bare-metal guest marks each of its jobs; a stock Linux
-//! marks its runs of fio.
+//! The count includes all instructions of the machine between two marks of the guest. The bare-metal guest marks each of its jobs; a
+//! stock Linux marks its runs of fio.
 
 mod baremetal;
 mod counters;
@@ -52,9 +52,9 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, Box<dyn Error>> {
     }
 }
 
-/// Measurements that each run of all tests compares with the baseline in `benches/exact.json`. Linux with many requests in flight is not among
-/// them: devices adapt to the guest's pace, so that any change of the pace changes its counts by more than 1%. `passthrough` covers the I/O
-/// thread; `null` is served on the virtual CPU's thread.
+/// Measurements that each run of all tests compares with the baseline in `benches/exact.json`. Linux with many requests in flight is
+/// not among them: devices adapt to the guest's pace, so that any change of the pace changes its counts by more than 1%.
+/// `passthrough` covers the I/O thread; `null` is served on the virtual CPU's thread.
 const GATE: [&str; 3] = [
     "--queue-depth 1,32",
     "--adapter pvscsi,lsi-sas,virtio-scsi,virtio-blk --disk passthrough --queue-depth 1",

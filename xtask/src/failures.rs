@@ -11,7 +11,7 @@ const LAST: usize = 24;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Failures {
     tests: Vec<Failure>,
-    /// Of which test the next lines tell.
+    /// The test whose output the next lines are.
     telling: Option<usize>,
 }
 
@@ -65,7 +65,7 @@ impl Failures {
         }
     }
 
-    /// The lines that tell of them.
+    /// The lines to print for all failed tests.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         self.tests.iter().flat_map(Failure::lines)
     }

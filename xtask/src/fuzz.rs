@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: the targets in `fuzz/fuzz_targets`, guided by coverage, on the stable toolchain.
 //!
-//! What a target has learned (its corpus) stays in the cache, outside of the checkout, and is minimised after each long run. Inputs that the
-//! fuzzer would hardly find by itself are in `fuzz/seeds`.
+//! The corpus of a target stays in the cache, outside of the checkout, and is minimised after each long run. Inputs that the fuzzer would
+//! hardly find by itself are in `fuzz/seeds`.
 
 mod build;
 mod log;
@@ -23,7 +23,7 @@ const USAGE: &str = "usage: cargo xtask fuzz [TARGET] [--minutes N] [--jobs N] [
     FILE       inputs of TARGET, which are run once each: replays a finding\n\n\
     Exit status 1: a target has found something. Corpora and findings are in ~/.cache/paradisk/fuzz.\n";
 
-/// Time for each target in `cargo xtask test`: of the half hour that all tests have, fuzzing takes three minutes.
+/// Time for each target in `cargo xtask test`: with the build, fuzzing takes three minutes of the half hour that all tests have.
 const TEST_TIME: Duration = Duration::from_secs(12);
 /// Targets at a time in `cargo xtask test`.
 const TEST_JOBS: usize = 2;

@@ -1,5 +1,5 @@
-//! Project tasks: `cargo xtask test` runs all checks and tests, the same here and on the machine of CI;
-//! `cargo xtask test-kernel` makes a kernel to boot; `cargo xtask crates` and `cargo xtask api` are of the crates that others embed.
+//! Project tasks, among them: `cargo xtask test` runs all checks and tests, the same here and on the machine of CI;
+//! `cargo xtask test-kernel` makes a kernel to boot; `cargo xtask crates` checks the crates that are published.
 
 mod api;
 mod checks;
@@ -89,12 +89,12 @@ fn svm(clock: Clock, script: &str, results: &str, files: &[&str]) -> ExitCode {
     })
 }
 
-/// A failure where something was found, which was printed.
+/// An error if there were findings, which have been printed.
 fn found(nothing: Result<bool, String>) -> Result<(), String> {
     nothing?.then_some(()).ok_or_else(|| "there are findings".to_owned())
 }
 
-/// What runs in the root of the workspace.
+/// Run a task in the root of the workspace.
 fn crates(what: impl FnOnce() -> Result<(), String>) -> ExitCode {
     let done = env::set_current_dir(workspace()).map_err(|error| error.to_string()).and_then(|()| what());
     if let Err(error) = &done {
@@ -118,7 +118,7 @@ fn test(scope: Scope) -> io::Result<ExitCode> {
 
 fn everything() -> Report {
     requirements::install();
-    // Before the tests, which would build all this in silence. What fails here fails or skips them, too.
+    // Before the tests, which would build all this without output. A step that fails here makes tests fail or skip, too.
     if let Err(error) = test_kernel() {
         println!("test kernel: {error}");
     }
@@ -135,7 +135,7 @@ fn everything() -> Report {
     report
 }
 
-/// Make them where the cache has none, and print where they are.
+/// Make a kernel and an initramfs for test guests unless they are in the cache, and print their paths.
 fn test_kernel() -> Result<(), guest_linux::Error> {
     println!("kernel: {}", guest_linux::test_kernel()?.display());
     println!("initramfs: {}", guest_linux::initramfs(None)?.display());

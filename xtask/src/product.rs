@@ -22,7 +22,7 @@ const TREE: &[&str] =
 const NOT_PRODUCT: [&str; 2] = ["paradisk-benches", "paradisk-guest-"];
 
 /// # Errors
-/// It does not compile, or depends on one of them.
+/// The program does not compile without the feature, or depends on a package of tests or measurements.
 pub(crate) fn check() -> Result<Option<String>, String> {
     cargo(Path::new("."), LINTS, &[])?;
     let tree = output(&std::env::var("CARGO").unwrap_or("cargo".into()), TREE)?;

@@ -16,7 +16,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Run a check that is no test of a test binary: none, why it was skipped, or what failed.
+    /// Run a check that is not in a test binary. It returns `None` if it passed, the reason if it was skipped, or what failed.
     pub(crate) fn check(
         &mut self,
         name: &'static str,
@@ -85,7 +85,7 @@ pub(crate) fn worth_showing(line: &str) -> bool {
     !(boring || line.is_empty() || line == "running 0 tests")
 }
 
-/// Print the last lines; the number of skips that are not allowed here.
+/// Print the last lines. Returns the number of skips that are not allowed here.
 pub(crate) fn print(report: &Report, ci: bool) -> usize {
     let (text, forbidden) = render(report, ci, |device| Path::new(device).exists());
     print!("{text}");

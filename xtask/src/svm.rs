@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use guest_linux::{Clock, HostJob, KvmHost};
 
-/// Bytes of its memory.
+/// Bytes of the host's memory.
 const MEMORY: u64 = 3 << 30;
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Run the script in the file `script` by this clock, beside files given as `NAME=PATH`; what it prints is printed, its exit status is returned.
+/// Run the script in the file `script` on a host with this clock, beside files given as `NAME=PATH`. Prints the console and the counts,
+/// and returns the script's exit status.
 ///
 /// # Errors
 /// The host could not be started or left no result, or a file is not there.

@@ -32,8 +32,8 @@ impl Way {
     }
 }
 
-/// Temporary raw files of `capacity` bytes on the file system of `folder`, one for each way. They have no data yet ([`write_through`]). They are
-/// unlinked when this returns, and their space is freed when they are closed.
+/// Temporary raw files of `capacity` bytes on the file system of `folder`, one for each way. They have no data yet ([`write_through`]).
+/// They are unlinked when this returns, and their space is freed when they are closed.
 ///
 /// # Errors
 /// [`BedError`] if the host refuses.
@@ -64,8 +64,8 @@ pub fn read_through(subject: &OpenDisk, span: u64) -> Result<(), BedError> {
     anew.map_err(|source| BedError::Read { disk: subject.name(), source })
 }
 
-/// Number of the first `span` bytes that are not allocated: reads of them transfer no data, and first writes allocate. It is a lower bound if the
-/// disk has too many extents to count, or after an error.
+/// Number of the first `span` bytes that are not allocated: reads of them transfer no data, and first writes allocate. It is a lower bound
+/// if the disk has too many extents to count, or after an error.
 #[must_use]
 pub fn unallocated(disk: &dyn Disk, span: u64) -> u64 {
     const MOST_PIECES: u32 = 1 << 16;

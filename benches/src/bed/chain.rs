@@ -19,8 +19,8 @@ use super::subject::subject as opened;
 
 /// Bytes of a contiguous piece of data in a differencing disk.
 const PIECE: u64 = 32 << 10;
-/// Make `depth` images of `capacity` bytes, from the oldest to the newest: a full dynamic disk, and differencing disks over it. These are empty, or
-/// with `spread` share every second piece of the disk between them.
+/// Make `depth` images of `capacity` bytes, from the oldest to the newest: a full dynamic disk, and differencing disks over it. These are
+/// empty, or with `spread` share every second piece of the disk between them.
 fn make(
     folder: &Path,
     format: Chained,

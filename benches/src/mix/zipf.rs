@@ -5,8 +5,8 @@ use guest_driver::workload::SKEW_CLASSES;
 /// Number of terms that are summed exactly; the rest is an integral.
 const EXACT: u64 = 1 << 16;
 
-/// Entry k: the share, in units of 2^-32, of accesses to the 2^(k+1) most popular of `positions` positions. The popularity of rank r (from 1) is r to
-/// the power of -`exponent`.
+/// Entry k: the share, in units of 2^-32, of accesses to the 2^(k+1) most popular of `positions` positions. The popularity of rank r
+/// (from 1) is r to the power of -`exponent`.
 pub(super) fn shares(exponent: f64, positions: u64) -> [u32; SKEW_CLASSES] {
     let all = sum(exponent, positions);
     std::array::from_fn(|class| {

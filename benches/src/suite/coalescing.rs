@@ -71,9 +71,9 @@ const MARKS: &str = "Ratios: median (smallest-largest); ?: not decided at 95%. T
 
 /// A latency has risen if the ratio of its mean to that of `off` is above 1 in every pair, and has at least this median.
 ///
-/// With 8 I/Os outstanding, 7 are left when one has completed. Then `oio` delays one of five completions until the next one, which comes after an
-/// eighth of the latency. That adds 2.5% to the mean; half of this is the threshold. The mean is compared because it is exact, while percentiles have
-/// buckets of 6%.
+/// With 8 I/Os outstanding, 7 are left when one has completed. Then `oio` delays one of five completions until the next one, which comes
+/// after an eighth of the latency. That adds 2.5% to the mean; half of this is the threshold. The mean is compared because it is exact,
+/// while percentiles have buckets of 6%.
 const RISEN: f64 = 1.0 + 0.5 / (5.0 * 8.0);
 
 pub(super) fn bed() -> Result<Bed, BedError> {
@@ -84,8 +84,8 @@ pub(super) fn bed() -> Result<Bed, BedError> {
     Ok(bed)
 }
 
-/// A null disk with this mean latency. With a constant latency, accesses that were submitted together would always complete together, so no policy
-/// could delay one until the next.
+/// A null disk with this mean latency. With a constant latency, accesses that were submitted together would always complete together, so no
+/// policy could delay one until the next.
 fn delayed(delay: Duration) -> Result<OpenDisk, OpenError> {
     let disk = Delayed::spread(Arc::new(NullDisk::new(WORKING_SET, SectorSize::B512)?), delay);
     Ok(OpenDisk { options: vec![format!("{delay:?}")], ..bed::subject(Arc::new(disk), None) })
@@ -185,8 +185,8 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
     }
 }
 
-/// Whether `oio` has the published flaw of the first PVSCSI, and `oio-iops` does not. That PVSCSI coalesced by outstanding I/Os alone: latency rises
-/// if many I/Os are outstanding but the storage completes few.
+/// Whether `oio` has the published flaw of the first PVSCSI, and `oio-iops` does not. That PVSCSI coalesced by outstanding I/Os alone:
+/// latency rises if many I/Os are outstanding but the storage completes few.
 fn finding(view: View<'_>) -> String {
     let engine = view.engine;
     let condition = format!(

@@ -1,5 +1,5 @@
-//! The published comparison of Hyper-V's virtual disks and adapters: sequential accesses of 512 bytes and random ones of 8 KiB, compared with the
-//! bare disk, on the host and in a guest behind each of Hyper-V's adapters.
+//! The published comparison of Hyper-V's virtual disks and adapters: sequential accesses of 512 bytes and random ones of 8 KiB, compared
+//! with the bare disk, on the host and in a guest behind each of Hyper-V's adapters.
 
 use facts::disk::DiskFacts;
 use facts::names::{Adapter, Coalescing};

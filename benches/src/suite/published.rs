@@ -6,10 +6,10 @@
 //! - Coalescing: Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual Machine Storage Device IO" (USENIX ATC
 //!   2011) for the thresholds; VMware's advice of 2010 (knowledge base 1017652) for the flaw of the first PVSCSI, which
 //!   coalesced by outstanding I/Os alone.
-//! - VHD performance: Yang and Voellm, "Virtual Hard Disk Performance: Windows Server 2008, Windows Server 2008 R2, Windows 7" (Microsoft, March
-//!   2010): loads, depths and targets. The order of performance is that of its table of storage containers, as quoted in J. Baker's note on the paper
-//!   (Microsoft's archive of blogs). Dynamic VHDs of Windows Server 2008: T. Litton, "Hyper-V and VHD Performance - Dynamic vs. Fixed" (Windows
-//!   Server performance team's blog, September 2008): 16 virtual machines.
+//! - VHD performance: Yang and Voellm, "Virtual Hard Disk Performance: Windows Server 2008, Windows Server 2008 R2, Windows 7" (Microsoft,
+//!   March 2010): loads, depths and targets. The order of performance is that of its table of storage containers, as quoted in J. Baker's
+//!   note on the paper (Microsoft's archive of blogs). Dynamic VHDs of Windows Server 2008: T. Litton, "Hyper-V and VHD Performance -
+//!   Dynamic vs. Fixed" (Windows Server performance team's blog, September 2008): 16 virtual machines.
 //! - Creation: D. Van Hoof, "Lightning Fast Fixed VHDX File Creation Speed With ReFS on Windows Server 2016": fixed VHDX of 50 GB to 1 TB.
 //! - Hyper-V's disks and adapters: the study "Hyper-V Storage Analysis"; only its statements are compared, not its figures.
 

@@ -131,7 +131,8 @@ pub(super) fn conclude(document: &mut Document) {
     document.ratios.extend(all);
 }
 
-/// Ratios of a target's peaks to those of the fixed disk: the geometric mean over all loads of a group, in each round. `None`: fewer than two rounds.
+/// Ratios of a target's peaks to those of the fixed disk: the geometric mean over all loads of a group, in each round. `None`: fewer than
+/// two rounds.
 pub(super) fn over_fixed(document: &Document, group: &Group, target: usize) -> Option<(Stat, Confidence)> {
     let of_mix = |mix: &Mix| {
         let [from, to] = [baseline(target), target].map(|target| peaks(&rows(document, target, &mix.name)));

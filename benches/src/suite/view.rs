@@ -49,8 +49,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether the split of the cycles is meaningful. If a guest's instructions are counted instead, the kernel samples the split by a timer of
-    /// instructions, and counts KVM's work around an exit as the guest's.
+    /// Whether the split of the cycles is meaningful. If a guest's instructions are counted instead, the kernel samples the split by a
+    /// timer of instructions, and counts KVM's work around an exit as the guest's.
     pub(super) fn has_parts(self) -> bool {
         self.document.host.cycles_source != CyclesSource::Instructions || self.engine != Engine::Kvm.as_str()
     }

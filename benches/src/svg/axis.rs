@@ -14,7 +14,8 @@ const FEW_DECADES: f64 = 4.0;
 
 /// Places of categories on the horizontal axis. The distance of neighbours is about 1.
 ///
-/// Labels that are numbers or sizes (`8`, `64K`) are placed by their logarithm. Others follow at equal distances, and are not part of a line.
+/// Labels that are numbers or sizes (`8`, `64K`) are placed by their logarithm. Others follow at equal distances, and are not part of a
+/// line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Places {
     pub(super) at: Vec<f64>,

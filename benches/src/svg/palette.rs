@@ -1,7 +1,7 @@
 //! Colours of series on light and dark backgrounds.
 //!
-//! They are those of Okabe and Ito, which colour-blind readers can distinguish, made darker or lighter until each has a contrast of 3 to its
-//! background (WCAG 2.2, 1.4.11). Markers and dashes distinguish series without colour.
+//! They are those of Okabe and Ito, which colour-blind readers can distinguish, made darker or lighter until each has a contrast of 3 to
+//! its background (WCAG 2.2, 1.4.11). Markers and dashes distinguish series without colour.
 
 /// Number of colours of a palette.
 pub(crate) const COLOURS: usize = 7;

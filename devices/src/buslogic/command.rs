@@ -1,8 +1,8 @@
-//! The protocol of commands over the status and data registers. The driver writes an operation code and parameters, and reads the reply byte by
-//! byte.
+//! The protocol of commands over the status and data registers. The driver writes an operation code and parameters, and reads the reply
+//! byte by byte.
 //!
-//! HARDY is cleared by the operation code and set when the command completes. DIRRDY is set while bytes of the reply are unread. Commands are
-//! executed when their last parameter is written, so CPRBSY is never set.
+//! HARDY is cleared by the operation code and set when the command completes. DIRRDY is set while bytes of the reply are unread. Commands
+//! are executed when their last parameter is written, so CPRBSY is never set.
 
 use super::spec::{Status, opcode};
 
@@ -181,8 +181,8 @@ impl Protocol {
         Self { state: State::Idle, invalid: false, diagnostic: false }
     }
 
-    /// The state after a reset by the driver. The driver polls until it has seen DACT set and then cleared, but the reset is complete when its
-    /// write returns. So the next read of the status, and only that, returns DACT set.
+    /// The state after a reset by the driver. The driver polls until it has seen DACT set and then cleared, but the reset is complete when
+    /// its write returns. So the next read of the status, and only that, returns DACT set.
     pub(super) fn reset() -> Self {
         Self { diagnostic: true, ..Self::new() }
     }

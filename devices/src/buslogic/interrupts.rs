@@ -1,10 +1,11 @@
 //! The interrupt register and its two causes, IMBL and CMDC.
 //!
-//! The register presents one cause at a time, because drivers handle one cause and then acknowledge all. The other cause stays pending until the
-//! acknowledgement.
+//! The register presents one cause at a time, because drivers handle one cause and then acknowledge all. The other cause stays pending
+//! until the acknowledgement.
 //!
-//! A driver reads the register, acknowledges, and then polls the incoming mailboxes. If its write is posted, the driver may poll them before the
-//! write arrives here. So a mailbox that was loaded after the read and before the write arrived may not have been seen: IMBL is raised again.
+//! A driver reads the register, acknowledges, and then polls the incoming mailboxes. If its write is posted, the driver may poll them
+//! before the write arrives here. So a mailbox that was loaded after the read and before the write arrived may not have been seen: IMBL is
+//! raised again.
 
 use super::spec::Interrupts;
 
@@ -51,8 +52,8 @@ impl Causes {
         self.unread
     }
 
-    /// The driver acknowledges; `seen`: it has read all loaded mailboxes. Call [`present_pending`](Self::present_pending) afterwards; the line
-    /// falls in between.
+    /// The driver acknowledges; `seen`: it has read all loaded mailboxes. Call [`present_pending`](Self::present_pending) afterwards; the
+    /// line falls in between.
     pub(super) fn acknowledge(&mut self, seen: bool) {
         // Once only: a driver that acknowledges without a read must not be interrupted for ever.
         let again = std::mem::take(&mut self.unread) && !seen;

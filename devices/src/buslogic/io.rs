@@ -46,8 +46,8 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// Whether another mailbox may be taken. While a completion waits for a free mailbox, none is: this bounds the memory for a guest that reads
-    /// no completions. A request that waits for a task number does not stop this, so that an abort behind it is found.
+    /// Whether another mailbox may be taken. While a completion waits for a free mailbox, none is: this bounds the memory for a guest that
+    /// reads no completions. A request that waits for a task number does not stop this, so that an abort behind it is found.
     pub(super) fn can_fetch(&self) -> bool {
         let Some(mailboxes) = &self.mailboxes else { return false };
         self.loaded

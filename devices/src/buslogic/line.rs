@@ -1,7 +1,7 @@
 //! The interrupt register and the line, shared with the virtual CPUs.
 //!
-//! The device's thread raises the line. If IMBL is the only cause, the acknowledgement lowers the line on the thread of the virtual CPU that
-//! writes it, which saves two thread switches for each interrupt. Every other acknowledgement is forwarded to the device's thread.
+//! The device's thread raises the line. If IMBL is the only cause, the acknowledgement lowers the line on the thread of the virtual CPU
+//! that writes it, which saves two thread switches for each interrupt. Every other acknowledgement is forwarded to the device's thread.
 //!
 //! A thread that changes the register updates the line under the same lock.
 #![expect(

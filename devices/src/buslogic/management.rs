@@ -71,8 +71,8 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// Reset the SCSI bus. Its requests complete with the status of a reset. RSTS is not raised: it reports resets by other devices, and drivers
-    /// respond to it with a reset of the adapter.
+    /// Reset the SCSI bus. Its requests complete with the status of a reset. RSTS is not raised: it reports resets by other devices, and
+    /// drivers respond to it with a reset of the adapter.
     pub(super) fn reset_bus(&mut self, now: Time) {
         tracing::info!("BusLogic bus reset");
         let kept = self.backlog.take(|_, _| true);

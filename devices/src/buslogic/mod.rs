@@ -1,7 +1,7 @@
 //! BusLogic's MultiMaster adapter BT-958, for the drivers of Linux and FreeBSD.
 //!
-//! Requests (CCBs) and completions pass through mailboxes in guest memory. Byte-wide registers execute commands, are the doorbell of the mailboxes,
-//! and acknowledge the interrupt, which is INTx.
+//! Requests (CCBs) and completions pass through mailboxes in guest memory. Byte-wide registers execute commands, are the doorbell of the
+//! mailboxes, and acknowledge the interrupt, which is INTx.
 //! - `spec`: registers, commands and structures,
 //! - `command`: the protocol of commands over the registers, `control`: executes them, `replies`: their replies,
 //! - `mailbox`: the mailboxes, `ccb`: parses and completes CCBs,

@@ -1,7 +1,7 @@
 //! The registers that a guest accesses for each request or interrupt: the doorbell, and the interrupt register with its acknowledgement.
 //!
-//! They are answered on the virtual CPU's thread. The doorbell is one value of the data register, to which operation codes and parameters are
-//! written, too: that value is the doorbell only while no command is in progress.
+//! They are answered on the virtual CPU's thread. The doorbell is one value of the data register, to which operation codes and parameters
+//! are written, too: that value is the doorbell only while no command is in progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! Replies that describe the adapter: a BT-958 with firmware 5.07B.
 //!
-//! Drivers compare the firmware's version as text. From 3.31 on they use strict round robin and 211 mailboxes; if it begins with 5, they also use
-//! extended CCBs and 192 tagged requests.
+//! Drivers compare the firmware's version as text. From 3.31 on they use strict round robin and 211 mailboxes; if it begins with 5, they
+//! also use extended CCBs and 192 tagged requests.
 
 use zerocopy::{FromZeros, IntoBytes};
 

@@ -12,8 +12,8 @@ use vm_memory::{GuestAddress, GuestMemory, Permissions, VolatileSlice};
 
 use super::window::{NO_WINDOW, Window, window};
 
-/// A snapshot of guest memory that caches the region of the last access: most accesses of a batch are to one region. Writes are not recorded in dirty
-/// bitmaps.
+/// A snapshot of guest memory that caches the region of the last access: most accesses of a batch are to one region. Writes are not
+/// recorded in dirty bitmaps.
 pub(crate) struct View<T> {
     memory: T,
     window: Cell<Window>,
@@ -25,8 +25,8 @@ pub trait Spans: GuestMemory {
     fn span(&self, address: u64, len: u64) -> Option<Span<'_>>;
 }
 
-/// A range of guest memory with one host address, valid as long as the memory is borrowed. Accesses outside the range, and unaligned ones, are not
-/// made. Each load reads memory once.
+/// A range of guest memory with one host address, valid as long as the memory is borrowed. Accesses outside the range, and unaligned ones,
+/// are not made. Each load reads memory once.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
     host: *mut u8,
@@ -118,8 +118,8 @@ where
         if count == 0 || offset >= len || count > len - offset {
             return None;
         }
-        // SAFETY: `[offset, offset + count)` is inside the window, which is mapped as long as `memory` lives: at least as long as this borrow of
-        // `self`.
+        // SAFETY: `[offset, offset + count)` is inside the window, which is mapped as long as `memory` lives: at least as long as this
+        // borrow of `self`.
         Some(Span { host: unsafe { host.add(offset as usize) }, len: count as usize, _memory: PhantomData })
     }
 

@@ -1,7 +1,7 @@
 //! A channel: two drives, of which one is selected, the control register, the bus master and the interrupt.
 //!
-//! Writes to the command block reach both drives. Commands, the data port and reads reach the selected drive alone. If the selected drive is
-//! absent, commands are ignored, and registers read as zeros (ones if the channel has no drive at all).
+//! Writes to the command block reach both drives. Commands, the data port and reads reach the selected drive alone. If the selected drive
+//! is absent, commands are ignored, and registers read as zeros (ones if the channel has no drive at all).
 
 use std::os::fd::BorrowedFd;
 
@@ -157,8 +157,8 @@ impl Channel {
         self.engine.read(offset, data);
     }
 
-    /// Write the bus master block. True: [`serve`](Self::serve) may have work. A write that stops a transfer waits for the disk: the driver may
-    /// reuse the memory when the write returns.
+    /// Write the bus master block. True: [`serve`](Self::serve) may have work. A write that stops a transfer waits for the disk: the driver
+    /// may reuse the memory when the write returns.
     pub(super) fn engine_write(&mut self, offset: u64, data: &[u8]) -> bool {
         match self.engine.write(offset, data) {
             Change::None => false,

@@ -7,8 +7,8 @@
 //!                      +-- flush, trim, verify -------------> disk request ---------+
 //! ```
 //!
-//! BSY is set from the command until data or status are available. With the write cache off, on a disk with a volatile cache, a write completes
-//! when its data are on stable storage.
+//! BSY is set from the command until data or status are available. With the write cache off, on a disk with a volatile cache, a write
+//! completes when its data are on stable storage.
 
 use std::os::fd::BorrowedFd;
 
@@ -526,7 +526,8 @@ impl Drive {
         self.port.close();
     }
 
-    /// A software reset aborts the command without an interrupt. A disk request in flight continues, and the drive is busy until that completes.
+    /// A software reset aborts the command without an interrupt. A disk request in flight continues, and the drive is busy until that
+    /// completes.
     pub(super) fn begin_reset(&mut self) {
         self.port.close();
         // The aborted command counts as ended.

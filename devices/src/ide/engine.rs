@@ -1,7 +1,7 @@
 //! The bus master of a channel (SFF-8038i): its registers, and the table of physical region descriptors.
 //!
-//! The start bit arms the engine. A transfer starts when the engine is armed and the drive waits for DMA, in either order. The engine then walks
-//! the table and passes guest memory to the disk as its buffers, so no data are copied. How a transfer ends:
+//! The start bit arms the engine. A transfer starts when the engine is armed and the drive waits for DMA, in either order. The engine then
+//! walks the table and passes guest memory to the disk as its buffers, so no data are copied. How a transfer ends:
 //!
 //! | table | active | error | command |
 //! | --- | --- | --- | --- |

@@ -141,7 +141,8 @@ impl Medium {
         }
     }
 
-    /// Fault the disk and fail the request if the queue has lost it. True: the request has ended that way. Call it after [`take`](Self::take).
+    /// Fault the disk and fail the request if the queue has lost it. True: the request has ended that way. Call it after
+    /// [`take`](Self::take).
     pub(super) fn fail_lost(&mut self) -> bool {
         if !self.in_flight || self.queue.in_flight() > 0 {
             return false;

@@ -1,9 +1,10 @@
 //! The IDE function of Intel's PIIX4 with up to four ATA disks, for any driver from the PC/AT's to Linux's `ata_piix`.
 //!
-//! There are two channels of two drives each. A channel executes one command at a time. Data are transferred by programmed I/O or by the bus
-//! master; the latter is DMA between disk and guest memory without a copy. Every command interrupts, and the driver waits for that, so there is
-//! nothing to coalesce: interrupt moderation ([`set_coalescing`](crate::IoDevice::set_coalescing)) is accepted and has no effect. ATA disks cannot
-//! be attached or change their capacity while the machine runs: a drive reports the capacity that its disk had at the last power-on.
+//! There are two channels of two drives each. A channel executes one command at a time. Data are transferred by programmed I/O or by the
+//! bus master; the latter is DMA between disk and guest memory without a copy. Every command interrupts, and the driver waits for that, so
+//! there is nothing to coalesce: interrupt moderation ([`set_coalescing`](crate::IoDevice::set_coalescing)) is accepted and has no effect.
+//! ATA disks cannot be attached or change their capacity while the machine runs: a drive reports the capacity that its disk had at the last
+//! power-on.
 //!
 //! ```text
 //!   ports --> device --> Channel (channel) --> Drive (drive): command, taskfile, settings, port, identify, trim, search
@@ -23,11 +24,12 @@
 //! - `device`: configuration space, ports, and the contract with the owner.
 //!
 //! Guarantees to the guest:
-//! - FLUSH CACHE completes when the disk has flushed. With the write cache off (SET FEATURES 82h), a write completes when it is on stable storage.
-//! - After the bus master was stopped, or BSY has become 0 after a software reset, no earlier command accesses guest memory. A stop waits for the
-//!   disk, but only for a request that uses guest memory.
-//! - An unreadable sector is reported with the address of the first such sector, and all sectors before it have been transferred. READ MULTIPLE
-//!   reports the first sector of the block instead.
+//! - FLUSH CACHE completes when the disk has flushed. With the write cache off (SET FEATURES 82h), a write completes when it is on stable
+//!   storage.
+//! - After the bus master was stopped, or BSY has become 0 after a software reset, no earlier command accesses guest memory. A stop waits
+//!   for the disk, but only for a request that uses guest memory.
+//! - An unreadable sector is reported with the address of the first such sector, and all sectors before it have been transferred. READ
+//!   MULTIPLE reports the first sector of the block instead.
 //!
 //! Guarantee to the owner: a call makes a bounded number of disk requests, however long the command is.
 

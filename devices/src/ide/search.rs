@@ -1,9 +1,9 @@
 //! Finds the first unreadable sector after a failed disk read, which does not name it.
 //!
-//! The range is read again from its start: in pieces of 64 sectors, and the piece that fails sector by sector. So all sectors before the one that
-//! the drive reports are in guest memory, as drivers assume (ATA/ATAPI-7, 6.2.2: the address is that of the first unrecoverable error). If all sectors
-//! of that piece can be read, the search continues behind it. If another piece fails then, the drive reports the first sector of that piece. A read of
-//! 65,536 sectors takes at most 1,151 more requests, of which at most two fail.
+//! The range is read again from its start: in pieces of 64 sectors, and the piece that fails sector by sector. So all sectors before the
+//! one that the drive reports are in guest memory, as drivers assume (ATA/ATAPI-7, 6.2.2: the address is that of the first unrecoverable
+//! error). If all sectors of that piece can be read, the search continues behind it. If another piece fails then, the drive reports the
+//! first sector of that piece. A read of 65,536 sectors takes at most 1,151 more requests, of which at most two fail.
 
 use super::command::{Operation, Protocol, Transfer};
 use super::taskfile::Sectors;
@@ -42,8 +42,8 @@ impl Search {
         }
     }
 
-    /// Whether the first bad sector of a transfer can be reported. For programmed I/O it cannot: the port transfers whole blocks, so the drive
-    /// reports the first sector of the block.
+    /// Whether the first bad sector of a transfer can be reported. For programmed I/O it cannot: the port transfers whole blocks, so the
+    /// drive reports the first sector of the block.
     pub(super) fn is_possible(transfer: &Transfer) -> bool {
         match transfer.operation {
             Operation::Read => transfer.protocol == Protocol::Dma,

@@ -1,6 +1,6 @@
 //! Registers, commands and structures of the IDE function of the PIIX4 (Intel 82371AB) and of the ATA drives behind it.
-//! Sources: ATA/ATAPI-7 volume 1 (T13/1532D) for drives, SFF-8038i 1.0 for bus mastering, the PCI IDE Controller Specification 1.0 for the two
-//! modes, and Intel's 82371AB data sheet (290562) for configuration space.
+//! Sources: ATA/ATAPI-7 volume 1 (T13/1532D) for drives, SFF-8038i 1.0 for bus mastering, the PCI IDE Controller Specification 1.0 for the
+//! two modes, and Intel's 82371AB data sheet (290562) for configuration space.
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};

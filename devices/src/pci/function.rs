@@ -32,9 +32,9 @@ pub(crate) enum BusMaster {
 
 /// A PCI function.
 ///
-/// Its device builds it (`with_...`). Then the guest accesses it through [`config_read`](Self::config_read), [`config_write`](Self::config_write),
-/// [`msix_read`](Self::msix_read) and [`msix_write`](Self::msix_write). The device sends interrupts with [`signal`](Self::signal) and
-/// [`set_line`](Self::set_line).
+/// Its device builds it (`with_...`). Then the guest accesses it through [`config_read`](Self::config_read),
+/// [`config_write`](Self::config_write), [`msix_read`](Self::msix_read) and [`msix_write`](Self::msix_write). The device sends interrupts
+/// with [`signal`](Self::signal) and [`set_line`](Self::set_line).
 pub(crate) struct Function {
     config: ConfigSpace,
     sink: Box<dyn InterruptSink>,
@@ -136,8 +136,8 @@ impl Function {
         Ok(self)
     }
 
-    /// Add another capability. `bytes` and the bits that the guest may change (`writable`) exclude the two bytes of the header. Also returns its
-    /// offset in configuration space.
+    /// Add another capability. `bytes` and the bits that the guest may change (`writable`) exclude the two bytes of the header. Also
+    /// returns its offset in configuration space.
     ///
     /// # Errors
     /// [`LayoutError`] without free space.
@@ -151,8 +151,8 @@ impl Function {
         Ok((self, at as u16))
     }
 
-    /// Add a register of the device beside the capabilities, with its value after reset and the bits that the guest may change. It must not overlap
-    /// capabilities.
+    /// Add a register of the device beside the capabilities, with its value after reset and the bits that the guest may change. It must not
+    /// overlap capabilities.
     #[must_use]
     pub(crate) fn with_register(mut self, at: usize, value: &[u8], writable: &[u8]) -> Self {
         self.config.add_register(at, value, writable);
@@ -169,7 +169,8 @@ impl Function {
         self.config.read(offset, data);
     }
 
-    /// Write configuration space: the contract of [`PciDevice::config_write`](crate::PciDevice::config_write). Returns the effect on bus mastering.
+    /// Write configuration space: the contract of [`PciDevice::config_write`](crate::PciDevice::config_write). Returns the effect on bus
+    /// mastering.
     pub(crate) fn config_write(&mut self, offset: u16, data: &[u8]) -> BusMaster {
         let before = self.bus_master;
         self.config.write(offset, data);
@@ -213,8 +214,8 @@ impl Function {
         self.mode
     }
 
-    /// Send a message for the device's vector `vector`. With MSI-X, a masked vector becomes pending. With MSI, vectors beyond the granted ones wrap
-    /// around. With INTx, nothing happens: see [`set_line`](Self::set_line). True: the message was sent.
+    /// Send a message for the device's vector `vector`. With MSI-X, a masked vector becomes pending. With MSI, vectors beyond the granted
+    /// ones wrap around. With INTx, nothing happens: see [`set_line`](Self::set_line). True: the message was sent.
     #[inline]
     pub(crate) fn signal(&mut self, vector: u16) -> bool {
         let vector = match (self.mode, self.msi) {
@@ -232,8 +233,8 @@ impl Function {
         false
     }
 
-    /// Set the level that the device requests on its line. The line has this level only while neither MSI nor MSI-X is enabled and the command
-    /// register does not disable INTx. True: this call asserted the line.
+    /// Set the level that the device requests on its line. The line has this level only while neither MSI nor MSI-X is enabled and the
+    /// command register does not disable INTx. True: this call asserted the line.
     #[inline]
     pub(crate) fn set_line(&mut self, wanted: bool) -> bool {
         if self.line == wanted {

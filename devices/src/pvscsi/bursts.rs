@@ -1,20 +1,20 @@
 //! Forecast of a burst: how many requests the guest is about to put in.
 //!
-//! PVSCSI's driver kicks for each request from the threshold on. A threshold that is too low costs an exit for each request, one that is too high
-//! leaves requests waiting. The threshold is set for the last request of the burst. If the guest puts in fewer, the device's poll finds them. The
-//! poll is due after one and a half times the duration of the guest's bursts, within bounds.
+//! PVSCSI's driver kicks for each request from the threshold on. A threshold that is too low costs an exit for each request, one that is
+//! too high leaves requests waiting. The threshold is set for the last request of the burst. If the guest puts in fewer, the device's poll
+//! finds them. The poll is due after one and a half times the duration of the guest's bursts, within bounds.
 //!
 //! **Size.** N is the most requests that were seen outstanding. A guest that keeps N requests outstanding is expected to put in N minus
-//! the requests in flight minus the completions that it has not read. If all N completions are unread, it reads them and puts in N again. That holds if
-//! the guest is not reading completions when the device sleeps. If the driver's interrupt handler is reading them, it reads all of them, so
-//! only the requests in flight are subtracted. The number of unread completions is not, because it depends on the relative speed of two CPUs, and so
-//! would the number of exits. If the handler reads each completion at once, few requests are ever seen
+//! the requests in flight minus the completions that it has not read. If all N completions are unread, it reads them and puts in N again.
+//! That holds if the guest is not reading completions when the device sleeps. If the driver's interrupt handler is reading them, it reads
+//! all of them, so only the requests in flight are subtracted. The number of unread completions is not, because it depends on the relative
+//! speed of two CPUs, and so would the number of exits. If the handler reads each completion at once, few requests are ever seen
 //! outstanding together. A guest that stops twice after the same number of requests puts in bursts of that size. If the device is woken for
 //! each request and is faster than the guest, it sees no burst at all: then a trial suppresses all kicks for some polls (`threshold`).
 //!
 //! **Position.** Requests of a burst are counted from its first one, whether kicks were suppressed meanwhile or not. A forecast that begins
-//! in the middle of a burst is too high: the remaining requests wait for a poll, the next forecast begins there, and so each later burst waits for
-//! a poll. A poll that finds part of a burst therefore counts as its end: the next request is the first one of another burst.
+//! in the middle of a burst is too high: the remaining requests wait for a poll, the next forecast begins there, and so each later burst
+//! waits for a poll. A poll that finds part of a burst therefore counts as its end: the next request is the first one of another burst.
 
 use std::time::Duration;
 
@@ -134,8 +134,8 @@ impl Bursts {
         }
     }
 
-    /// Before the device sleeps, after all waiting requests were taken: what became of the burst. `next` requests are expected in the next one.
-    /// `late`: the time of a poll has come.
+    /// Before the device sleeps, after all waiting requests were taken: what became of the burst. `next` requests are expected in the next
+    /// one. `late`: the time of a poll has come.
     pub(super) fn before_sleep(&mut self, next: u32, late: bool, now: Time) -> Burst {
         if self.expected == 0 {
             self.begin(next, now);

@@ -1,10 +1,10 @@
 //! Executes the commands.
 //!
-//! A driver reads no register after it has written a reset, so only the write itself can wait. Requests in the ring or the backlog end before the
-//! write returns. Disk requests in flight cannot be stopped: the kernel reads and writes guest memory for them.
-//! - RESET_BUS and RESET_DEVICE wait for these up to [`RESET_WAIT`](super::RESET_WAIT). After that, a request keeps its memory until its completion
-//!   is posted, and later requests for these units are held until then. Linux frees the memory of a request after a test command that follows the
-//!   reset has succeeded, which is after that.
+//! A driver reads no register after it has written a reset, so only the write itself can wait. Requests in the ring or the backlog end
+//! before the write returns. Disk requests in flight cannot be stopped: the kernel reads and writes guest memory for them.
+//! - RESET_BUS and RESET_DEVICE wait for these up to [`RESET_WAIT`](super::RESET_WAIT). Requests that take longer keep their memory until
+//!   their completions are posted, and later requests for these units are held until the disks have completed them. Linux frees the memory
+//!   of a request only after the test command that it sends after the reset has succeeded. That test command is held, too.
 //! - ADAPTER_RESET and SETUP_RINGS wait for all disk requests: the driver frees all memory, and there is no ring for completions.
 //! - ABORT_CMD does not wait: the driver waits for the request's completion.
 
@@ -45,7 +45,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
                 true
             }
             Command::SetupRings(setup) => {
-                // A driver resets first. One that does not loses what is in flight, and nothing is written late.
+                // A driver resets the adapter first. If it has not, its requests in flight end without completions, and nothing is written
+                // late.
                 self.bus.drain();
                 self.drop_rings();
                 self.rings = Rings::new(&mut self.dma, setup);
@@ -93,8 +94,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.collector.status = if done { COMMAND_SUCCEEDED } else { COMMAND_FAILED };
     }
 
-    /// Post the completions of requests that a reset of these units has ended. Wait a bounded time for requests that the disk still has; later ones
-    /// are posted when the disk completes them.
+    /// Post the completions of requests that a reset of these units has ended. Wait a bounded time for requests that the disk still has;
+    /// later ones are posted when the disk completes them.
     fn wait_for_reset(&mut self, wanted: impl Fn(Address) -> bool, now: Time) {
         let start = Instant::now();
         self.complete(now);
@@ -137,7 +138,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     fn config_page(&mut self, config: &CmdDescConfigCmd) -> bool {
-        if self.posted {
+        if self.bus_posts_writes {
             // The driver reads the page without reading a register first, and then frees it: a late write would go to reused memory.
             return false;
         }
@@ -156,7 +157,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     /// Reset everything but configuration space, the scratch register and the request-call threshold as negotiated. Linux does not
-    /// negotiate the threshold again after a reset; a driver that never did always kicks.
+    /// negotiate the threshold again after a reset. A driver that has never negotiated it kicks for each request.
     fn adapter_reset(&mut self) {
         self.bus.reset_all();
         self.bus.drain();
@@ -186,7 +187,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     pub(super) fn power_on(&mut self) {
         self.adapter_reset();
         self.kicks = Kicks::new();
-        self.posted = false;
+        self.bus_posts_writes = false;
         self.function.reset();
     }
 }

@@ -111,7 +111,7 @@ where
     }
 
     fn on_posted_writes(&mut self) {
-        self.posted = true;
+        self.bus_posts_writes = true;
     }
 
     fn on_blocking_doorbell(&mut self, _index: usize, now: Time) {
@@ -147,7 +147,7 @@ where
         }
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();
         let deadlines = [self.moderator.deadline(), self.kicks.poll_at, self.retry.deadline(full, now)];
-        // Without bus mastering nothing can be read or signalled: no reason to wake.
+        // Without bus mastering the device can neither read the ring nor signal, so no deadline matters.
         let first = deadlines.into_iter().flatten().min().filter(|_| self.function.bus_master());
         first.map_or(Sleep::Forever, Sleep::Until)
     }
@@ -173,7 +173,7 @@ where
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
         let before = self.in_flight.count();
         self.complete(now);
-        // Requests that wait for task numbers, in the ring or the backlog, can start now. No event is left to report that.
+        // Requests that wait for task numbers, in the ring or the backlog, can start now, and no event will report that.
         self.more |= self.in_flight.count() < before;
         self.memory_in_use().meets(self.dma.users_of(ranges))
     }

@@ -6,7 +6,7 @@ use super::Pvscsi;
 use super::spec::Interrupts;
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
-    /// Raise causes: the status bits for INTx, and a message where messages are enabled.
+    /// Raise causes: set their status bits, send a message if messages are enabled, and update the line.
     pub(super) fn raise(&mut self, causes: Interrupts) {
         if self.causes.raise(causes) {
             self.stats.interrupts += u64::from(self.function.signal(0));

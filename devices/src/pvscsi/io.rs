@@ -1,5 +1,5 @@
-//! The I/O path of a batch: from the request ring to the disks, then to the completion ring. The moderator decides after each completion and at the
-//! end of the batch whether to interrupt.
+//! The I/O path of a batch: from the request ring to the disks, then to the completion ring. The moderator decides after each completion
+//! and at the end of the batch whether to interrupt.
 
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
@@ -46,7 +46,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if count > 0 {
             self.note_outstanding();
             self.disable_kicks(count);
-            // Task numbers that are reserved for no unit, so that no request's unit has to be checked.
+            // Number of task numbers that are not reserved: a request of any unit may take one.
             let free = self.in_flight.free_slots().saturating_sub(self.bus.reserved());
             let free = if self.backlog.is_empty() { count.min(free as u32) } else { 0 };
             for _ in 0..free {
@@ -71,8 +71,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Whether requests may be taken at all. While a completion waits for a free slot, none is: this bounds the memory for a guest that reads no
-    /// completions.
+    /// Whether requests may be taken at all. While a completion waits for a free slot, none is: this bounds the memory for a guest that
+    /// reads no completions.
     pub(super) fn can_fetch(&self) -> bool {
         self.late_completions.is_empty() && !self.stuck && self.function.bus_master()
     }
@@ -108,7 +108,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if self.backlog.admits(&self.bus, parsed.address, free)
             && let Some(id) = self.in_flight.allocate()
         {
-            self.start_rarely(id, request, &parsed, now);
+            self.start_out_of_line(id, request, &parsed, now);
         } else {
             self.backlog.push(parsed.address, *request);
         }
@@ -123,7 +123,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             let Some(request) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
             started = true;
             match (parse(&request, super::MAX_TARGETS), self.in_flight.allocate()) {
-                (Ok(parsed), Some(id)) => self.start_rarely(id, &request, &parsed, now),
+                (Ok(parsed), Some(id)) => self.start_out_of_line(id, &request, &parsed, now),
                 (Err(host), _) => self.fail(&request, host, now),
                 (Ok(parsed), None) => {
                     self.backlog.push(parsed.address, request);
@@ -134,8 +134,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         started
     }
 
-    /// Take all requests that the driver has put in so far. Those for which `ends` returns true end with this status; the others are started, or
-    /// put into the backlog. The number is read once, so a guest that keeps adding requests cannot prolong the loop.
+    /// Take all requests that the driver has put in so far. Those for which `ends` returns true end with this status; the others are
+    /// started, or put into the backlog. The number is read once, so a guest that keeps adding requests cannot prolong the loop.
     pub(super) fn take_all(
         &mut self,
         host: HostStatus,
@@ -179,7 +179,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     #[cold]
     fn fail(&mut self, request: &Request, host: HostStatus, now: Time) {
         self.stats.errors += 1;
-        self.post(failed(request.context.get(), host), now);
+        self.put_completion(failed(request.context.get(), host), now);
     }
 
     #[inline]
@@ -197,7 +197,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     /// [`start`](Self::start), not inlined, for requests that had to wait.
     #[cold]
-    fn start_rarely(&mut self, id: u32, request: &Request, parsed: &Parsed, now: Time) {
+    fn start_out_of_line(&mut self, id: u32, request: &Request, parsed: &Parsed, now: Time) {
         self.start(id, request, parsed, now);
     }
 
@@ -243,7 +243,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         };
         self.stats.errors += 1;
         let completion = pending.completion(end, &mut self.dma);
-        self.post(completion, now);
+        self.put_completion(completion, now);
     }
 
     /// Complete a request that the bus completed during `submit`.
@@ -252,10 +252,10 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let good = matches!(end, TaskEnd::Answered { status: Status::Good, .. });
         self.stats.errors += u64::from(!good);
         let completion = Pending::of(request).completion(end, &mut self.dma);
-        self.post(completion, now);
+        self.put_completion(completion, now);
     }
 
-    /// Post the completions of requests that have ended, and decide whether to interrupt.
+    /// Post the completions of requests that have ended, and interrupt unless the moderator holds the signal back.
     pub(super) fn complete(&mut self, now: Time) {
         if !self.function.bus_master() {
             return;
@@ -267,13 +267,14 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             self.stuck = false;
             self.waiting = self.rings.as_ref().map_or(0, Rings::waiting) + self.backlog.len() as u32;
         }
-        // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
+        // By reference: a move would load each `TaskEnd` with wide loads right after `reap` has stored it with narrower ones, which stalls
+        // the processor.
         for &(id, ref end) in &ended {
             self.kicks.suppression.ended(id, now);
             if let TaskEnd::Answered { status: Status::Good, transferred, .. } = end
                 && let Some(context) = self.in_flight.complete_with(id, |pending| pending.context)
             {
-                self.post(good(context, *transferred), now);
+                self.put_completion(good(context, *transferred), now);
             } else {
                 self.end_badly(id, end, now);
             }
@@ -283,9 +284,10 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.end_batch(now);
     }
 
-    /// Put a completion into the ring, or queue it until a slot is free. Always inlined, for requests that the bus has completed.
+    /// Put a completion into the ring, or queue it until a slot is free. The guest sees it when the ring's index is published: at the end
+    /// of the batch, or here before a signal. Always inlined: called for each request.
     #[inline(always)]
-    fn post(&mut self, completion: RingCmpDesc, now: Time) {
+    fn put_completion(&mut self, completion: RingCmpDesc, now: Time) {
         let Some(rings) = &mut self.rings else { return };
         if !self.late_completions.is_empty() || !rings.has_free_slot() {
             return self.post_late(completion);
@@ -313,7 +315,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Put completions and messages that wait for free slots into the rings. While the rings stay full, each try interrupts the guest again.
+    /// Put completions and messages that wait for free slots into the rings. While the rings stay full, each try interrupts the guest
+    /// again.
     fn retry_late(&mut self) {
         self.retry.tried();
         if !self.late_completions.is_empty() {
@@ -332,12 +335,12 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Requests that were taken from the ring, and have no completion in the other one yet.
+    /// Requests that were taken from the request ring and have no completion in the completion ring yet.
     pub(super) fn held(&self) -> u64 {
         u64::from(self.in_flight.count()) + (self.backlog.len() + self.late_completions.len()) as u64
     }
 
-    /// Guest memory that requests use. Without bus mastering it is none: the disks have completed the requests whose completions are not posted yet.
+    /// Guest memory that requests use. Without bus mastering there is none: the disks have completed all requests, and none is started.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
         if !self.function.bus_master() {
             return Footprint::NONE;

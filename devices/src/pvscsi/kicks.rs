@@ -31,8 +31,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Suppress all kicks, for `count` requests are about to be taken and this thread reads the ring again before it sleeps. For a single request
-    /// the threshold stays: to lower it again would cost a fence and another poll.
+    /// Before `count` requests are taken: suppress all kicks, because this thread reads the ring again before it sleeps. For a single
+    /// request the threshold stays, because lowering it again would cost a fence and another poll.
     pub(super) fn disable_kicks(&mut self, count: u32) {
         if self.kicks.enabled
             && (count > 1 || self.in_flight.count() > 0)
@@ -76,10 +76,10 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             kicks.poll_at = Some(now.after(POLL_IDLE));
             return true;
         }
-        // While kicks are suppressed a next poll is due; after the threshold was lowered, one more.
+        // While kicks are suppressed, a poll is always due; after the threshold was lowered, one more poll is due.
         if suppressed.kicks > 0 {
             let next = now.after(suppressed.poll_after);
-            // Requests that were taken since restart the interval. A wake-up for another reason does not.
+            // Requests that were taken since the last sleep restart the interval. A wake-up for another reason does not.
             let same = kicks.poll_at.filter(|_| !late && before != u32::MAX);
             kicks.poll_at = Some(same.map_or(next, |time| time.min(next)));
         } else if lowered {

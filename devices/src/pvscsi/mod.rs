@@ -1,12 +1,14 @@
 //! VMware's paravirtual SCSI adapter, as the PVSCSI drivers of Linux, FreeBSD and Windows know it.
 //!
-//! Requests and completions pass through rings in guest memory; registers are the doorbells and execute the few commands.
+//! Requests and completions pass through rings in guest memory. The registers are the doorbells, the command interface and the interrupts'
+//! status.
 //! - `spec`: registers, commands and structures,
 //! - `collector`: the command registers,
 //! - `rings`: the rings,
 //! - `request`: parses a ring entry into a task, and makes the completion of a task,
 //! - `io`: the path of a batch of requests,
-//! - `kicks`, `threshold`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the driver,
+//! - `kicks`, `threshold`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the
+//!   driver,
 //! - `control`: executes the commands,
 //! - `causes`, `interrupts`: the interrupt registers, and the signals by INTx, MSI or MSI-X,
 //! - `hotplug`: disks attached and detached while the guest runs,
@@ -88,16 +90,16 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     /// Messages that found the ring full.
     late_messages: VecDeque<RingMsgDesc>,
     causes: Causes,
-    /// Register writes may arrive late.
-    posted: bool,
+    /// The bus posts register writes: they may arrive late.
+    bus_posts_writes: bool,
     /// Scratch register.
     debug: u32,
     kicks: Kicks,
-    /// Requests that waited in the ring when completions were last reaped: they are outstanding, too.
+    /// Requests that waited in the ring and the backlog when completions were last reaped. Moderation counts them as in flight.
     waiting: u32,
     /// Requests in flight, by task number.
     in_flight: InFlight<Pending>,
-    /// Requests that are taken from the ring and have no task number yet: no more than the ring has entries.
+    /// Requests that were taken from the ring and have no task number yet; at most as many as the ring has entries.
     backlog: Backlog<Request>,
     /// Requests wait in the ring, and none can be taken until a request in flight completes.
     stuck: bool,
@@ -107,9 +109,9 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     late_completions: VecDeque<RingCmpDesc>,
     /// When to try to post late completions and messages again.
     retry: Retry,
-    /// The ring had more than was taken.
+    /// There may be work that no event announces, such as requests left in the ring: serve again before sleeping.
     more: bool,
-    /// Lists that each batch reuses.
+    /// Buffers of a request, and ends of a batch: reused, so that they need not be allocated.
     bufs: Vec<paradisk_disk_formats::IoBuf>,
     ended: Vec<(u32, TaskEnd)>,
     stats: Stats,
@@ -152,7 +154,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             messages: None,
             late_messages: VecDeque::new(),
             causes: Causes::new(),
-            posted: false,
+            bus_posts_writes: false,
             debug: 0,
             kicks: Kicks::new(),
             waiting: 0,

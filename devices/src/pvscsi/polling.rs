@@ -9,7 +9,8 @@
 
 use std::time::Duration;
 
-/// Time between two polls, to which the host adds the timer slack of the thread (50 us without a setting). A kick that blocks takes about as long.
+/// Time between two polls, to which the host adds the timer slack of the thread (50 us without a setting). A kick that blocks takes about
+/// as long.
 const INTERVAL: Duration = Duration::from_micros(50);
 /// Requests that a poll has to find for polling to pay off.
 const MIN_FOUND: u32 = 2;

@@ -17,7 +17,7 @@ use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd, sin
 /// Maximum number of elements of a scatter list, empty and chain elements included. Linux uses at most 128.
 pub(super) const MAX_SEGMENTS: usize = 1024;
 
-/// The part of a [`RingReqDesc`] that the device reads: all but the unused end.
+/// The first 72 of the 128 bytes of a [`RingReqDesc`], which hold all its fields. The device does not read the rest.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes)]
 #[repr(C)]
 pub(super) struct Request {
@@ -125,6 +125,7 @@ pub(super) struct Parsed {
     pub(super) cdb_len: usize,
     /// Bytes of data.
     pub(super) len: u64,
+    /// The data address is that of a scatter list.
     sg_list: bool,
 }
 
@@ -166,7 +167,7 @@ pub(super) fn parse(request: &Request, targets: u8) -> Result<Parsed, HostStatus
     })
 }
 
-/// Translate a request's data to host memory, in total `parsed.len` bytes: `one` piece, or a `list`.
+/// The host memory of a request's data, in total `parsed.len` bytes: in `one` on the fast path, else in `list`.
 #[inline(always)]
 pub(super) fn map_data<'a, A: GuestAddressSpace>(
     request: &Request,
@@ -206,8 +207,8 @@ fn map_pieces<A: GuestAddressSpace>(
     dma.translate(address, parsed.len, access, bufs).map_err(|_| HostStatus::InvalidParam)
 }
 
-/// Walk a scatter list until its pieces cover `len`. A list that does not end there within [`MAX_SEGMENTS`] elements
-/// is refused; a last piece that is too long is cut.
+/// Walk a scatter list until its pieces cover `len` bytes. A list that does not cover them within [`MAX_SEGMENTS`] elements is refused. A
+/// last piece that is longer than needed is cut.
 fn map_list<A: GuestAddressSpace>(
     mut at: u64,
     len: u64,

@@ -1,7 +1,7 @@
 //! The rings in guest memory, at host addresses cached when they are set up.
 //!
-//! The device loads a guest index once for each use, and checks it: a ring never holds more than its entries. It reads its own indices from guest
-//! memory only when the rings are set up.
+//! The device loads a guest index once for each use, and checks it: a ring never holds more than its entries. It reads its own indices from
+//! guest memory only when the rings are set up.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -53,9 +53,10 @@ pub(super) struct Rings<M> {
     completions: Ring<M, RingCmpDesc>,
     /// Index of the next request to take.
     req_cons: u32,
-    /// Index of the next completion. Those before `cmp_posted` are posted.
+    /// Index of the next completion to put in.
     cmp_prod: u32,
-    cmp_posted: u32,
+    /// The index in guest memory: completions before it are posted.
+    cmp_published: u32,
     /// The guest's index of the completion ring when the device last read it.
     cmp_cons: u32,
     /// The request-call threshold in guest memory.
@@ -63,7 +64,8 @@ pub(super) struct Rings<M> {
 }
 
 impl<M> Rings<M> {
-    /// Set up as the guest asks. `None`: it asks for something impossible.
+    /// The rings that the guest's command describes. `None`: a ring's size is not a power of two or exceeds its list of pages, or a page is
+    /// not memory.
     ///
     /// The indices start from the page's content: a driver zeroes the page.
     pub(super) fn new<A: GuestAddressSpace<T = M>>(
@@ -79,7 +81,7 @@ impl<M> Rings<M> {
             completions,
             req_cons: state.load(offset_of!(RingsState, req_cons_idx), Relaxed),
             cmp_prod,
-            cmp_posted: cmp_prod,
+            cmp_published: cmp_prod,
             cmp_cons: state.load(offset_of!(RingsState, cmp_cons_idx), Relaxed),
             threshold: 0,
             state,
@@ -104,7 +106,7 @@ impl<M> Rings<M> {
         self.requests.entries() as usize
     }
 
-    /// Take out the next request. Only after [`waiting`](Self::waiting) said that there is one.
+    /// Take out the next request. Call this only for requests that [`waiting`](Self::waiting) has counted.
     #[inline]
     pub(super) fn take(&mut self) -> Request {
         let (page, offset) = self.requests.slot(self.req_cons);
@@ -118,8 +120,8 @@ impl<M> Rings<M> {
         self.state.store(offset_of!(RingsState, req_cons_idx), self.req_cons, Release);
     }
 
-    /// Whether a completion can be put in without overwriting one that the guest has not read. With an invalid index of the guest, the ring counts
-    /// as full.
+    /// Whether a completion can be put in without overwriting one that the guest has not read. With an invalid index of the guest, the ring
+    /// counts as full.
     #[inline]
     pub(super) fn has_free_slot(&mut self) -> bool {
         let entries = self.completions.entries();
@@ -130,19 +132,20 @@ impl<M> Rings<M> {
         self.cmp_prod.wrapping_sub(self.cmp_cons) < entries
     }
 
-    /// Completions that the guest has not read. It will put in about as many new requests. 0 if its index is invalid.
+    /// Posted completions that the guest has not read; 0 if the guest's index is invalid. The guest will put in about as many new requests.
     pub(super) fn unread(&self) -> u32 {
         self.unread_and_read().0
     }
 
-    /// The same, and the guest's index.
+    /// As [`unread`](Self::unread), with the guest's index of the completion ring.
     pub(super) fn unread_and_read(&self) -> (u32, u32) {
         let read = self.state.load(offset_of!(RingsState, cmp_cons_idx), Acquire);
-        let unread = self.cmp_posted.wrapping_sub(read);
+        let unread = self.cmp_published.wrapping_sub(read);
         (if unread > self.completions.entries() { 0 } else { unread }, read)
     }
 
-    /// Put a completion in. Only after [`has_free_slot`](Self::has_free_slot) said that it can be.
+    /// Put a completion in. Call this only after [`has_free_slot`](Self::has_free_slot) has returned true. The guest does not see the
+    /// completion before [`post_completions`](Self::post_completions).
     #[inline]
     pub(super) fn put(&mut self, completion: RingCmpDesc) {
         let (page, offset) = self.completions.slot(self.cmp_prod);
@@ -150,11 +153,11 @@ impl<M> Rings<M> {
         self.cmp_prod = self.cmp_prod.wrapping_add(1);
     }
 
-    /// Post the completions that were put in.
+    /// Publish the completions that were put in: store the index of the completion ring.
     #[inline]
     pub(super) fn post_completions(&mut self) {
-        if self.cmp_posted != self.cmp_prod {
-            self.cmp_posted = self.cmp_prod;
+        if self.cmp_published != self.cmp_prod {
+            self.cmp_published = self.cmp_prod;
             self.state.store(offset_of!(RingsState, cmp_prod_idx), self.cmp_prod, Release);
         }
     }
@@ -164,13 +167,13 @@ impl<M> Rings<M> {
         self.threshold
     }
 
-    /// Requests that the guest puts in without a kick, before the one with a kick; `None`: the device is awake, and all kicks are suppressed.
+    /// Number of requests that the guest puts in without a kick before it kicks. `None`: the device is awake and suppresses all kicks.
     pub(super) fn suppressed(&self) -> Option<u32> {
         (self.threshold != u32::MAX).then(|| self.threshold.saturating_sub(1))
     }
 
-    /// Set the number of waiting requests from which on the guest kicks; 0 and 1: for each request. True: the threshold was lowered. Poll the ring
-    /// then: requests may have come without a kick.
+    /// Set the number of waiting requests from which on the guest kicks; with 0 and 1 it kicks for each request. True: the threshold was
+    /// lowered, so the caller must poll the ring: requests may have come without a kick.
     pub(super) fn set_threshold(&mut self, threshold: u32) -> bool {
         if threshold == self.threshold {
             return false;
@@ -193,7 +196,7 @@ pub(super) struct Messages<M> {
 }
 
 impl<M> Messages<M> {
-    /// Set up as the guest asks. `None`: it asks for something impossible.
+    /// The ring that the guest's command describes. `None` as for [`Rings::new`].
     pub(super) fn new<A: GuestAddressSpace<T = M>>(
         dma: &mut Dma<A>,
         setup: &CmdDescSetupMsgRing,

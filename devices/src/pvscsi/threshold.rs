@@ -103,7 +103,7 @@ impl Kicks {
                         self.suppression.stopped_short();
                     }
                 }
-                // Not even the first request has come: it is kicked for.
+                // Not even the first request has come: the guest is to kick for it.
                 Burst::Absent => kick_each = true,
                 Burst::Complete | Burst::InProgress | Burst::Excused => {}
             }
@@ -133,14 +133,15 @@ impl Kicks {
         Suppressed::default()
     }
 
-    /// Suppress all kicks until a poll, to see how many requests come. A device that is faster than the guest never sees more than one of a burst
-    /// where it is woken for each.
+    /// Suppress all kicks until a poll, to see how many requests come. If each request wakes the device and the device is faster than the
+    /// guest, it never sees more than one request of a burst.
     fn try_all(&mut self) -> Suppressed {
         self.suppressed = true;
         Suppressed { kicks: ALL_KICKS, poll_after: POLL_IDLE }
     }
 
-    /// Whether a trial with so many polls to come is over. A guest with few requests at a time has waited for the polls: the next trial comes later.
+    /// Whether a trial is over, of which `polls` polls remain. A guest with few requests at a time has waited for the polls, so the next
+    /// trial comes later.
     fn ends_trial(&mut self, polls: u8, late: bool, now: Time) -> bool {
         self.trial = polls;
         if !late {

@@ -1,5 +1,5 @@
-//! The I/O path of most tasks: READ, WRITE and flushes, as one or two disk requests (SBC-3, 5.10 and following). A READ whose buffer ends inside a
-//! block needs [`steps`](super::steps).
+//! The I/O path of most tasks: READ, WRITE and flushes, as one or two disk requests (SBC-3, 5.10 and following). A READ whose buffer ends
+//! inside a block needs [`steps`](super::steps).
 
 use paradisk_disk_formats::{IoBuf, IoError, Op};
 
@@ -11,7 +11,8 @@ use super::steps::{self, Flush, Outcome, Step, Then};
 use super::task::{Direction, Failure, Task, TaskEnd};
 use super::tasks::{Entry, State, Tasks};
 
-/// The fast path: push the request of a READ or WRITE that is one disk request. `None`: another command, an error, or a full queue; nothing was done.
+/// The fast path: push the request of a READ or WRITE that is one disk request. `None`: another command, an error, or a full queue; nothing
+/// was done.
 #[inline(always)]
 pub(super) fn start(medium: &mut Medium, task: &Task<'_>) -> Option<Entry> {
     let Transfer { write, fua, blocks } = Transfer::parse(task.cdb)?;

@@ -17,7 +17,7 @@ use super::{attention, inquiry};
 /// Largest logical unit number that REPORT LUNS can report (flat space addressing, SAM-5, 4.7.7.3).
 const MAX_LUN: u16 = 0x3fff;
 /// Maximum number of task numbers that are reserved for a unit.
-const MOST_OF_ITS_OWN: usize = 16;
+const MAX_RESERVED: usize = 16;
 /// In the table of targets: no unit.
 const ABSENT: u16 = u16::MAX;
 
@@ -50,8 +50,8 @@ struct Slot {
 
 /// All logical units behind one adapter, used by its I/O thread.
 ///
-/// [`reap`](Self::reap) reports the ends of tasks, except those that [`submit`](Self::submit) returns. Also call it after an abort, a reset or a
-/// drain, before sleeping on the [`events`](Self::events).
+/// [`reap`](Self::reap) reports the ends of tasks, except those that [`submit`](Self::submit) returns. Also call it after an abort, a reset
+/// or a drain, before sleeping on the [`events`](Self::events).
 pub struct Bus {
     /// By index; `None` if the unit was detached. Before `tasks`, because dropping a unit waits for its disk requests.
     slots: Vec<Option<Box<Slot>>>,
@@ -65,7 +65,7 @@ pub struct Bus {
     /// Units to whose queue requests were pushed since the last kick.
     touched: Vec<u16>,
     /// Task numbers that are reserved for each unit, and the sum over all units.
-    own: usize,
+    reserved_per_unit: usize,
     reserved: usize,
     /// Bytes of the longest CDB that fits into the adapter's requests.
     longest_cdb: u8,
@@ -96,7 +96,7 @@ impl Bus {
             tasks: Tasks::new(tasks),
             busy: Vec::new(),
             touched: Vec::new(),
-            own: 0,
+            reserved_per_unit: 0,
             reserved: 0,
             longest_cdb: LONGEST_CDB,
             completions: Vec::with_capacity(tasks as usize),
@@ -146,8 +146,8 @@ impl Bus {
         self.slots.iter_mut().flatten().for_each(|slot| slot.unit.limit_cdbs(bytes));
     }
 
-    /// Detach the unit at an address. Its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each when its disk I/O has completed. Its
-    /// queue is dropped with the last task ([`detaching`](Self::detaching)). Never waits. False: no such unit.
+    /// Detach the unit at an address. Its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each when its disk I/O has
+    /// completed. Its queue is dropped with the last task ([`detaching`](Self::detaching)). Never waits. False: no such unit.
     pub fn detach(&mut self, address: Address) -> bool {
         let Some(index) = self.index(address) else { return false };
         self.reset_index(index, attention::DEVICE_RESET);
@@ -191,15 +191,15 @@ impl Bus {
     /// Reserve task numbers for each unit, if there are several. The others are first come, first served.
     fn divide(&mut self) {
         let units = self.attached().count();
-        self.own = match units {
+        self.reserved_per_unit = match units {
             0 | 1 => 0,
-            _ => (self.tasks.limit() / (4 * units)).clamp(1, MOST_OF_ITS_OWN),
+            _ => (self.tasks.limit() / (4 * units)).clamp(1, MAX_RESERVED),
         };
-        self.reserved = units * self.own;
+        self.reserved = units * self.reserved_per_unit;
     }
 
-    /// Whether a task for this address may begin while `free` task numbers are left. So a unit with a stalled disk leaves the other units their
-    /// reserved numbers. With fewer task numbers than units, the first units to come get them.
+    /// Whether a task for this address may begin while `free` task numbers are left. So a unit with a stalled disk leaves the other units
+    /// their reserved numbers. With fewer task numbers than units, the first units to come get them.
     #[inline]
     pub(crate) fn admits(&self, address: Address, free: usize) -> bool {
         free > self.reserved || free > 0 && self.has_own(address)
@@ -209,7 +209,7 @@ impl Bus {
     fn has_own(&self, address: Address) -> bool {
         let slot = self.index(address).and_then(|index| self.slots.get(usize::from(index))?.as_deref());
         // A task for no unit ends at once.
-        slot.is_none_or(|slot| slot.unit.tasks() < self.own)
+        slot.is_none_or(|slot| slot.unit.tasks() < self.reserved_per_unit)
     }
 
     /// Number of reserved task numbers ([`admits`](Self::admits)); 0 with a single unit.
@@ -295,7 +295,8 @@ impl Bus {
         }
     }
 
-    /// Append the number and end of each task that has ended. Never waits. Reuse `ended`, so that it need not be allocated.
+    /// Append the number and the end of each task that has ended. Never waits. A caller that passes the same vector each time avoids
+    /// allocations.
     #[inline]
     pub fn reap(&mut self, ended: &mut Vec<(u32, TaskEnd)>) {
         let before = ended.len();
@@ -326,8 +327,8 @@ impl Bus {
         self.reap(&mut Vec::new());
     }
 
-    /// Abort a task: it ends as [`TaskEnd::Aborted`] through [`reap`](Self::reap), when its disk I/O has completed (its buffers are not accessed
-    /// afterwards). False: no such task is in flight.
+    /// Abort a task: it ends as [`TaskEnd::Aborted`] through [`reap`](Self::reap), when its disk I/O has completed (its buffers are not
+    /// accessed afterwards). False: no such task is in flight.
     pub fn abort(&mut self, id: u32) -> bool {
         let Some(entry) = self.tasks.get(id) else { return false };
         let index = usize::from(entry.unit);
@@ -337,9 +338,9 @@ impl Bus {
         true
     }
 
-    /// Reset a unit: it reports BUS DEVICE RESET FUNCTION OCCURRED, and its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each when
-    /// its disk I/O has completed (its buffers are not accessed afterwards). Never waits. While the unit is [`resetting`](Self::resetting), later
-    /// tasks are queued and do not begin.
+    /// Reset a unit: it reports BUS DEVICE RESET FUNCTION OCCURRED, and its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap),
+    /// each when its disk I/O has completed (its buffers are not accessed afterwards). Never waits. While the unit is
+    /// [`resetting`](Self::resetting), later tasks are queued and do not begin.
     pub fn reset_unit(&mut self, address: Address) {
         if let Some(index) = self.index(address) {
             self.reset_index(index, attention::DEVICE_RESET);
@@ -384,8 +385,8 @@ impl Bus {
         }
     }
 
-    /// End tasks that wait for requests which the disk's queue has lost, with HARDWARE ERROR; their unit is [faulted](crate::on_disk_fault). Call
-    /// this before sleeping. True: there were such tasks; call [`reap`](Self::reap).
+    /// End tasks that wait for requests which the disk's queue has lost, with HARDWARE ERROR; their unit is
+    /// [faulted](crate::on_disk_fault). Call this before sleeping. True: there were such tasks; call [`reap`](Self::reap).
     pub fn fail_lost(&mut self) -> bool {
         let Self { slots, busy, tasks, done, .. } = self;
         let mut any = false;
@@ -403,8 +404,8 @@ impl Bus {
         self.slots.iter().flatten().map(|slot| slot.unit.queue().event()).collect()
     }
 
-    /// Whether all disks complete each request when it is submitted. False while a unit is being detached, because only the adapter's own thread
-    /// waits for that.
+    /// Whether all disks complete each request when it is submitted. False while a unit is being detached, because only the adapter's own
+    /// thread waits for that.
     #[must_use]
     pub(crate) fn completes_at_once(&self) -> bool {
         self.slots.iter().flatten().all(|slot| !slot.detached && slot.unit.queue().completes_in_push())
@@ -469,7 +470,7 @@ impl Bus {
         self.vacant(task)
     }
 
-    /// The same, of a target that exists even without units.
+    /// As [`absent`](Self::absent), for a target that exists even without units.
     #[cold]
     pub(crate) fn vacant(&mut self, task: &Task<'_>) -> TaskEnd {
         let unsupported = Sense::illegal(asc::LOGICAL_UNIT_NOT_SUPPORTED);

@@ -117,8 +117,8 @@ pub(super) fn data(
     Ok([header.as_bytes(), &body].concat())
 }
 
-/// A T10 vendor ID based designator (for people), a locally assigned NAA designator (for software), and the disk's UUID if it has one (SPC-5,
-/// 7.7.6.11).
+/// A T10 vendor ID based designator (for people), a locally assigned NAA designator (for software), and the disk's UUID if it has one
+/// (SPC-5, 7.7.6.11).
 fn designators(identity: &Identity) -> Vec<u8> {
     let serial = identity.serial_bytes();
     let t10 = [&identity.vendor[..], &identity.product[..], serial].concat();

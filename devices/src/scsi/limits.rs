@@ -16,8 +16,8 @@ pub(super) const SCRATCH_BYTES: usize = 64 << 10;
 pub(super) const LIST_BYTES: usize = 8 << 10;
 /// GET LBA STATUS: descriptors of one answer.
 pub(super) const STATUS_DESCRIPTORS: u32 = 32;
-/// GET LBA STATUS: look-ups for one answer, on the adapter's thread. A look-up takes a few microseconds; if the sectors of its range alternate
-/// between files, up to a millisecond.
+/// GET LBA STATUS: look-ups for one answer, on the adapter's thread. A look-up takes a few microseconds; if the sectors of its range
+/// alternate between files, up to a millisecond.
 pub(super) const STATUS_LOOK_UPS: usize = 64;
 /// GET LBA STATUS: maximum number of bytes of a look-up.
 pub(super) const STATUS_WINDOW: u64 = 16 << 20;

@@ -32,7 +32,7 @@ pub(super) struct Medium {
     modes: Modes,
     /// Requests were pushed since the last submit.
     pushed: bool,
-    /// Flushes of commands that ended at once.
+    /// Flushes in flight whose command has ended.
     background: u32,
     /// A list of buffers, kept to reuse its memory.
     list: Vec<IoBuf>,
@@ -149,13 +149,13 @@ impl Medium {
         )
     }
 
-    /// A write that may be lost until a flush.
+    /// Whether a completed write may be lost until a flush.
     #[inline]
     pub(super) fn volatile(&self) -> bool {
         self.volatile
     }
 
-    /// Every write must be on stable storage when it ends.
+    /// Whether every write must be on stable storage when it ends.
     pub(super) fn write_through(&self) -> bool {
         self.write_through
     }
@@ -215,14 +215,14 @@ impl Medium {
         self.background > 0
     }
 
-    /// Such a flush has completed. False: there was none.
+    /// A flush whose command has ended has completed. False: no such flush was in flight.
     pub(super) fn flush_completed(&mut self) -> bool {
         let any = self.background > 0;
         self.background -= u32::from(any);
         any
     }
 
-    /// The queue has lost these flushes.
+    /// The queue has lost the flushes whose command has ended.
     pub(super) fn flushes_lost(&mut self) {
         self.background = 0;
     }

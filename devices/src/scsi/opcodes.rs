@@ -22,8 +22,8 @@ pub(super) enum OpcodeQuery {
 pub(super) struct Supported {
     /// The disk discards.
     pub(super) discards: bool,
-    /// Bytes of the longest CDB that reaches the unit. Longer commands are not reported as supported: initiators trust the report, even if their
-    /// adapter cannot send the command.
+    /// Bytes of the longest CDB that reaches the unit. Longer commands are not reported as supported: initiators trust the report, even if
+    /// their adapter cannot send the command.
     pub(super) longest_cdb: u8,
 }
 

@@ -1,7 +1,8 @@
 //! The order of a unit's tasks (SAM-5, 8).
 //!
-//! A SIMPLE task begins at once if no task waits and no barrier runs. An ORDERED task is a barrier, and so is COMPARE AND WRITE with any attribute:
-//! it waits until all earlier tasks have ended, and later tasks wait until it has ended. A HEAD OF QUEUE task goes before all waiting tasks.
+//! A SIMPLE task begins at once if no task waits and no barrier runs. An ORDERED task is a barrier, and so is COMPARE AND WRITE with any
+//! attribute: it waits until all earlier tasks have ended, and later tasks wait until it has ended. A HEAD OF QUEUE task goes before all
+//! waiting tasks.
 
 use std::collections::VecDeque;
 
@@ -22,8 +23,8 @@ pub(super) struct Order {
     exclusive: Option<u32>,
     /// HEAD OF QUEUE tasks wait for the barrier, too.
     atomic: bool,
-    /// The unit was reset while disk requests were in flight. No task begins before the last of them has completed, so that no request from before
-    /// the reset overwrites data of a later one.
+    /// The unit was reset while disk requests were in flight. No task begins before the last of them has completed, so that no request from
+    /// before the reset overwrites data of a later one.
     resetting: bool,
     /// Tasks that have not begun, in the order in which they will.
     waiting: VecDeque<u32>,

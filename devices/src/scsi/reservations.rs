@@ -1,7 +1,7 @@
 //! Persistent reservations (SPC-4, 5.13) and RESERVE/RELEASE (SPC-2), for the one I_T nexus that a bus is.
 //!
-//! All commands come from that nexus, so its own reservation never conflicts. REGISTER AND MOVE moves its reservation to another nexus, which never
-//! sends a command. From then on the reservation conflicts with this nexus, until it preempts the other.
+//! All commands come from that nexus, so its own reservation never conflicts. REGISTER AND MOVE moves its reservation to another nexus,
+//! which never sends a command. From then on the reservation conflicts with this nexus, until it preempts the other.
 
 use zerocopy::{FromBytes, IntoBytes};
 

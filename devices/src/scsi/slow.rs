@@ -179,8 +179,8 @@ fn whole_data_out(task: &Task<'_>, needed: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fails unless the Data-Out Buffer has exactly this length. A longer buffer shows that the command's number of blocks was truncated: that of COMPARE
-/// AND WRITE has 8 bits, so 256 blocks become 0.
+/// Fails unless the Data-Out Buffer has exactly this length. A longer buffer shows that the command's number of blocks was truncated: that
+/// of COMPARE AND WRITE has 8 bits, so 256 blocks become 0.
 fn exact_data_out(task: &Task<'_>, needed: u64) -> Result<(), Failure> {
     if needed > 0 && task.direction == Direction::In {
         return Err(Failure::End(TaskEnd::WrongDirection));

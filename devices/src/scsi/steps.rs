@@ -1,5 +1,5 @@
-//! Commands of several disk requests. A command is a sequence of [`Step`]s, which an iterator yields one by one. A step is one disk request and the
-//! processing of its data. The commands of a unit run one at a time, because they share its scratch memory.
+//! Commands of several disk requests. A command is a sequence of [`Step`]s, which an iterator yields one by one. A step is one disk request
+//! and the processing of its data. The commands of a unit run one at a time, because they share its scratch memory.
 
 use std::collections::VecDeque;
 
@@ -142,8 +142,8 @@ impl Step {
     }
 }
 
-/// Split the range `[offset, offset + len)` of the disk into pieces that fit the scratch memory: offset of each in the range and on the disk, and its
-/// length.
+/// Split the range `[offset, offset + len)` of the disk into pieces that fit the scratch memory: offset of each in the range and on the
+/// disk, and its length.
 pub(super) fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u64)> + Send {
     let size = limits::SCRATCH_BYTES;
     (0..len).step_by(size).map(move |start| (start, offset + start, (len - start).min(size as u64)))

@@ -56,6 +56,7 @@ pub(super) struct Entry {
     pub(super) lba: u64,
     /// Bytes moved on success.
     pub(super) transferred: u64,
+    /// Bytes that the command asks for.
     pub(super) wanted: u64,
 }
 
@@ -80,7 +81,7 @@ pub(super) struct Head {
 
 /// A stored task.
 #[derive(Debug)]
-struct Kept {
+struct StoredTask {
     head: Head,
     bufs: Vec<IoBuf>,
 }
@@ -104,7 +105,7 @@ impl Head {
 #[derive(Debug)]
 pub(super) struct Tasks {
     entries: Vec<Entry>,
-    kept: Vec<Kept>,
+    kept: Vec<StoredTask>,
 }
 
 impl Tasks {
@@ -118,7 +119,7 @@ impl Tasks {
             direction: Direction::None,
             len: 0,
         };
-        let kept = || Kept { head, bufs: Vec::new() };
+        let kept = || StoredTask { head, bufs: Vec::new() };
         Self { entries: vec![free; tasks as usize], kept: (0..tasks).map(|_| kept()).collect() }
     }
 
@@ -137,7 +138,7 @@ impl Tasks {
         self.entries.get(id as usize).copied().filter(|entry| entry.state != State::Free)
     }
 
-    /// A task of this unit is in flight.
+    /// Store the entry of a task of this unit, which is in flight from now on.
     #[inline]
     pub(super) fn start(&mut self, id: u32, unit: u16, entry: Entry) {
         if let Some(slot) = self.entries.get_mut(id as usize) {

@@ -49,7 +49,7 @@ impl LogicalUnit {
             server: DeviceServer::new(Medium::new(disk, queue), identity),
             order: Order::default(),
             commands: Commands::default(),
-            // Because of the unit attention for power on.
+            // The unit attention for power on is pending.
             slow_path: true,
             index: 0,
             fault: Fault::default(),
@@ -132,11 +132,11 @@ impl LogicalUnit {
             }
         }
         let outcome = self.server.execute(task);
-        self.take_on(outcome, task, tasks)
+        self.record_outcome(outcome, task, tasks)
     }
 
-    /// A new task was executed. `Some`: it has ended.
-    fn take_on(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
+    /// Record the outcome of a new task that was executed. `Some`: it has ended.
+    fn record_outcome(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let kept = matches!(outcome, Outcome::Kept(_) | Outcome::Steps(..));
         let full = matches!(outcome, Outcome::Full);
         let ended = self.begin(outcome, task, tasks);
@@ -159,8 +159,8 @@ impl LogicalUnit {
         self.choose_path();
     }
 
-    /// Record the outcome of a task that was executed. `Some`: it has ended. [`resume`](Self::resume) may have to push its first request, and needs
-    /// the stored task.
+    /// Record the outcome of a task that was executed. `Some`: it has ended. [`resume`](Self::resume) may have to push its first request,
+    /// and needs the stored task.
     fn begin(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let entry = match outcome {
             Outcome::Ended(end) => return Some(end),
@@ -179,7 +179,7 @@ impl LogicalUnit {
     }
 
     /// Begin the waiting tasks that may begin now.
-    fn release(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
+    fn start_waiting(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
         if self.order.resetting() {
             let busy = self.in_disk();
             self.order.reset(busy);
@@ -268,7 +268,7 @@ impl LogicalUnit {
         }
         if self.slow_path {
             self.fail_stranded(tasks, ended);
-            self.release(tasks, ended);
+            self.start_waiting(tasks, ended);
         }
         self.kick();
     }
@@ -348,7 +348,7 @@ impl LogicalUnit {
     pub(super) fn abort(&mut self, id: u32, tasks: &mut Tasks, ended: &mut Ended) {
         self.terminate(id, EndReason::Abort, tasks, ended);
         self.resume(tasks);
-        self.release(tasks, ended);
+        self.start_waiting(tasks, ended);
         self.kick();
     }
 
@@ -417,20 +417,20 @@ impl LogicalUnit {
         self.server.medium.flushes_lost();
     }
 
-    /// Fault the unit if tasks wait for requests that the queue does not have. True: these tasks have ended. Call this after submitting and reaping
-    /// everything.
+    /// Fault the unit if tasks wait for requests that the queue does not have. True: these tasks have ended. Call this after submitting and
+    /// reaping everything.
     pub(super) fn fail_lost(&mut self, tasks: &mut Tasks, ended: &mut Ended) -> bool {
         if !self.busy() || self.queue().in_flight() > 0 {
             return false;
         }
         self.fail_all(fault::NOTHING_IN_FLIGHT, tasks, ended);
         self.fail_stranded(tasks, ended);
-        self.release(tasks, ended);
+        self.start_waiting(tasks, ended);
         true
     }
 
-    /// Reset to the state after power on. Tasks without a request in the disk end as reset now, the others when their request completes. New tasks
-    /// wait for these. `condition` is the unit attention to be reported.
+    /// Reset to the state after power on. Tasks without a request in the disk end as reset now, the others when their request completes.
+    /// New tasks wait for these. `condition` is the unit attention to be reported.
     pub(super) fn reset(&mut self, condition: u8, tasks: &mut Tasks, ended: &mut Ended) {
         for id in tasks.of_unit(self.index) {
             self.terminate(id, EndReason::Reset, tasks, ended);

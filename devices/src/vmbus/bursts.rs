@@ -1,8 +1,10 @@
-//! Forecast of a burst: a guest that keeps N requests outstanding puts in N of them one after the other, once it has read their completions.
+//! Forecast of a burst: a guest that keeps N requests outstanding puts in N of them one after the other, once it has read their
+//! completions.
 //!
-//! A ring's mask is all or nothing: the guest cannot be told to signal for the last request of a burst, as by PVSCSI's threshold or virtio's event
-//! index. So the first request of a burst is signalled, and starts at once. For the others the mask is set, and the device polls the ring when they
-//! are due by the guest's pace: two wake-ups for a burst, in place of one for each request. A guest with few requests outstanding is never masked.
+//! A ring's mask is all or nothing: the guest cannot be told to signal for the last request of a burst, as by PVSCSI's threshold or
+//! virtio's event index. So the first request of a burst is signalled, and starts at once. For the others the mask is set, and the device
+//! polls the ring when they are due by the guest's pace: two wake-ups for a burst, in place of one for each request. A guest with few
+//! requests outstanding is never masked.
 //!
 //! The pace is measured when a poll finds part of a burst, and assumed to be a little faster after each complete burst. If a poll finds no
 //! further request of a burst, the burst is over: the mask is cleared, and the caller backs off.
@@ -150,8 +152,8 @@ mod tests {
         idle: u32,
     }
 
-    /// A guest that keeps `depth` requests outstanding: it reads a completion and puts the next request in each [`PACE`]. It signals where the
-    /// ring was empty, unless that is masked. The device completes requests when it finds them.
+    /// A guest that keeps `depth` requests outstanding: it reads a completion and puts the next request in each [`PACE`]. It signals where
+    /// the ring was empty, unless that is masked. The device completes requests when it finds them.
     fn play(bursts: &mut Bursts, depth: u32, steps: u32) -> Played {
         let mut played = Played::default();
         let (mut now, mut unread, mut ring, mut forecast) = (Time(1 << 40), depth, 0, Forecast::Signals);

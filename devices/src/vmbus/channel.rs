@@ -4,8 +4,8 @@
 //!   absent -- offer --> closed -- OPEN --> open -- CLOSE --> closing -- all requests completed --> closed
 //! ```
 //!
-//! A rescinded channel is closed, and its number stays in use until the guest has released it. While a channel is closing, the guest may send OPEN,
-//! and GPADL_TEARDOWN for the GPADL of its rings: both are answered when the channel is closed.
+//! A rescinded channel is closed, and its number stays in use until the guest has released it. While a channel is closing, the guest may
+//! send OPEN, and GPADL_TEARDOWN for the GPADL of its rings: both are answered when the channel is closed.
 
 use super::duplex::Duplex;
 

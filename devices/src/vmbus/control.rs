@@ -15,7 +15,8 @@ use super::synic::HypercallStatus;
 use super::{FIRST_RELID, Vmbus, gpadl};
 use crate::time::Time;
 
-/// Instance GUID of the controller, 9d0e1f53-2c6b-4a5c-8b1e-7061726b6469, as on the wire. Guests recognize the controller by it after a reboot.
+/// Instance GUID of the controller, 9d0e1f53-2c6b-4a5c-8b1e-7061726b6469, as on the wire. Guests recognize the controller by it after a
+/// reboot.
 const INSTANCE: [u8; 16] =
     [0x53, 0x1f, 0x0e, 0x9d, 0x6b, 0x2c, 0x5c, 0x4a, 0x8b, 0x1e, 0x70, 0x61, 0x72, 0x6b, 0x64, 0x69];
 

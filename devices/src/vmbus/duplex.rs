@@ -1,8 +1,8 @@
 //! An open channel's rings: packets in, answers out, and when each side signals the other.
 //!
-//! Interrupt moderation may hold a signal to the guest back. Later completions find a ring that is not empty, for which the ring protocol requires
-//! no signal. So the pending signal is stored ([`Outgoing::owed`]) until the moderator releases it, its deadline has passed, or the guest has read
-//! the ring for another reason.
+//! Interrupt moderation may hold a signal to the guest back. Later completions find a ring that is not empty, for which the ring protocol
+//! requires no signal. So the pending signal is stored ([`Outgoing::owed`]) until the moderator releases it, its deadline has passed, or
+//! the guest has read the ring for another reason.
 //!
 //! The guest signals when it puts a packet into an empty ring whose mask is clear. With many requests in flight the mask stays set while
 //! the thread sleeps: the thread polls the ring with each completion, and a deadline bounds the wait ([`KickSuppression`]). The mask also
@@ -96,8 +96,8 @@ impl<M> Duplex<M> {
         self.vp = vp;
     }
 
-    /// Whether packets may be taken. While an answer waits for space in the other ring, none is: this bounds the memory for a guest that reads
-    /// no answers.
+    /// Whether packets may be taken. While an answer waits for space in the other ring, none is: this bounds the memory for a guest that
+    /// reads no answers.
     #[inline]
     pub(super) fn can_take(&self) -> bool {
         self.late.is_empty()

@@ -1,8 +1,8 @@
 //! GPADLs (guest physical address descriptor lists): lists of guest pages that the guest creates for a channel, by one message or several.
 //!
-//! A list is identified by its channel and its number. Messages that continue a list contain its number only, so two incomplete lists may not have
-//! the same number. Each list must have one range of whole pages, as the rings need; others are refused. [`MAX_PAGES`] bounds the sum of the pages
-//! of all lists. The first message of a list reserves its pages.
+//! A list is identified by its channel and its number. Messages that continue a list contain its number only, so two incomplete lists may
+//! not have the same number. Each list must have one range of whole pages, as the rings need; others are refused. [`MAX_PAGES`] bounds the
+//! sum of the pages of all lists. The first message of a list reserves its pages.
 
 use std::collections::BTreeMap;
 
@@ -48,8 +48,8 @@ impl Gpadls {
         }
     }
 
-    /// GPADL_BODY: continue a list. Returns the answer if the list is complete or refused. Pages of an unknown list are ignored: it was answered
-    /// before.
+    /// GPADL_BODY: continue a list. Returns the answer if the list is complete or refused. Pages of an unknown list are ignored: it was
+    /// answered before.
     pub(super) fn body(&mut self, payload: &[u8]) -> Option<GpadlCreated> {
         let (body, pages) = GpadlBody::read_from_prefix(payload).ok()?;
         let key = *self.incomplete.get(&body.gpadl.get())?;

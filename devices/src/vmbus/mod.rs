@@ -1,8 +1,8 @@
 //! Hyper-V's VMBus, the bus of its synthetic devices, with one synthetic SCSI controller on it.
 //!
-//! The guest sends messages by one hypercall and signals channels by another. The bus sends messages and sets event flags through the synthetic
-//! interrupt controller (`SynIC`) of a virtual processor. Sources: Hypervisor Top-Level Functional Specification 6.0, chapters 10 and 11, and
-//! Linux's `drivers/hv`.
+//! The guest sends messages by one hypercall and signals channels by another. The bus sends messages and sets event flags through the
+//! synthetic interrupt controller (`SynIC`) of a virtual processor. Sources: Hypervisor Top-Level Functional Specification 6.0, chapters 10
+//! and 11, and Linux's `drivers/hv`.
 //!
 //! ```text
 //!   messages --> control --> channel (open, closed), gpadl (pages of rings)      outbox --> messages
@@ -16,8 +16,8 @@
 //! - `hotplug`: attached and detached disks,
 //! - `device`: the contract with the owner.
 //!
-//! Guest memory and messages are untrusted. If the guest breaks the rules of a ring, the channel is not served until the guest opens it again. An
-//! invalid message is answered with an error status, or ignored if the protocol has no answer to it.
+//! Guest memory and messages are untrusted. If the guest breaks the rules of a ring, the channel is not served until the guest opens it
+//! again. An invalid message is answered with an error status, or ignored if the protocol has no answer to it.
 
 mod bursts;
 mod channel;
@@ -74,8 +74,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// For a guest with `cpus` virtual processors: default moderation, 256 requests in flight, and one channel for each four virtual processors,
-    /// as Hyper-V has it.
+    /// For a guest with `cpus` virtual processors: default moderation, 256 requests in flight, and one channel for each four virtual
+    /// processors, as Hyper-V has it.
     #[must_use]
     pub fn new(cpus: u32) -> Self {
         let sub_channels = u16::try_from(cpus.saturating_sub(1) / 4).unwrap_or(MAX_SUB_CHANNELS);

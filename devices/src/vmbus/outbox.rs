@@ -12,8 +12,8 @@ pub(super) const MAX_WAITING: usize = 64;
 #[derive(Default)]
 pub(super) struct Outbox {
     vp: u32,
-    /// Oldest first. If not empty, the slot was occupied when the first one was sent. The guest's end of message follows, unless the guest has
-    /// moved its message page meanwhile.
+    /// Oldest first. If not empty, the slot was occupied when the first one was sent. The guest's end of message follows, unless the guest
+    /// has moved its message page meanwhile.
     waiting: VecDeque<Vec<u8>>,
 }
 

@@ -1,5 +1,5 @@
-//! INITIATE_CONTACT and UNLOAD reset the bus. The answer is sent when the disks have completed all requests in flight, because the guest may reuse
-//! its memory after the answer.
+//! INITIATE_CONTACT and UNLOAD reset the bus. The answer is sent when the disks have completed all requests in flight, because the guest
+//! may reuse its memory after the answer.
 
 use vm_memory::GuestAddressSpace;
 

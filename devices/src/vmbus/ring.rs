@@ -1,12 +1,12 @@
 //! The two rings of a channel in guest memory: one that the guest writes, one that the host writes.
 //!
-//! Each ring is a control page ([`RingControl`]) and data pages. The guest can change all of them at any time. So each use of a guest index is one
-//! load and a check, a packet is copied out before it is parsed, and the device's own indices are never read back from guest memory. An index
-//! outside the data, or not a multiple of 8, breaks the channel ([`Broken`]).
+//! Each ring is a control page ([`RingControl`]) and data pages. The guest can change all of them at any time. So each use of a guest index
+//! is one load and a check, a packet is copied out before it is parsed, and the device's own indices are never read back from guest memory.
+//! An index outside the data, or not a multiple of 8, breaks the channel ([`Broken`]).
 //!
-//! Both directions use the same rule for signals. The writer stores its index, then loads the reader's mask and index: it signals if the mask is
-//! clear and the ring was empty. The reader stores its index, clears the mask, and loads the writer's index again. Each side has a full fence
-//! between its store and its load, so at least one side sees the other's store.
+//! Both directions use the same rule for signals. The writer stores its index, then loads the reader's mask and index: it signals if the
+//! mask is clear and the ring was empty. The reader stores its index, clears the mask, and loads the writer's index again. Each side has a
+//! full fence between its store and its load, so at least one side sees the other's store.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -193,7 +193,8 @@ impl<M> Incoming<M> {
 
     /// Free the space of the packets that were taken. True: the guest waits for a signal that there is space.
     ///
-    /// Packets that the guest wrote before it saw the new read index came without a signal. Call [`waits`](Self::waits) afterwards to find them.
+    /// Packets that the guest wrote before it saw the new read index came without a signal. Call [`waits`](Self::waits) afterwards to find
+    /// them.
     pub(super) fn publish(&mut self) -> bool {
         if self.published == self.read {
             return false;
@@ -219,7 +220,8 @@ impl<M> Incoming<M> {
         }
     }
 
-    /// Unmask the guest's signals. [Publish](Self::publish) before, and call [`waits`](Self::waits) after: packets may have come without a signal.
+    /// Unmask the guest's signals. [Publish](Self::publish) before, and call [`waits`](Self::waits) after: packets may have come without a
+    /// signal.
     pub(super) fn unmask(&mut self) {
         if self.masked {
             self.masked = false;
@@ -316,8 +318,8 @@ impl<M> Outgoing<M> {
 
     /// Clear the owed signal. True: send it. False: none is owed, or it is not needed: the guest has masked signals or read the whole ring.
     ///
-    /// A masked ring needs no signal: the mask was set after the fence in [`publish`](Self::publish), so the guest polls the ring again after it
-    /// has unmasked.
+    /// A masked ring needs no signal: the mask was set after the fence in [`publish`](Self::publish), so the guest polls the ring again
+    /// after it has unmasked.
     #[inline]
     pub(super) fn take_signal(&mut self) -> bool {
         std::mem::take(&mut self.owed)

@@ -107,7 +107,8 @@ pub struct InitiateContact {
     pub version: U32,
     /// Virtual processor for messages.
     pub target_vp: U32,
-    /// From version 5.0 on: synthetic interrupt source. Before 5.0, this and the following bytes are the address of an unused interrupt page.
+    /// From version 5.0 on: synthetic interrupt source. Before 5.0, this and the following bytes are the address of an unused interrupt
+    /// page.
     pub sint: u8,
     /// From version 5.0 on: virtual trust level.
     pub vtl: u8,

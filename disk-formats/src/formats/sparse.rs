@@ -6,7 +6,7 @@
 //! map_read, map_write      the map alone, without a lock
 //! prepare_read             resolve
 //! prepare_write            begin (before the first change) -> resolve -> allocate
-//! discard, write_zeroes    Blocks::discard, Blocks::write_zeroes -> what is in blocks of the top file is zeroed
+//! discard, write_zeroes    Blocks::discard, Blocks::write_zeroes -> free whole blocks (VHDX), zero the rest
 //! flush                    resolve late writes -> Blocks::record
 //! ```
 
@@ -438,7 +438,7 @@ impl<B: Blocks> Format for SparseDisk<B> {
                 return Ok(false);
             }
             self.allocate(&mut allocator, offset, len)?;
-            // Granules that found no free unit are unknown again.
+            // `allocate` makes a granule unknown if there is no free unit for it.
             self.resolve(&allocator, offset, len)
         };
         // A flush makes units clean, so that they can be evicted.
@@ -476,8 +476,8 @@ impl<B: Blocks> Format for SparseDisk<B> {
         if self.info.read_only {
             return Ok(());
         }
-        // Flush even without changes: writes of an earlier process may not be on stable storage yet. A flush that
-        // begins after this point covers this request.
+        // Flush even without changes: writes of an earlier process may not be on stable storage yet. If another thread's flush
+        // begins after this point and succeeds, it covers this request, too.
         let wanted = self.started.load(Ordering::Acquire) + 1;
         let _one_at_a_time = lock(&self.flushing)?;
         if self.finished.load(Ordering::Acquire) >= wanted {

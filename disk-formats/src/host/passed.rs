@@ -1,8 +1,8 @@
 //! Passed files: open descriptors in place of paths, for a process that may not open images itself.
 //!
 //! A passed file has a name, `/proc/self/fd/N`. [`BackingFile::open`](super::backing::BackingFile::open) of that name uses a copy of the
-//! descriptor, so the permissions of the file's path do not matter, and the path need not exist. Copies share one open file description. Its
-//! position is not used. Its locks belong to all copies, and each open sets or clears `O_DIRECT` for all copies.
+//! descriptor, so the permissions of the file's path do not matter, and the path need not exist. Copies share one open file description.
+//! Its position is not used. Its locks belong to all copies, and each open sets or clears `O_DIRECT` for all copies.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -76,8 +76,8 @@ impl Participant {
     /// Call this before a request is mapped. Returns the parity of its epoch, for [`end`](Self::end).
     #[inline]
     pub(crate) fn begin(&mut self, epochs: &Epochs) -> u8 {
-        let generation = (epochs.0.epoch.load(Ordering::Relaxed) % 2) as usize;
-        if let (Some(count), Some(busy)) = (self.counts.get_mut(generation), self.busy.0.get(generation)) {
+        let parity = (epochs.0.epoch.load(Ordering::Relaxed) % 2) as usize;
+        if let (Some(count), Some(busy)) = (self.counts.get_mut(parity), self.busy.0.get(parity)) {
             *count += 1;
             if *count == 1 {
                 busy.store(true, Ordering::SeqCst);
@@ -85,14 +85,14 @@ impl Participant {
                 fence(Ordering::SeqCst);
             }
         }
-        generation as u8
+        parity as u8
     }
 
     /// Call this when a request with this parity has completed.
     #[inline]
-    pub(crate) fn end(&mut self, generation: u8) {
-        let generation = usize::from(generation);
-        if let (Some(count), Some(busy)) = (self.counts.get_mut(generation), self.busy.0.get(generation)) {
+    pub(crate) fn end(&mut self, parity: u8) {
+        let parity = usize::from(parity);
+        if let (Some(count), Some(busy)) = (self.counts.get_mut(parity), self.busy.0.get(parity)) {
             *count -= 1;
             if *count == 0 {
                 busy.store(false, Ordering::SeqCst);

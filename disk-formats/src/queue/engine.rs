@@ -1,5 +1,5 @@
 //! I/O engines transfer bytes between buffers and files. Each queue has its own engine.
-#![allow(unsafe_code, reason = "declares `Engine::start`, whose caller keeps buffers in place")]
+#![allow(unsafe_code, reason = "declares `Engine::stage`, whose caller keeps buffers in place")]
 
 pub(crate) mod restrictions;
 mod signal;
@@ -65,7 +65,7 @@ pub(crate) trait Engine: Send {
     /// `io_uring` or `threads`.
     fn name(&self) -> &'static str;
 
-    /// Whether [`start`](Self::start) may be called.
+    /// Whether [`stage`](Self::stage) may be called.
     fn has_capacity(&self) -> bool;
 
     /// Add a transfer. The engine must [have capacity](Self::has_capacity).
@@ -74,7 +74,7 @@ pub(crate) trait Engine: Send {
     /// The slice `bufs` must stay in place and unchanged until [`next`](Self::next) has returned the token or the
     /// engine has been [dropped](Drop) (the drop waits). The memory that the buffers point to is covered by the promise
     /// of [`IoBuf::new`].
-    unsafe fn start(&mut self, transfer: &Transfer<'_>);
+    unsafe fn stage(&mut self, transfer: &Transfer<'_>);
 
     /// Start all added transfers.
     fn submit(&mut self);

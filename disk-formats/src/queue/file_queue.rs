@@ -71,11 +71,11 @@ struct FileQueue<E: Engine> {
     participant: Option<Participant>,
     depth: usize,
     in_flight: usize,
-    /// Write and flush instead of RWF_DSYNC.
+    /// A write with force unit access is a plain write and a flush: RWF_DSYNC is not used.
     no_dsync: bool,
     /// The error of all requests, after an invariant of the queue was broken.
     faulted: Option<IoError>,
-    /// The engine has operations that `push` did not start and that need a submit.
+    /// The engine may have operations that no call of `submit` follows: [`advance_once`](Self::advance_once) submits them.
     needs_submit: bool,
     /// Transfers that the queue's own thread makes.
     inline: Inline,
@@ -113,7 +113,7 @@ impl<E: Engine> FileQueue<E> {
 
     /// Map the request of a slot, and start it.
     #[inline]
-    fn start(&mut self, index: u32, bufs: &[IoBuf]) {
+    fn map_and_start(&mut self, index: u32, bufs: &[IoBuf]) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         self.extents.clear();
         let (offset, len) = (slot.offset, slot.len);
@@ -127,12 +127,12 @@ impl<E: Engine> FileQueue<E> {
             Ok(Mapping::Blocked) => return self.prepare(index, bufs, writes),
             Err(error) => return self.finish(index, Err(error)),
         }
-        self.begin(index, bufs, writes);
+        self.start_mapped(index, bufs, writes);
     }
 
     /// Start a request that is mapped (`extents`).
     #[inline]
-    fn begin(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
+    fn start_mapped(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         let len = slot.len;
         slot.stage = Stage::Move;
@@ -151,7 +151,7 @@ impl<E: Engine> FileQueue<E> {
             return self.finish(index, Err(error));
         }
         if self.waiting.is_empty() {
-            self.issue(index);
+            self.start_pieces(index);
         } else {
             self.waiting.push_back(index);
         }
@@ -203,7 +203,7 @@ impl<E: Engine> FileQueue<E> {
 
     /// Start the slot's next pieces; `false` if the slot now waits for the engine or a bounce buffer.
     #[inline]
-    fn issue(&mut self, index: u32) -> bool {
+    fn start_pieces(&mut self, index: u32) -> bool {
         loop {
             let Some(slot) = self.slots.get(index as usize) else {
                 self.fault(NO_SLOT);
@@ -221,7 +221,7 @@ impl<E: Engine> FileQueue<E> {
                 slot.next += 1;
                 slot.outstanding += 1;
             }
-            self.hand_over(index, next);
+            self.transfer_piece(index, next);
         }
         if self.slots.get(index as usize).is_some_and(|slot| slot.outstanding == 0) {
             self.ended(index);
@@ -243,9 +243,9 @@ impl<E: Engine> FileQueue<E> {
         })
     }
 
-    /// Start the remainder of a piece.
+    /// Give the remainder of a piece to inline I/O or to the engine.
     #[inline]
-    fn hand_over(&mut self, index: u32, number: usize) {
+    fn transfer_piece(&mut self, index: u32, number: usize) {
         let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
         let Some(piece) = slot.pieces.get(number) else { return self.fault(NO_PIECE) };
         let Some(bufs) = slot.piece_bufs(piece) else { return self.fault(NO_PIECE) };
@@ -261,7 +261,7 @@ impl<E: Engine> FileQueue<E> {
         // SAFETY: the slice lies in the slot's `pieces` or `iovs`. They change only when the slot is planned, when a
         // piece is advanced after its transfer ended, and when a bounced piece gets its buffer before it starts: never
         // while the engine has the piece. `engine` is the first field, so it is dropped, and waits, before the slots.
-        unsafe { self.engine.start(&transfer) };
+        unsafe { self.engine.stage(&transfer) };
     }
 
     /// A transfer of a piece ended.
@@ -276,7 +276,7 @@ impl<E: Engine> FileQueue<E> {
                 next @ (AfterFailure::Again | AfterFailure::AgainWithoutDsync) => {
                     self.no_dsync |= next == AfterFailure::AgainWithoutDsync;
                     self.needs_submit = true;
-                    return self.hand_over(index, number);
+                    return self.transfer_piece(index, number);
                 }
                 AfterFailure::Later => {
                     let pause = Task::Pause { piece: number as u32 };
@@ -330,7 +330,7 @@ impl<E: Engine> FileQueue<E> {
         if slot.op != Op::Read {
             self.format.written(slot.offset, slot.len);
             if let Some(errno) = slot.dsync_failed {
-                // The write succeeded without RWF_DSYNC, so it was the flush that had failed.
+                // The repeated plain write succeeded. So the error of the write with RWF_DSYNC was that of its flush.
                 for file in self.writable() {
                     let _ = file.flush_failed(errno);
                 }
@@ -348,7 +348,7 @@ impl<E: Engine> FileQueue<E> {
         self.format.files().iter().map(|file| &**file).filter(|file| file.writable())
     }
 
-    /// Complete the request when all completed writes are on stable storage.
+    /// Flush for the request: it completes when all completed writes are on stable storage.
     fn flush(&mut self, index: u32) {
         if self.format.flush_kind() == Flush::SyncFiles && self.writable().next().is_none() {
             return self.finish(index, Ok(()));
@@ -367,7 +367,7 @@ impl<E: Engine> FileQueue<E> {
         self.free.push(index);
     }
 
-    /// Process the engine's and the helpers' results, and start pieces that waited for the engine or a bounce buffer.
+    /// Process the results of engine and helpers, and start pieces that waited for the engine or a bounce buffer.
     #[inline]
     fn advance(&mut self) {
         loop {
@@ -395,7 +395,7 @@ impl<E: Engine> FileQueue<E> {
         }
         while let Some(index) = self.waiting.pop_front() {
             self.needs_submit = true;
-            if !self.issue(index) {
+            if !self.start_pieces(index) {
                 break;
             }
         }
@@ -416,7 +416,7 @@ impl<E: Engine> FileQueue<E> {
             match result {
                 _ if let Task::Pause { piece } = job.task => {
                     self.needs_submit = true;
-                    self.hand_over(index, piece as usize);
+                    self.transfer_piece(index, piece as usize);
                 }
                 Ok(mapped) if mapping => {
                     let mut bufs = std::mem::take(&mut slot.bufs);
@@ -424,9 +424,9 @@ impl<E: Engine> FileQueue<E> {
                         Some(extents) => {
                             let writes = slot.op != Op::Read;
                             self.extents = extents;
-                            self.begin(index, &bufs, writes);
+                            self.start_mapped(index, &bufs, writes);
                         }
-                        None => self.start(index, &bufs),
+                        None => self.map_and_start(index, &bufs),
                     }
                     if let Some(slot) = self.slots.get_mut(index as usize)
                         && slot.bufs.is_empty()
@@ -525,7 +525,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         slot.sync_after = request.op == (Op::Write { fua: true })
             && (self.no_dsync || lost || self.format.flush_kind() == Flush::Format);
         match request.op {
-            Op::Read | Op::Write { .. } if request.len > 0 => self.start(index, request.bufs),
+            Op::Read | Op::Write { .. } if request.len > 0 => self.map_and_start(index, request.bufs),
             Op::Flush => self.flush(index),
             Op::Discard if request.len > 0 => self.help(index, Task::Discard),
             Op::WriteZeroes { may_unmap } if request.len > 0 => {

@@ -53,16 +53,22 @@ impl LoopDevice {
         std::fs::File::create(&file)
             .and_then(|file| file.set_len(size))
             .map_err(|error| error.to_string())?;
-        let made = Command::new("losetup")
-            .args(["--find", "--show", "--sector-size", &sector.to_string()])
-            .arg(&file)
-            .output()
-            .map_err(|error| format!("losetup: {error}"))?;
-        if !made.status.success() {
-            return Err(format!("losetup: {}", String::from_utf8_lossy(&made.stderr).trim()));
+        let mut refused = String::new();
+        // Another test may take the free device that it has found.
+        for _ in 0..5 {
+            let made = Command::new("losetup")
+                .args(["--find", "--show", "--sector-size", &sector.to_string()])
+                .arg(&file)
+                .output()
+                .map_err(|error| format!("losetup: {error}"))?;
+            if made.status.success() {
+                let path = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim());
+                return Ok(Self { path, _folder: folder });
+            }
+            refused = format!("losetup: {}", String::from_utf8_lossy(&made.stderr).trim());
+            std::thread::sleep(std::time::Duration::from_millis(200));
         }
-        let path = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim());
-        Ok(Self { path, _folder: folder })
+        Err(refused)
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -17,7 +17,7 @@ pub const MEMORY: u64 = 1 << 20;
 /// Descriptors with one message at the most.
 const MOST_FDS: usize = 8;
 
-/// A name that no file has.
+/// An abstract address, so that there is no file.
 fn address(name: &str) -> SocketAddr {
     SocketAddr::from_abstract_name(format!("paradisk-fuzz-{}-{name}", std::process::id())).expect("a name")
 }
@@ -28,7 +28,7 @@ pub fn listen(name: &str) -> UnixListener {
 
 pub struct Client {
     stream: UnixStream,
-    /// What descriptors are sent of: shared memory, an eventfd, memory that is short, a socket, a device.
+    /// The following are sent as descriptors: shared memory, an eventfd, a shorter memfd, a socket, a device.
     pub memory: File,
     pub event: OwnedFd,
     short: File,
@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Send, with as many descriptors as `fds` has: which, each says. A server that has hung up is told nothing.
+    /// Send `bytes`, with a descriptor for each byte of `fds`, which selects it. Does nothing if the server has disconnected.
     pub fn send(&self, bytes: &[u8], fds: &[u8]) {
         let fds: Vec<_> = fds.iter().take(MOST_FDS).map(|choice| self.fd(*choice)).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
@@ -83,13 +83,14 @@ impl Client {
         let _ = self.memory.write_at(&bytes[..len as usize], at);
     }
 
-    /// Cut shared memory off, or make it longer.
+    /// Set the size of the shared memory's file.
     pub fn resize(&self, len: u64) {
         let _ = self.memory.set_len(len.min(MEMORY));
     }
 }
 
-/// Connect, talk, and wait until the server has hung up. What it answers is received, so that it waits for nobody.
+/// Connect, call `talk`, and wait until the server disconnects. All replies are received, so that the server never waits for this
+/// client.
 pub fn session(name: &str, talk: impl FnOnce(&Client)) {
     let stream = UnixStream::connect_addr(&address(name)).expect("a server");
     let receiver = stream.try_clone().expect("a socket");

@@ -15,7 +15,7 @@ pub const MEMORY: u64 = 256 << 10;
 /// Requests in flight at the most: few, so that others wait.
 const TASKS: u32 = 4;
 
-/// A guest that is interrupted does nothing: what it does next is the input's.
+/// Interrupts are ignored: the input says what the guest does next.
 struct NoInterrupts;
 
 impl InterruptSink for NoInterrupts {
@@ -59,13 +59,13 @@ impl Guest {
         let _ = self.memory.write_slice(&bytes[..len as usize], GuestAddress(at));
     }
 
-    /// What the device's thread does.
+    /// The calls that a device's thread makes when it wakes and before it sleeps.
     pub fn turn(&mut self) {
         self.device.on_completions(self.now);
         let _ = self.device.before_sleep(self.now);
     }
 
-    /// What a device's owner does, whatever the device is.
+    /// A call that the owner of any device may make.
     pub fn own(&mut self, choice: u8) {
         let range = u64::from(choice) << 10..(u64::from(choice) + 4) << 10;
         let ranges = std::slice::from_ref(&range);
@@ -99,7 +99,7 @@ impl Guest {
         }
     }
 
-    /// What was taken is completed, and a reset ends everything.
+    /// Complete the requests in flight, and reset.
     pub fn end(mut self) {
         self.behaviour.hold.store(false, Relaxed);
         self.device.quiesce(self.now);

@@ -13,7 +13,8 @@ use paradisk_disk_formats::{
 
 pub const CAPACITY: u64 = 64 << 10;
 
-/// Requests are held back for so many looks at the most: a device that waits for its disk, as PVSCSI's reset does, sleeps meanwhile.
+/// Requests are held back for fewer calls of `reap` than this: a device that waits for its disk, as PVSCSI's reset does, sleeps
+/// meanwhile.
 const HOLD_MOST: u32 = 16;
 
 /// How the disks behave.
@@ -23,7 +24,7 @@ pub struct Behaviour {
     pub hold: AtomicBool,
     /// One in so many requests fails; 0: none.
     pub failing: AtomicU8,
-    /// Requests so far, modulo 256.
+    /// Requests so far while some fail, modulo 256.
     count: AtomicU8,
 }
 
@@ -64,7 +65,7 @@ struct FuzzQueue {
     data: Vec<u8>,
     behaviour: Arc<Behaviour>,
     waited: bool,
-    /// How often completions were looked for since there were some.
+    /// Calls of `reap` since the requests were last executed.
     looks: u32,
     requests: Vec<(u64, Op, u64, u64, Vec<IoBuf>)>,
     event: File,

@@ -16,8 +16,8 @@ pub trait Platform {
     /// Zeroed memory that the device can reach; `None` when there is no more. Alignment is a power of two, at least 8.
     /// Never freed: a driver allocates at start only.
     fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion>;
-    /// Memory from [`dma`](Self::dma) by its bus address, a multiple of 8: for drivers that move data themselves. `None` where it is none, or where
-    /// the machine does not offer it.
+    /// Memory from [`dma`](Self::dma) by its bus address, a multiple of 8: for drivers that move data themselves. `None` where it is none,
+    /// or where the machine does not offer it.
     fn region(&mut self, _address: u64, _len: usize) -> Option<DmaRegion> {
         None
     }

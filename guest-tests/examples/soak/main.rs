@@ -1,5 +1,5 @@
-//! A soak: servers and adapters under load for a long time, with clients that vanish, servers that are killed, disks that grow, a full host and
-//! hot-plug. What is written is verified; memory, descriptors and threads of the processes that live on must not grow.
+//! A soak: servers and adapters under load for a long time, with clients that vanish, servers that are killed, disks that grow, a full host
+//! and hot-plug. What is written is verified; memory, descriptors and threads of the processes that live on must not grow.
 //!
 //! `cargo xtask soak`, or `soak --paradisk FILE [--seconds N]`. Exit status 1: data were wrong, something grew, failed or hangs.
 

@@ -12,9 +12,9 @@ const MEMORY_SHARE: f64 = 0.05;
 /// Descriptors and threads by which the slope's line may rise.
 const COUNT: f64 = 0.9;
 /// Fewer samples have no slope.
-const LEAST: usize = 6;
+const LEAST: usize = 8;
 /// A server needs a moment to notice that its client has gone.
-const SETTLE: Duration = Duration::from_secs(3);
+const SETTLE: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sample {

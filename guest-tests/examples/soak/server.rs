@@ -65,8 +65,8 @@ impl Place {
         self.folder.join(name)
     }
 
-    /// Start a server, which listens when this returns. The kernel frees the image of a server that was killed only when it has taken down its
-    /// io_uring, some time after the process has gone: until then, a new one finds the image busy.
+    /// Start a server, which listens when this returns. The kernel frees the image of a server that was killed only when it has taken down
+    /// its io_uring, some time after the process has gone: until then, a new one finds the image busy.
     pub(crate) fn serve(&self, protocol: &str, socket: &Path, args: &[&str]) -> Process {
         let begin = Instant::now();
         loop {

@@ -22,7 +22,8 @@ const LOOPS: u32 = 2;
 const RESETS: usize = 2;
 /// Between resets, for commands to complete that the one before has failed.
 const PAUSE: Duration = Duration::from_millis(300);
-/// After a reset of the host by [`NEGOTIATES`], which then negotiates with its disks again, and logs an error if another reset interrupts it.
+/// After a reset of the host by [`NEGOTIATES`], which then negotiates with its disks again, and logs an error if another reset interrupts
+/// it.
 const NEGOTIATION: Duration = Duration::from_secs(4);
 const NEGOTIATES: &str = "mptspi";
 /// For the kernel to find a disk or to let go of one. All fios compete with it for the CPU, which on a busy host is slow.

@@ -19,8 +19,8 @@ pub struct Job {
     /// Have all disks stalled, for longer than the kernel waits for a command, while fio verifies them all at once; instead of the
     /// verification by the plan. They are stalled by whoever reads [`Line::Stalling`](crate::Line::Stalling), and types a line then.
     pub stalls: bool,
-    /// Have adapters and disks changed while fio verifies all disks again and again; instead of the verification by the plan. They are changed
-    /// by whoever reads [`Line::Changing`](crate::Line::Changing), and types a line then.
+    /// Have adapters and disks changed while fio verifies all disks again and again; instead of the verification by the plan. They are
+    /// changed by whoever reads [`Line::Changing`](crate::Line::Changing), and types a line then.
     pub changes: bool,
     /// What fio does to each disk, instead of the verification by the plan.
     pub fio: Option<Fio>,
@@ -40,8 +40,8 @@ pub enum Fio {
         /// How many there are.
         cpus: u32,
     },
-    /// Each of these three times: to warm up; between two marks for an emulator that counts instructions; and between two marks with twice as
-    /// many reads.
+    /// Each of these three times: to warm up; between two marks for an emulator that counts instructions; and between two marks with twice
+    /// as many reads.
     Counted(Vec<Counted>),
     /// Random reads of 4 KiB, then random writes.
     Rates {

@@ -1,6 +1,6 @@
 //! The first process of a Linux test guest. Finds the disks by driver, verifies them, prints a line of JSON for each and
-//! one for the kernel's log, and powers off. One process, one thread, unless the job asks for fio or libiscsi's suite: see `docs/architecture.md`,
-//! "Linux guests".
+//! one for the kernel's log, and powers off. One process, one thread, unless the job asks for fio or libiscsi's suite: see
+//! `docs/architecture.md`, "Linux guests".
 
 mod change;
 mod channels;
@@ -26,7 +26,7 @@ use crate::fio::{Load, Running};
 use crate::output::print;
 
 /// Time for the kernel to find the disks that the job promises.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 fn main() {
     let mut done = Done::default();

@@ -1,5 +1,5 @@
-//! Marks for an emulator that counts instructions (`guest-tests/linux/src/kvm_host/count.c`): `nopl disp32(%rax,%rax,1)`, whose displacement
-//! has a number. Nothing to a processor.
+//! Marks for an emulator that counts instructions (`guest-tests/linux/src/kvm_host/count.c`): `nopl disp32(%rax,%rax,1)`, whose
+//! displacement has a number. Nothing to a processor.
 #![allow(unsafe_code, reason = "there is no other way to execute a given instruction")]
 
 use std::arch::asm;

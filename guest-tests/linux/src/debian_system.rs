@@ -1,8 +1,8 @@
 //! A real system: Debian with systemd on an ext4 file system in a partition, as a distribution's cloud image has it, with a kernel
 //! and an initial RAM disk beside it. Made from packages, without root and without running their scripts.
 //!
-//! `root` logs in on the serial console without a password. A service of ours (`debian_system/job`) prints what systemd says of the boot and does
-//! the job that the kernel's command line names.
+//! `root` logs in on the serial console without a password. A service of ours (`debian_system/job`) prints what systemd says of the boot
+//! and does the job that the kernel's command line names.
 //!
 //! Times, identifiers and orders are fixed: the same packages give the same bytes.
 
@@ -59,7 +59,8 @@ const PACKAGES: [&str; 33] = [
 /// Packages of many small files, for the job to install.
 const TO_INSTALL: [&str; 1] = ["manpages"];
 const INIT: &[u8] = include_bytes!("debian_system/init");
-/// What the file system and systemd need of the kernel, beside the adapters: the kernel asks for the first at run time, systemd for the last.
+/// What the file system and systemd need of the kernel, beside the adapters: the kernel asks for the first at run time, systemd for the
+/// last.
 const MODULES: [&str; 4] = ["crc32c_generic", "crc32c_intel", "ext4", "autofs4"];
 const IMAGE: &str = "debian.raw";
 

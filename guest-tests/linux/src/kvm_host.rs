@@ -2,12 +2,13 @@
 //! emulates AMD SVM with nested paging.
 //!
 //! QEMU's guest is called L1 here, and the guest of L1's KVM L2. L1's initramfs holds busybox, dmsetup, KVM's modules and an `/init` that
-//! runs the job. The files of a job are a second archive behind it, so they are in memory before the first process runs. What the job leaves in
-//! `/out` comes back as a tar archive on a disk that is written when the job has ended.
+//! runs the job. The files of a job are a second archive behind it, so they are in memory before the first process runs. What the job
+//! leaves in `/out` comes back as a tar archive on a disk that is written when the job has ended.
 //!
 //! A plugin for QEMU, `kvm_host/count.c`, repairs two faults of it that break guests of L1, and L1.
 //! With [`Clock::Instructions`] L1's time is the number of instructions that it has executed (QEMU's `-icount`), and the plugin
-//! counts those of L1 and L2, of user space and kernels. The same job takes the same instructions each time, most of the time to the last one.
+//! counts those of L1 and L2, of user space and kernels. The same job takes the same instructions each time, most of the time to the last
+//! one.
 //!
 //! The images depend on nothing but the packages: no times, owners or orders of this machine are in them.
 
@@ -35,8 +36,8 @@ const INIT: &[u8] = include_bytes!("kvm_host/init");
 const DMSETUP_FOLDER: &str = "dmsetup";
 /// A CPU of AMD's, for KVM's module. TCG lacks some features of this model, which QEMU says on its console.
 const CPU: &str = "EPYC,+svm,+npt";
-/// SeaBIOS as built for QEMU's microvm, which loads the kernel and looks at no disk. The usual SeaBIOS reads the disk of the results, and how
-/// long that takes depends on this machine.
+/// SeaBIOS as built for QEMU's microvm, which loads the kernel and looks at no disk. The usual SeaBIOS reads the disk of the results, and
+/// how long that takes depends on this machine.
 const FIRMWARE: &str = "bios-microvm.bin";
 /// Without mitigations: nobody attacks this machine, and they would be counted. With the TSC as its clock, which Linux does not trust on an
 /// emulated machine: else each reading of a clock is a system call, in L1 and L2.
@@ -114,7 +115,8 @@ impl KvmHost {
     /// How a script starts QEMU, if it has the files of [`peer`](Self::peer); options follow.
     pub const QEMU: &str = "qemu/ld-linux-x86-64.so.2 --library-path qemu qemu/qemu-system-x86_64 -L qemu";
 
-    /// QEMU and L1's images, in the cache or from Debian's archive: QEMU 11.1, or where this is not to be had 7.2, with which L1 has one CPU.
+    /// QEMU and L1's images, in the cache or from Debian's archive: QEMU 11.1, or where this is not to be had 7.2, with which L1 has one
+    /// CPU.
     ///
     /// # Errors
     /// A package is not to be had.
@@ -166,7 +168,8 @@ impl KvmHost {
         Self::stock_guest_of(&StockKernel::newest()?)
     }
 
-    /// What a job needs to boot Debian's kernel: [`paradisk`](Self::paradisk); `vmlinuz`; and `initramfs`, whose `paradisk-guest-init` has fio.
+    /// What a job needs to boot Debian's kernel: [`paradisk`](Self::paradisk); `vmlinuz`; and `initramfs`, whose `paradisk-guest-init` has
+    /// fio.
     ///
     /// # Errors
     /// A package is not to be had, or a program does not compile.

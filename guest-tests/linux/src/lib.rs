@@ -1,7 +1,8 @@
 //! Images for Linux test guests, made from Debian's packages and kept in a cache: the [`test_kernel`], which also boots where
 //! KVM interprets the guest's kernel; Debian's [stock kernel](StockKernel); an [`initramfs`] with `paradisk-guest-init`; a
 //! [root file system](root_file_system) with a shell. And [QEMU](Qemu) for them to run in, where the host's is too old, and
-//! [QEMU's tests](qemu_iotests). A [folder](DebianRoot) to install packages in. A [real system](DebianSystem): Debian with systemd. And a [Linux host with KVM](KvmHost) inside QEMU, for machines whose own KVM runs no stock kernel.
+//! [QEMU's tests](qemu_iotests). A [folder](DebianRoot) to install packages in. A [real system](DebianSystem): Debian with systemd. And a
+//! [Linux host with KVM](KvmHost) inside QEMU, for machines whose own KVM runs no stock kernel.
 
 mod archive;
 mod cache;

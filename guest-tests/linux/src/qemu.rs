@@ -74,7 +74,8 @@ impl Qemu {
         Self::of(&BOOKWORM)
     }
 
-    /// The [backported](Self::backported) one, or that of [Debian 12](Self::bookworm) where this is not to be had or `PARADISK_QEMU` is `7.2`.
+    /// The [backported](Self::backported) one, or that of [Debian 12](Self::bookworm) where this is not to be had or `PARADISK_QEMU` is
+    /// `7.2`.
     ///
     /// # Errors
     /// Why there is no backported one, where there is none of Debian 12 either.
@@ -117,8 +118,8 @@ impl Qemu {
         command
     }
 
-    /// The machine emulator for a machine without libraries, and the firmware that boots Linux there: names in one folder, and where the files
-    /// are. To be started with the loader among them, `ld-linux-x86-64.so.2 --library-path FOLDER`.
+    /// The machine emulator for a machine without libraries, and the firmware that boots Linux there: names in one folder, and where the
+    /// files are. To be started with the loader among them, `ld-linux-x86-64.so.2 --library-path FOLDER`.
     pub(crate) fn files(&self) -> Result<Vec<(String, PathBuf)>, Error> {
         let firmware = FIRMWARE.map(|path| self.directory.join(path));
         let all = with_libraries::closure(&self.directory, EMULATOR)?.into_iter().chain(firmware);

@@ -39,9 +39,9 @@ impl Clocks {
 
 /// Split CPU time by the meter's wall-clock ticks. `submit_ticks` are those in system calls inside device calls.
 ///
-/// The total excludes the measurement's own time. Sleep is no CPU time, so a sleeping system call gets the time of the thread's clock beyond guest
-/// and device. If the thread was preempted, guest and device have more wall-clock time than the thread has CPU time: then the parts are scaled to the
-/// clock.
+/// The total excludes the measurement's own time. Sleep is no CPU time, so a sleeping system call gets the time of the thread's clock
+/// beyond guest and device. If the thread was preempted, guest and device have more wall-clock time than the thread has CPU time: then the
+/// parts are scaled to the clock.
 pub(super) fn split(spent: &Clocks, meter: &Meter, submit_ticks: u64) -> CpuSplit {
     let thread = to_ticks(spent.thread);
     let others = to_ticks(spent.process).saturating_sub(thread);

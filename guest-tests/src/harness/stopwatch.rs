@@ -1,15 +1,15 @@
 //! Measures the ticks in the device and asleep, without those of the time stamps.
 //!
-//! A time stamp takes about 25 ticks, as much as a register access. A call of the device has two of them; the first also gives the device its time.
-//! An empty call is measured once, when the machine is made. Its ticks are subtracted for each call, and count for no component.
+//! A time stamp takes about 25 ticks, as much as a register access. A call of the device has two of them; the first also gives the device
+//! its time. An empty call is measured once, when the machine is made. Its ticks are subtracted for each call, and count for no component.
 
 use std::hint::black_box;
 
 use facts::tsc::{ticks, tsc_hz};
 use paradisk_devices::Time;
 
-/// One of this many accesses to fast registers is timed, and represents all, because two time stamps cost several times as much as the access. A
-/// prime, so that each access of a request is timed equally often.
+/// One of this many accesses to fast registers is timed, and represents all, because two time stamps cost several times as much as the
+/// access. A prime, so that each access of a request is timed equally often.
 const FAST_TIMED: u32 = 61;
 
 /// Number of calls in a round of the calibration, and number of rounds. The shortest round counts, because others were interrupted.
@@ -186,10 +186,11 @@ mod tests {
 
     const ACCESSES: u64 = 10_000;
 
-    /// Whether `right` holds for what [`ACCESSES`] accesses took, and for all ticks of that try. One of many tries suffices, each with a calibration
-    /// of its own: other tenants of the processor interrupt tries, and slow them down after their calibration.
+    /// Whether `right` holds for what [`ACCESSES`] accesses took, and for all ticks of that try. One of many tries suffices, each with a
+    /// calibration of its own: other tenants of the processor interrupt tries, and slow them down after their calibration.
     fn once(mut access: impl FnMut(&mut Stopwatch), right: impl Fn(&Meter, u64) -> bool) {
-        let mut tries = (0..100).map(|_| {
+        let mut tries = (0..100).map(|n| {
+            std::thread::sleep(std::time::Duration::from_millis(2 * n));
             let mut watch = Stopwatch::new();
             let start = ticks();
             (0..ACCESSES).for_each(|_| access(&mut watch));

@@ -12,12 +12,18 @@ impl LoopDevice {
         if !Path::new("/dev/loop-control").exists() {
             return Err("there is no /dev/loop-control".to_owned());
         }
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
-        let output = output.map_err(|error| format!("losetup: {error}"))?;
-        if !output.status.success() {
-            return Err(format!("losetup: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        let mut refused = String::new();
+        // Another test may take the free device that it has found.
+        for _ in 0..5 {
+            let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+            let output = output.map_err(|error| format!("losetup: {error}"))?;
+            if output.status.success() {
+                return Ok(Self(String::from_utf8_lossy(&output.stdout).trim().into()));
+            }
+            refused = format!("losetup: {}", String::from_utf8_lossy(&output.stderr).trim());
+            std::thread::sleep(std::time::Duration::from_millis(200));
         }
-        Ok(Self(String::from_utf8_lossy(&output.stdout).trim().into()))
+        Err(refused)
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -1,5 +1,5 @@
-//! Linux and its own drivers on each adapter, with a disk of each format; root file systems; the same disks in QEMU. Without `/dev/kvm`, or where an
-//! image cannot be made, each test says why it is skipped.
+//! Linux and its own drivers on each adapter, with a disk of each format; root file systems; the same disks in QEMU. Without `/dev/kvm`, or
+//! where an image cannot be made, each test says why it is skipped.
 
 mod firmware;
 mod libiscsi;

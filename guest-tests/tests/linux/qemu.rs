@@ -17,7 +17,7 @@ use crate::{Images, needed};
 
 const QEMU: &str = "qemu-system-x86_64";
 /// A boot takes some seconds, more on a busy host; a few freeze in QEMU for a reason not found, hence another try.
-const TIMEOUT: Duration = Duration::from_secs(150);
+const TIMEOUT: Duration = Duration::from_secs(330);
 const TRIES: u32 = 2;
 const BETWEEN_RESTARTS: Duration = Duration::from_millis(400);
 /// Bytes of guest memory.

@@ -1,5 +1,5 @@
-//! A real system on paradisk's machine: Debian with systemd on a dynamic VHDX, or on a differencing one above it, in L1's KVM. It boots to a login, installs packages while files are
-//! replaced as dpkg replaces them, is killed, and boots again.
+//! A real system on paradisk's machine: Debian with systemd on a dynamic VHDX, or on a differencing one above it, in L1's KVM. It boots to
+//! a login, installs packages while files are replaced as dpkg replaces them, is killed, and boots again.
 
 use std::fs;
 use std::path::Path;

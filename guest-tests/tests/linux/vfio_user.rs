@@ -16,8 +16,9 @@ use crate::served::{self, QUEUES, Served};
 use crate::{Images, needed};
 
 const FORMATS: [Format; 3] = [Format::Raw, Format::VhdDifferencing, Format::VhdxDifferencing];
-/// Some boots freeze in QEMU for a reason not found, and once in more than 50 BusLogic's driver had no disk on a busy machine, hence another try.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
+/// Some boots freeze in QEMU for a reason not found, and once in more than 50 BusLogic's driver had no disk on a busy machine, hence
+/// another try.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(420);
 pub(crate) const TRIES: u32 = 2;
 /// Bytes of the smallest disk, and by how much the next one is larger.
 const SIZE: u64 = 8 << 20;

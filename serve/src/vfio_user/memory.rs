@@ -1,8 +1,8 @@
 //! The client's memory maps.
 //!
-//! A device keeps the snapshot of memory from which its driver's rings were set up. Such a map stays mapped in this process until the device is
-//! reset, without the client's knowledge; the rings continue to work if the client maps the same file again. All other maps are unmapped before an
-//! unmap is answered.
+//! A device keeps the snapshot of memory from which its driver's rings were set up. Such a map stays mapped in this process until the
+//! device is reset, without the client's knowledge; the rings continue to work if the client maps the same file again. All other maps are
+//! unmapped before an unmap is answered.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,7 +35,8 @@ pub struct ClientMemory {
     /// Declared before the regions, because it must be dropped before the memory that it watches.
     _watched: Vec<Arc<Watched>>,
     all: GuestMemoryMmap,
-    /// The regions that the device may also write. Only these are the device's physical memory, because an access through it checks no permission.
+    /// The regions that the device may also write. Only these are the device's physical memory, because an access through it checks no
+    /// permission.
     writable: GuestMemoryMmap,
 }
 
@@ -93,8 +94,8 @@ impl Maps {
     /// Add a map, with the client's descriptor if there is one.
     ///
     /// # Errors
-    /// `EEXIST`: the map overlaps another. `ENOSPC`: too many maps. `EINVAL`: not whole pages, not a file, or not completely in the file. Errors of
-    /// mmap.
+    /// `EEXIST`: the map overlaps another. `ENOSPC`: too many maps. `EINVAL`: not whole pages, not a file, or not completely in the file.
+    /// Errors of mmap.
     pub(super) fn add(&mut self, map: &DmaMap, fd: Option<OwnedFd>) -> Result<(), Errno> {
         let (address, size, offset) = (map.address.get(), map.size.get(), map.offset.get());
         let last = size.checked_sub(1).and_then(|less| address.checked_add(less)).ok_or(Errno::INVAL)?;

@@ -173,8 +173,8 @@ impl Server {
         self.session.function.device.stats()
     }
 
-    /// Serve one client after another until `stop` is readable. Then wait for the requests in flight, disconnect the client and reset the device.
-    /// Afterwards the disks may be flushed and closed.
+    /// Serve one client after another until `stop` is readable. Then wait for the requests in flight, disconnect the client and reset the
+    /// device. Afterwards the disks may be flushed and closed.
     ///
     /// # Errors
     /// The host cannot wait for events.
@@ -313,7 +313,8 @@ impl Server {
                 // The reply and later messages follow when the requests in flight have completed.
                 break;
             }
-            // Deliver interrupts before the reply, so that a client that reads a register has already got the interrupt for the reported state.
+            // Deliver interrupts before the reply, so that a client that reads a register has already got the interrupt for the reported
+            // state.
             self.session.deliver_interrupts();
             if flags & spec::NO_REPLY == 0 {
                 let payload = result.map(|()| self.reply.payload.as_slice());

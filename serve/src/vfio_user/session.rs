@@ -184,8 +184,8 @@ impl Session {
         Ok(())
     }
 
-    /// Wait for the requests in flight that use the memory. For the first [`SHORT_WAIT`] the device takes no new requests, so that none fails if the
-    /// old ones end soon. After that the device continues with requests that use other memory, and the reply follows later
+    /// Wait for the requests in flight that use the memory. For the first [`SHORT_WAIT`] the device takes no new requests, so that none
+    /// fails if the old ones end soon. After that the device continues with requests that use other memory, and the reply follows later
     /// ([`finish_unmap`](Self::finish_unmap)).
     fn unmap(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
         let (unmap, _) = message.body::<spec::DmaUnmap>()?;
@@ -270,8 +270,8 @@ impl Session {
         Ok(())
     }
 
-    /// Doorbells of a region as ioeventfds, up to the client's number of descriptors. If the client's buffer is too small, the reply has the required
-    /// size.
+    /// Doorbells of a region as ioeventfds, up to the client's number of descriptors. If the client's buffer is too small, the reply has
+    /// the required size.
     fn region_io_fds(&self, client: Client, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
         let (asked, _) = message.body::<spec::RegionIoFds>()?;
         let index = asked.index.get();

@@ -1,4 +1,4 @@
-//! A client of the tests' own: it knows the protocol, and need not keep to it.
+//! An NBD client that can also violate the protocol.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -43,17 +43,17 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connected and greeted.
+    /// Connect, check the server's greeting, and send the client's flags.
     pub(crate) fn greeted(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut client = Self { stream, structured: false, size: 0, flags: 0 };
         assert_eq!(client.take::<18>(), *b"NBDMAGICIHAVEOPT\0\x03");
         client.stream.write_all(&3u32.to_be_bytes()).unwrap();
         client
     }
 
-    /// Ready for requests to an export.
+    /// Connect and negotiate, up to the first request to an export.
     pub(crate) fn of(path: &Path, name: &str, structured: bool) -> Self {
         let mut client = Self::greeted(path);
         if structured {
@@ -86,7 +86,7 @@ impl Client {
         u32::from_be_bytes(self.take())
     }
 
-    /// Whether the server has hung up.
+    /// Whether the server closes the connection. Waits for that or for data.
     pub(crate) fn hung_up(&mut self) -> bool {
         match self.stream.read(&mut [0]) {
             Ok(len) => len == 0,
@@ -100,7 +100,7 @@ impl Client {
         self.stream.write_all(&message).unwrap();
     }
 
-    /// Send an option; all the answers.
+    /// Send an option; all replies to it.
     pub(crate) fn option(&mut self, option: u32, data: &[u8]) -> Vec<Answer> {
         self.send_option(option, data);
         let mut answers = Vec::new();
@@ -121,7 +121,7 @@ impl Client {
         self.stream.write_all(&request(kind, flags, cookie, offset, len)).unwrap();
     }
 
-    /// The next reply; a read's has `len` bytes.
+    /// The next reply. `len`: bytes of data if it is a simple reply, which does not state them.
     pub(crate) fn reply(&mut self, len: usize) -> Reply {
         let magic = self.u32();
         if magic == 0x6744_6698 {
@@ -140,7 +140,7 @@ impl Client {
         self.stream.read_exact(&mut data).unwrap();
         match u16::from_be_bytes([kind_high, kind_low]) {
             0 => assert!(data.is_empty()),
-            // The offset before the data, or the context before the descriptors.
+            // Remove the offset before the data, or the context before the descriptors.
             1 => drop(data.drain(..8)),
             5 => assert_eq!(data.drain(..4).as_slice(), [0, 0, 0, 1]),
             0x8001 => {

@@ -36,7 +36,7 @@ fn exports_are_listed_and_described() {
             (ACK, vec![]),
         ]
     );
-    // Nothing was chosen yet.
+    // NBD_OPT_INFO does not end the negotiation.
     assert_eq!(client.option(INFO, &[&string("third")[..], &[0, 0]].concat())[0].0, UNKNOWN);
     assert_eq!(client.option(ABORT, &[]), [(ACK, vec![])]);
     assert!(client.hung_up());
@@ -48,7 +48,7 @@ fn the_default_is_the_first_and_each_has_its_size() {
     for (name, size) in [("", MIB), ("first", MIB), ("second", 2 * MIB)] {
         assert_eq!(Client::of(&served.socket(), name, false).size, size);
     }
-    // Reads need not be cut in pieces, where that is possible at all.
+    // With structured replies, the server offers NBD_CMD_FLAG_DF: the data of a read in one chunk.
     assert_eq!(Client::of(&served.socket(), "", true).flags & 1 << 7, 1 << 7);
 }
 
@@ -61,7 +61,7 @@ fn the_old_way_in() {
     client.take::<2>();
     assert_eq!(client.read(MIB, 512), Ok(vec![0; 512]));
 
-    // Without the flag that spares it, 124 zeros follow.
+    // Without NBD_FLAG_C_NO_ZEROES, 124 zeros follow.
     let mut client = Client::greeted(&served.socket());
     client.stream = std::os::unix::net::UnixStream::connect(served.socket()).unwrap();
     client.take::<18>();
@@ -97,7 +97,7 @@ fn contexts_are_for_structured_replies_and_one_export() {
     assert_eq!(client.option(SET_CONTEXT, &query("first", &["x:y", "base:allocation"])), found(1));
     assert_eq!(client.option(SET_CONTEXT, &[1, 2, 3])[0].0, INVALID);
     assert_eq!(client.option(SET_CONTEXT, &query("first", &["base:allocation"])), found(1));
-    // It was for the other one.
+    // The context was selected for another export.
     client.option(GO, &[&string("second")[..], &[0, 0]].concat());
     client.structured = true;
     assert_eq!(client.status(0, 0, 4096), Err(22));

@@ -1,4 +1,5 @@
-//! Clients that leave, lie and flood. None of them harms the server, the disk, or other clients.
+//! Clients that disconnect at any point, send invalid bytes, or send without end. None of them harms the server, the disk, or
+//! other clients.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -15,11 +16,14 @@ use paradisk_serve::nbd::{Export, Exports, Server};
 use crate::client::*;
 use crate::{MIB, Served, ram, sparse};
 
-/// Wait until it holds.
+/// Less than the 5 s that a server which stops waits for clients to receive their replies.
+const NOT_WAITED: Duration = Duration::from_millis(4900);
+
+/// Wait until a condition holds.
 fn soon(mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "it never came");
+        assert!(begin.elapsed() < Duration::from_secs(60), "it never came");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -48,7 +52,7 @@ fn what_was_sent_before_the_farewell_is_done() {
         let write = |number| [&request(WRITE, 0, number, number * 4096, 4096)[..], &[data; 4096]].concat();
         let mut all: Vec<u8> = (0..200).flat_map(write).collect();
         all.extend(request(DISC, 0, 0, 0, 0));
-        // Nothing after it counts.
+        // Requests after NBD_CMD_DISC are ignored.
         all.extend([&request(WRITE, 0, 1, 0, 512)[..], &[1; 512]].concat());
         all
     };
@@ -58,7 +62,7 @@ fn what_was_sent_before_the_farewell_is_done() {
     assert_eq!(replies.len(), 200 * 16);
     assert!(std::fs::read(&path).unwrap()[..200 * 4096].iter().all(|byte| *byte == 8));
 
-    // Without staying for the replies.
+    // The client disconnects without receiving the replies.
     let mut client = served.client(false);
     client.stream.write_all(&writes(9)).unwrap();
     drop(client);
@@ -70,13 +74,13 @@ fn who_does_not_receive_is_not_read_from_and_others_are_served() {
     let mut served = Served::ram();
     let mut deaf = served.client(false);
     deaf.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
-    // Far more than the server takes ahead, if it only took it.
+    // Far more requests than the server and the socket's buffers accept without a reply being received.
     let reads = request(READ, 0, 1, 0, 1 << 20).repeat(100_000);
     assert!(deaf.stream.write_all(&reads).is_err(), "the server took requests without end");
     let mut other = served.client(true);
     other.write(0, 0, &[3; 4096]).unwrap();
     assert_eq!(other.read(0, 4096), Ok(vec![3; 4096]));
-    // It still gets what it asked for, when it wants it.
+    // The client still gets its replies when it receives them.
     assert_eq!(deaf.reply(1 << 20).error, 0);
     let begin = Instant::now();
     served.stop();
@@ -94,7 +98,7 @@ fn who_leaves_with_replies_on_their_way_is_forgotten() {
     assert_eq!(served.client(false).read(0, 512), Ok(vec![0; 512]));
     let begin = Instant::now();
     served.stop();
-    assert!(begin.elapsed() < Duration::from_secs(4), "nobody is waited for");
+    assert!(begin.elapsed() < NOT_WAITED, "nobody is waited for");
 }
 
 #[test]
@@ -108,7 +112,7 @@ fn a_request_that_is_none_ends_the_connection() {
     ] {
         let mut client = served.client(false);
         client.stream.write_all(&bytes).unwrap();
-        // The last one is a good write, which takes the first byte of the next request.
+        // In the last case the payload is one byte short: the write takes the first byte of the next request.
         let _ = client.stream.shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();
         let _ = client.stream.read_to_end(&mut rest);
@@ -156,9 +160,15 @@ fn noise_at_any_point_does_no_harm() {
 #[test]
 fn a_crowd_is_bounded_and_goes_away() {
     let served = Served::ram();
-    let crowd: Vec<Client> = (0..64).map(|_| served.client(false)).collect();
+    let client = || {
+        let mut client = served.client(false);
+        // A client has its slot when a request is served.
+        assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+        client
+    };
+    let crowd: Vec<Client> = (0..64).map(|_| client()).collect();
     let mut one_more = Client::greeted(&served.socket());
-    // What it is served by is not there: nobody has more than its share, as all are one peer.
+    // No slot is left. No client gives one up, because all clients of a Unix socket count as one peer.
     one_more.stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
     let mut reply = Vec::new();
     let _ = one_more.stream.write_all(&request(READ, 0, 1, 0, 512));
@@ -171,7 +181,7 @@ fn a_crowd_is_bounded_and_goes_away() {
     });
 }
 
-/// Those who connect and say nothing, in any number, keep nobody from being served.
+/// Any number of clients that connect and send nothing: others are served.
 #[test]
 fn silent_clients_lock_nobody_out() {
     let served = Served::ram();
@@ -183,7 +193,7 @@ fn silent_clients_lock_nobody_out() {
     }
 }
 
-/// One address that has all connections gives way to another.
+/// An address that has all connections loses some of them to another address.
 #[test]
 fn one_address_does_not_lock_out_another() {
     use std::net::{SocketAddr, TcpStream};
@@ -204,7 +214,7 @@ fn one_address_does_not_lock_out_another() {
         rustix::net::bind(&socket, &from).unwrap();
         rustix::net::connect(&socket, &to).unwrap();
         let mut stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.read_exact(&mut [0; 18]).ok()?;
         stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").ok()?;
         stream.read_exact(&mut [0; 10]).ok()?;
@@ -219,7 +229,7 @@ fn one_address_does_not_lock_out_another() {
     server.stop();
 }
 
-/// What many clients ask for together is bounded, whatever each asks for, and nobody waits for ever.
+/// The buffers of all connections together are bounded, whatever the clients request, and each request is served in the end.
 #[test]
 fn memory_is_shared_by_all_connections() {
     const CLIENTS: usize = 12;
@@ -236,19 +246,20 @@ fn memory_is_shared_by_all_connections() {
     let exports = Exports::new(vec![export]).unwrap().within(budget as usize);
     let server = Server::start(Socket::listen(&socket).unwrap(), exports).unwrap();
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::of(&socket, "", false)).collect();
-    // Each asks for 64 MiB, and receives nothing.
+    // Each requests 64 MiB, and receives nothing.
     for client in &mut clients {
         client.stream.write_all(&request(READ, 0, 1, 0, LARGE).repeat(4)).unwrap();
     }
     let mut other = Client::of(&socket, "", false);
     other.write(0, 0, &[7; 4096]).unwrap();
     assert_eq!(other.read(0, 4096), Ok(vec![7; 4096]), "small requests are served all the time");
-    // Replies that have begun: those whose memory was there.
+    // A reply begins only after its request has got a buffer.
+    let begun = |client: &&Client| rustix::io::ioctl_fionread(&client.stream).unwrap() > 0;
+    let begun = || clients.iter().filter(begun).count();
+    soon(|| begun() > 0);
     std::thread::sleep(Duration::from_millis(300));
-    let begun = |client: &Client| rustix::io::ioctl_fionread(&client.stream).unwrap() > 0;
-    let begun = clients.iter().filter(|client| begun(client)).count();
-    assert!((1..=(budget / u64::from(LARGE)) as usize + 1).contains(&begun), "{begun}");
-    // Clients that disconnect free their slots; those that receive are all served.
+    assert!(begun() <= (budget / u64::from(LARGE)) as usize + 1, "{}", begun());
+    // Clients that disconnect free their buffers. Clients that receive are all served.
     clients.truncate(CLIENTS - 2);
     let receiving = clients.into_iter().map(|mut client| {
         std::thread::spawn(move || {
@@ -287,12 +298,12 @@ fn a_server_that_stops_waits_for_nobody_who_is_idle() {
     let mut idle = served.client(false);
     let begin = Instant::now();
     served.stop();
-    assert!(begin.elapsed() < Duration::from_secs(3));
+    assert!(begin.elapsed() < NOT_WAITED);
     assert!(idle.hung_up());
     assert!(!served.socket().exists());
 }
 
-/// A disk that takes its time to say what is stored, and keeps who asks waiting.
+/// A disk that takes 1 ms for each block status, on the caller's thread.
 struct Thorough(Arc<dyn Disk>);
 
 impl Disk for Thorough {
@@ -316,13 +327,13 @@ fn a_server_that_stops_waits_for_nobody_who_always_has_more() {
     let mut client = served.client(true);
     let mut receiver = client.stream.try_clone().unwrap();
     let receiving = std::thread::spawn(move || std::io::copy(&mut receiver, &mut std::io::sink()));
-    // Faster than they are answered: the socket is never empty.
+    // Requests come faster than the server answers them: the socket is never empty.
     let requests = request(BLOCK_STATUS, 0, 1, 0, 512).repeat(10_000);
     let sending = std::thread::spawn(move || while client.stream.write_all(&requests).is_ok() {});
     std::thread::sleep(Duration::from_millis(300));
     let begin = Instant::now();
     served.stop();
-    assert!(begin.elapsed() < Duration::from_secs(4));
+    assert!(begin.elapsed() < NOT_WAITED);
     sending.join().unwrap();
     let _ = receiving.join().unwrap();
 }

@@ -15,14 +15,14 @@ use sandbox::{Program, Sandbox};
 
 const MIB: u64 = 1 << 20;
 
-/// A server of its own folder.
+/// A server, and the folder of its socket.
 pub(crate) struct Served {
     server: Option<Server>,
     folder: tempfile::TempDir,
 }
 
 impl Served {
-    /// Of these disks.
+    /// A server of these disks, by name.
     pub(crate) fn disks(disks: &[(&str, Arc<dyn Disk>)]) -> Self {
         Self::with(disks, EngineKind::default())
     }
@@ -36,13 +36,13 @@ impl Served {
             engine,
         });
         let socket = Socket::listen(&folder.path().join("socket")).unwrap();
-        // Its threads have the filters of `paradisk serve nbd`; this one, the client, has none.
+        // The server's threads have the system-call filters of `paradisk serve nbd`. This thread, the client, has none.
         drop(Sandbox::of_threads(Program::Nbd).unwrap());
         let server = Server::start(socket, Exports::new(exports.collect()).unwrap()).unwrap();
         Self { server: Some(server), folder }
     }
 
-    /// Of a RAM disk of 64 MiB.
+    /// A server of a RAM disk of 64 MiB.
     pub(crate) fn ram() -> Self {
         Self::disks(&[("", ram(64 * MIB))])
     }

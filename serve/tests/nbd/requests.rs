@@ -1,4 +1,4 @@
-//! Requests that are what they should be, and those that are refused.
+//! Valid requests, and requests that are refused with an error.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -32,7 +32,7 @@ fn what_is_written_is_read_with_both_kinds_of_replies() {
         client.ask(TRIM, FUA, 4096, 8192).unwrap();
         assert_eq!(client.read(4096, 8192), Ok(vec![0; 8192]));
         client.ask(FLUSH, 0, 0, 0).unwrap();
-        // Nothing at all is done at once.
+        // A request of no bytes succeeds.
         assert_eq!(client.read(512, 0), Ok(vec![]));
         client.write(0, 512, &[]).unwrap();
     }
@@ -96,7 +96,7 @@ fn the_largest_requests_arrive_whole() {
     }
 }
 
-/// Many more requests than are taken at once, none of whose replies is awaited before the next: each has its own reply.
+/// Many more requests than the server has in flight at a time, sent without waiting for replies: each gets its own reply.
 #[test]
 fn any_number_of_requests_is_answered_each_once() {
     const COUNT: u64 = 1500;
@@ -170,7 +170,7 @@ fn connections_share_a_disk_and_its_flush() {
     one.write(0, MIB, &[5; 4096]).unwrap();
     assert_eq!(other.read(MIB, 4096), Ok(vec![5; 4096]));
     other.ask(FLUSH, 0, 0, 0).unwrap();
-    // What the file holds now has what the other connection wrote.
+    // The flush also covers the write of the other connection: a copy of the file has the new block.
     let copy = folder.path().join("copy.vhdx");
     std::fs::copy(&path, &copy).unwrap();
     drop((one, other));
@@ -179,7 +179,7 @@ fn connections_share_a_disk_and_its_flush() {
     assert_eq!(again.client(false).read(MIB, 4096), Ok(vec![5; 4096]));
 }
 
-/// Random requests, several in flight, against a copy in memory.
+/// Random requests, several in flight, compared with a copy of the disk in memory.
 #[test]
 fn every_kind_of_disk_keeps_what_is_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -248,7 +248,7 @@ fn torture(client: &mut Client, name: &str) {
         }
         let mut left = expected.len();
         while left > 0 {
-            // Simple replies do not say how long they are: look before.
+            // A simple reply does not state its length: the cookie identifies the request, whose length is known.
             let cookie = peek_cookie(client);
             let reply = ok(client.reply(expected.get(&cookie).unwrap().len()));
             assert!(expected.get(&reply.cookie).unwrap() == &reply.data, "{name} round {round} {cookie}");

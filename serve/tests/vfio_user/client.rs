@@ -1,4 +1,4 @@
-//! A vfio-user client as a VMM has it: messages out and replies in, one at a time.
+//! A vfio-user client: sends a message and receives its reply, one at a time.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut, Read};
@@ -27,10 +27,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connect, and say nothing.
+    /// Connect, and send nothing.
     pub(crate) fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { stream, next_id: 0, messages: 0 }
     }
 
@@ -83,7 +83,7 @@ impl Client {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut iov = [IoSliceMut::new(&mut header)];
-        // What the thread did with a ring may interrupt it.
+        // Work of an io_uring instance that this thread has used may interrupt the call.
         let mut receive = || recvmsg(&self.stream, &mut iov, &mut ancillary, RecvFlags::WAITALL);
         let read = rustix::io::retry_on_intr(&mut receive).unwrap();
         assert_eq!(read.bytes, size_of::<Header>(), "the server hung up");

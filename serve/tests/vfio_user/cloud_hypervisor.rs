@@ -1,14 +1,14 @@
-//! Cloud Hypervisor's way: its client, the crate `vfio_user`, in the order in which its device manager calls it, with what
-//! of the function it keeps to itself. The guest's drivers run on top.
+//! A VMM that behaves as Cloud Hypervisor. Its client is the crate `vfio_user`, called in the order of Cloud Hypervisor's device
+//! manager. As there, the VMM emulates the base address registers, the ROM register and the MSI-X table itself. The guest's
+//! drivers run on top.
 //!
-//! What the client (0.1.7) has wrong, and what it means for a server:
-//! - It looks at no reply's error. A refused read, write or unmap leaves it waiting for ever, as replies with an error end
-//!   with their header: so configuration space reads as all ones behind its end, where guests look for extended
-//!   capabilities. A refused map goes unnoticed.
-//! - It has the flag of reset the wrong way round: functions that can be reset are not.
-//! - It proposes version 0.1, takes no notice of `max_msg_fds`, and knows neither posted writes nor ioeventfds: each
-//!   doorbell is two messages.
-//! - It writes a message once, and loses its rest where the socket takes a part.
+//! Defects of the client (0.1.7), and what they mean for a server:
+//! - It ignores the error of a reply. A reply with an error is a header alone. So after a refused read, write or unmap the client
+//!   waits for ever for the rest. This is why configuration space reads as all ones beyond its end, where guests look for
+//!   extended capabilities. A refused map goes unnoticed.
+//! - It inverts the flag of reset: it resets no function that can be reset.
+//! - It proposes version 0.1, ignores `max_msg_fds`, and has neither posted writes nor ioeventfds: each doorbell is two messages.
+//! - It sends VERSION and register writes by one system call each. If the socket accepts a part, the rest is lost.
 #![allow(unsafe_code, reason = "guest memory is handed to the driver as raw DMA memory")]
 
 use std::cell::Cell;
@@ -32,7 +32,7 @@ use crate::drivers::{DISK, JOB, options, serve};
 use crate::vmm::{Served, new_event, was_rung};
 
 const REGION: u64 = 32 << 20;
-/// Behind a hole, as memory above 4 GiB is.
+/// Start of the second region, behind a hole, as memory above 4 GiB is.
 const HIGH: u64 = 4 << 30;
 const FIRST_DMA: u64 = 1 << 20;
 const COMMAND: u16 = 4;
@@ -40,7 +40,7 @@ const BARS: Range<u16> = 0x10..0x28;
 const ROM: u16 = 0x30;
 const CAP_MSI: u8 = 5;
 const CAP_MSIX: u8 = 0x11;
-/// Descriptors that it sends with one message.
+/// Descriptors that Cloud Hypervisor sends with one message.
 const BLOCK: u32 = 16;
 const SET: u32 = IrqSet::DATA_EVENTFD.union(IrqSet::TRIGGER).bits();
 const TRIGGER: u32 = IrqSet::DATA_NONE.union(IrqSet::TRIGGER).bits();
@@ -59,11 +59,12 @@ struct Vmm {
     memory: Arc<GuestMemoryMmap>,
     memfd: OwnedFd,
     next_dma: u64,
-    /// The base address registers as the guest sees them: the function's hold what sizing left there.
+    /// The base address registers as the guest sees them: value and writable bits. The function's own registers keep the values of
+    /// the sizing.
     bars: [(u32, u32); 6],
     msi: Option<u16>,
     msix: Option<Msix>,
-    /// All vectors signal this, and the line does.
+    /// Signalled by all vectors and by the line.
     event: OwnedFd,
     line: bool,
     taken: Cell<u32>,
@@ -174,7 +175,7 @@ impl Vmm {
         self.line = true;
     }
 
-    /// Messages are switched on or off: the line before, or afterwards again.
+    /// Enable `count` vectors of MSI or MSI-X after disabling the line; `None`: disable them, and enable the line again.
     fn switch(&mut self, index: u32, count: Option<u32>) {
         if let Some(count) = count {
             if std::mem::take(&mut self.line) {
@@ -253,7 +254,7 @@ impl Platform for Vmm {
 
     fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
         let mut start = self.next_dma.checked_next_multiple_of(align.max(8) as u64)?;
-        // Half of it from above the hole.
+        // What does not fit into the first half of the first region is above the hole.
         if start + len as u64 > REGION / 2 && start < HIGH {
             start = HIGH;
         }
@@ -293,7 +294,7 @@ impl Platform for Vmm {
     }
 }
 
-/// DMA regions have no lifetime, a driver may outlive its machine.
+/// DMA regions have no lifetime, and a driver may outlive its machine. So the memory is leaked.
 impl Drop for Vmm {
     fn drop(&mut self) {
         let _ = self.client.shutdown();
@@ -301,14 +302,14 @@ impl Drop for Vmm {
     }
 }
 
-/// On a thread of its own: the client waits for ever for what does not come.
+/// Run a test on a thread of its own, with a time limit: the client waits for ever for a reply that does not come.
 fn in_time(test: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         test();
         let _ = done.send(());
     });
-    if ended.recv_timeout(Duration::from_secs(120)) == Err(mpsc::RecvTimeoutError::Timeout) {
+    if ended.recv_timeout(Duration::from_secs(600)) == Err(mpsc::RecvTimeoutError::Timeout) {
         panic!("the client waits for a reply");
     }
     thread.join().unwrap();
@@ -324,7 +325,7 @@ fn run(driver: &mut Driver, vmm: &mut Vmm, job: &Workload) {
 fn written_is_read(kind: AdapterKind, interrupts: InterruptMode) {
     let served = serve(kind);
     let mut vmm = Vmm::new(&served);
-    // The second time the guest's kernel starts anew, with memory that was taken out and put back.
+    // In the second round the guest starts again, after a reset and after a region was unmapped and mapped again.
     for _ in 0..2 {
         let mut driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
         for mode in [Mode::Fill, Mode::Check, Mode::Churn] {
@@ -360,8 +361,8 @@ fn each_adapter_in_each_interrupt_mode() {
     });
 }
 
-/// Guests look for extended capabilities through the machine's memory-mapped configuration space, whatever the size that
-/// was told.
+/// Guests look for extended capabilities through the machine's memory-mapped configuration space, whatever size the server
+/// reports.
 #[test]
 fn configuration_space_has_no_end_that_a_client_could_hang_at() {
     in_time(|| {

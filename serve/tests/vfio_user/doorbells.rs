@@ -1,4 +1,4 @@
-//! How a doorbell reaches the device: whether the client's virtual CPU waits for the reply is the device's to know, and it does not wait for the device.
+//! Doorbells. The device learns whether the client's virtual CPU waits for the reply, and the reply does not wait for the device.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,7 +11,7 @@ use paradisk_serve::vfio_user::Server;
 
 use crate::client::Client;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const BELL: Doorbell = Doorbell { bar: 0, offset: 0x40, len: 4 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ enum Rung {
     Blocking,
 }
 
-/// Tells how it was rung, and takes a word of the test for each before it goes on.
+/// A device that reports each doorbell to the test, and blocks until the test lets it continue.
 struct Bell {
     rung: Sender<Rung>,
     go_on: Receiver<()>,
@@ -103,7 +103,7 @@ fn the_device_knows_whether_a_doorbell_blocks_and_does_not_delay_its_reply() {
         go_on.send(()).unwrap();
         rung
     };
-    // The device does not go on before the reply is here.
+    // The device blocks until `rings` is called, so this returns only if the reply does not wait for the device.
     client.write(0, BELL.offset, &[0; 4], false).unwrap();
     assert_eq!(rings(), Rung::Blocking);
     client.write(0, BELL.offset, &[0; 4], true).unwrap();
@@ -111,7 +111,7 @@ fn the_device_knows_whether_a_doorbell_blocks_and_does_not_delay_its_reply() {
     let bells = client.io_fds(0);
     rustix::io::write(&bells[0].1, &1u64.to_ne_bytes()).unwrap();
     assert_eq!(rings(), Rung::Plain);
-    // An ioeventfd may show once more when the client leaves.
+    // When the client disconnects, an ioeventfd may ring once more. Then the closed channel lets the device continue.
     drop((client, go_on, stop));
     thread.join().unwrap();
 }

@@ -1,4 +1,5 @@
-//! The client shares its eventfds with the server as open file descriptions: flags and counter are in its hands at any time.
+//! The client can change the flags and the counter of each shared eventfd at any time, because it shares the open file
+//! descriptions. No such change blocks the server.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -17,9 +18,9 @@ use crate::vmm::was_rung;
 
 const SET: IrqSet = IrqSet::DATA_EVENTFD.union(IrqSet::TRIGGER);
 const TRIGGER: IrqSet = IrqSet::DATA_NONE.union(IrqSet::TRIGGER);
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
-/// What does not end in time hangs the server: neither it nor this process can be waited for.
+/// Run `work` on a thread. If it takes too long, abort the process: a server that is blocked cannot be joined, and neither can `work`.
 fn within<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(work()));
@@ -29,14 +30,14 @@ fn within<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'stat
     })
 }
 
-/// An eventfd to which writes sleep: its counter is full, and it blocks.
+/// An eventfd to which writes block: its counter is full, and `O_NONBLOCK` is not set.
 fn plugged() -> OwnedFd {
     let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     event
 }
 
-/// The server sets `O_NONBLOCK`, or does not; the client has the last word.
+/// Clear `O_NONBLOCK`, which the server may have set.
 fn unblock_nothing(event: &OwnedFd) {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     fcntl_setfl(event, fcntl_getfl(event).unwrap() - OFlags::NONBLOCK).unwrap();
@@ -54,7 +55,7 @@ fn eventfds_that_cannot_be_written_block_nothing() {
             unblock_nothing(&event);
             client.set_irqs(TRIGGER, index, 0..1, &[], &[]).unwrap();
             assert_eq!(client.read(CONFIG_REGION, 0, 2).unwrap(), [0xf4, 0x1a]);
-            // Another vector works, and so does this one once it is read.
+            // The vector works again once its full counter has been read.
             assert!(was_rung(&event));
             client.set_irqs(TRIGGER, index, 0..1, &[], &[]).unwrap();
             assert!(was_rung(&event));
@@ -88,8 +89,8 @@ fn an_unmask_event_that_blocks_is_not_read() {
     drop(client);
 }
 
-/// Doorbells are eventfds of the server's, and the client has them too: it reads them, so that a server that read them would sleep,
-/// and fills them.
+/// Doorbells are eventfds of the server that the client shares. The client reads them, so that a server that read them, too, would
+/// block, and it fills them.
 #[test]
 fn doorbells_that_are_read_or_full_block_nothing() {
     for kind in [AdapterKind::Pvscsi, AdapterKind::VirtioBlk] {

@@ -19,7 +19,7 @@ fn header(number: u16, size: u32) -> Header {
     Header { command: number.into(), size: size.into(), ..Header::default() }
 }
 
-/// Send bytes on a connection of their own; why the server ended it. `after`: on a session.
+/// Send bytes on a new connection; `after_version`: in a session. Returns why the server ended the connection.
 fn ends_with(after_version: bool, bytes: &[u8], fds: usize) -> Ended {
     let served = serve(AdapterKind::Pvscsi);
     let mut client =
@@ -28,7 +28,7 @@ fn ends_with(after_version: bool, bytes: &[u8], fds: usize) -> Ended {
     let fds: Vec<_> = (0..fds).map(|_| event.as_fd()).collect();
     client.send_bytes(bytes, &fds).unwrap();
     client.stream.shutdown(std::net::Shutdown::Write).unwrap();
-    // Until the server hangs up.
+    // Until the server disconnects.
     let _ = client.stream.read_to_end(&mut Vec::new());
     let mut next = Client::new(&served.socket);
     assert_eq!(next.read(CONFIG_REGION, 0, 2).unwrap(), [0xad, 0x15]);
@@ -84,7 +84,7 @@ fn strange_capabilities_are_none() {
         let multi = [0; 32];
         let refused = client.request(command::REGION_WRITE_MULTI, &multi, &[]).unwrap_err();
         assert_eq!(refused, Errno::NOTSUP, "it was not agreed on");
-        // One descriptor in a message: the first doorbell alone.
+        // Without `max_msg_fds`, a message has at most one descriptor: only the first doorbell is offered.
         assert_eq!(client.io_fds(0).len(), 1);
     }
 }
@@ -99,7 +99,7 @@ fn unknown_commands_are_skipped_whole() {
             assert_eq!(refused, Errno::NOTSUP, "{number}");
         }
     }
-    // Replies to nothing are none of our business, and errors are not told to who wants no reply.
+    // The server ignores a reply without a command, and answers no command with NO_REPLY, not even after an error.
     client.send(command::GET_INFO, TYPE_REPLY, &[0; 64], &[]);
     client.send(99, NO_REPLY, &[], &[]);
     client.send(command::REGION_READ, NO_REPLY, &[0xff; 16], &[]);
@@ -129,7 +129,7 @@ fn short_payloads_are_refused() {
                 "{number} {len}"
             );
         }
-        // And all ones, which are too large for whatever they are.
+        // All ones are out of range in each field but `argsz`, the only one that GET_INFO reads.
         let refused = client.request(number, &vec![0xff; size], &[]);
         assert!(refused.is_err() || number == command::GET_INFO, "{number}");
     }
@@ -144,7 +144,7 @@ fn regions_have_ends() {
     assert!(sizes[0] >= 0x4000 && sizes[6] == 0 && sizes[8] == 0, "{sizes:?}");
     assert_eq!(client.region_info(9), Err(Errno::INVAL));
     for (region, size) in (0..).zip(sizes).chain([(9, 0), (u32::MAX, 0)]) {
-        // Read as all ones behind what the function has.
+        // Configuration space may be read up to the size of PCI Express.
         let size = if region == CONFIG_REGION { 4096 } else { size };
         for (offset, count) in
             [(size, 1), (size.wrapping_sub(3), 4), (u64::MAX, 1), (u64::MAX - 3, 4), (0, 0)]
@@ -160,7 +160,7 @@ fn regions_have_ends() {
             assert_eq!(client.request(number, access.as_bytes(), &[]).unwrap_err(), Errno::INVAL, "{count}");
         }
     }
-    // Any place and length inside is fine, in pieces.
+    // Inside a region, any offset and length is valid: the server splits the access.
     let whole = client.read(CONFIG_REGION, 0, 256).unwrap();
     for (offset, count) in [(1, 3), (3, 13), (255, 1), (2, 254)] {
         let part = client.read(CONFIG_REGION, offset, count).unwrap();
@@ -201,7 +201,7 @@ fn several_writes_come_in_one_message() {
     assert_eq!(client.read(CONFIG_REGION, 0xc, 2).unwrap(), [0x10, 0x40]);
 }
 
-/// Bytes as they come: a message in pieces, and many in one.
+/// A message that arrives in many pieces, and many messages that arrive together.
 #[test]
 fn messages_are_found_wherever_reads_end() {
     let served = serve(AdapterKind::Pvscsi);
@@ -224,7 +224,7 @@ fn messages_are_found_wherever_reads_end() {
     sent.join().unwrap();
 }
 
-/// A client that takes no replies gets no more, and does not keep the server from ending.
+/// From a client that does not receive its replies, the server receives no further messages. It can still be stopped.
 #[test]
 fn a_client_that_reads_nothing_holds_up_itself_alone() {
     let served = serve(AdapterKind::Pvscsi);
@@ -249,14 +249,14 @@ fn a_client_that_reads_nothing_holds_up_itself_alone() {
     assert_eq!(notes, [Note::Connected]);
 }
 
-/// Descriptors of this process, the server's among them, that are of the memory of this name.
+/// Number of open descriptors of the memfd with this name in this process, which includes the server.
 fn open_of(name: &str) -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap();
     let links = links.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     links.filter(|link| link.to_string_lossy().contains(name)).count()
 }
 
-/// Descriptors that no command asked for are closed when it is answered, and all others when the client leaves.
+/// Descriptors that a command does not use are closed before its reply, and all others when the client disconnects.
 #[test]
 fn descriptors_are_not_kept() {
     const NAME: &str = "descriptors-that-are-counted";
@@ -304,7 +304,7 @@ fn descriptors_are_not_kept() {
     }
     client.send(command::GET_INFO, NO_REPLY, info.as_bytes(), &fds);
     client.request(command::DMA_MAP, map(0, 8192).as_bytes(), &fds[..1]).unwrap();
-    // Half a message, and then nothing more.
+    // A part of a message, and nothing after it.
     client.send_bytes(&header(command::DMA_MAP, 48).as_bytes()[..9], &fds[..1]).unwrap();
     drop(client);
     drop(Client::new(&served.socket));
@@ -330,7 +330,7 @@ fn random_messages_break_nothing() {
         };
         for _ in 0..20_000 {
             let number = random(20) as u16;
-            // Fields are often small, sometimes not, so that many messages mean something.
+            // Fields are often small, so that many messages are valid.
             let mut payload: Vec<u8> = (0..random(14))
                 .map(|_| match random(8) {
                     0 => u32::MAX - random(64) as u32,

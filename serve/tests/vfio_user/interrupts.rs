@@ -1,4 +1,4 @@
-//! Interrupts by eventfd: set, masked, triggered, taken away.
+//! Interrupts by eventfd: set, masked, triggered, removed.
 
 use paradisk_devices::AdapterKind;
 use paradisk_serve::vfio_user::spec::{
@@ -43,7 +43,7 @@ fn vectors_are_triggered_masked_and_taken_away() {
     assert!(!was_rung(&b));
     client.set_irqs(UNMASK, IRQ_MSIX, 0..2, &[], &[]).unwrap();
     assert!(!was_rung(&a) && was_rung(&b), "what was pending comes, and nothing else");
-    // Without descriptors: taken away.
+    // Without descriptors, the eventfd is removed.
     client.set_irqs(SET, IRQ_MSIX, 1..2, &[], &[]).unwrap();
     client.set_irqs(TRIGGER, IRQ_MSIX, 0..2, &[], &[]).unwrap();
     assert!(was_rung(&a) && !was_rung(&b));
@@ -102,7 +102,7 @@ fn what_makes_no_sense_is_refused() {
     client.set_irqs(SET, IRQ_MSIX, 0..1, &[], &[&event]).unwrap();
 }
 
-/// A full eventfd blocks who writes to it, unless it was made not to.
+/// A write to a full eventfd without `O_NONBLOCK` would block: the server must not block.
 #[test]
 fn a_full_eventfd_holds_up_nobody() {
     let served = serve(AdapterKind::Pvscsi);

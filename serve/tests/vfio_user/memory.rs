@@ -1,4 +1,4 @@
-//! Memory that comes, goes, may not be written, or is not there.
+//! Memory that is mapped, unmapped, read-only, absent or truncated.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn maps_that_make_no_sense_are_refused() {
     // Not a file.
     let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
     assert_eq!(client.map(64 * PAGE, PAGE, 0, BOTH, Some(socket.as_fd())), Err(Errno::INVAL));
-    // A file that may not be written, mapped to be.
+    // A file that is open read-only, mapped as writable.
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(PAGE).unwrap();
     let reader = std::fs::File::open(file.path()).unwrap();
@@ -90,7 +90,7 @@ fn maps_are_bounded() {
     client.map(0, PAGE, 0, BOTH, None).unwrap();
 }
 
-/// Firmware has all memory unmapped and mapped again, whatever is in flight.
+/// While firmware runs, a VMM may unmap all memory and map it again, with requests in flight.
 #[test]
 fn requests_in_flight_survive_that_memory_goes_and_comes_back() {
     for ioeventfds in [false, true] {
@@ -149,7 +149,7 @@ fn without_memory_there_is_no_access_and_with_memory_again_there_is() {
     clean(&mut driver, &mut vmm, &Workload { mode: Mode::Fill, ..JOB });
     let fd = vmm.memfd.try_clone().unwrap();
     vmm.client.unmap(0, MEMORY, 0).unwrap();
-    // The device may look for work as it likes: it finds no memory.
+    // A notification without memory: the device cannot read its rings.
     vmm.write(0, 0x3000, 2, 0);
     vmm.client.map(0, MEMORY, 0, BOTH, Some(fd.as_fd())).unwrap();
     let mut driver = Driver::start(&mut vmm, kind).unwrap();
@@ -164,7 +164,7 @@ fn memory_that_may_only_be_read_is_not_written() {
         let mut vmm = Vmm::new(&served, Habits::default());
         let mut driver = Driver::start(&mut vmm, options(kind, InterruptMode::MsiX)).unwrap();
         clean(&mut driver, &mut vmm, &Workload { mode: Mode::Fill, ..JOB });
-        // The second half is where the generator's buffers come from, once the first is used up.
+        // The device may only read the second half. After `skip_to`, the generator's buffers are there.
         let half = MEMORY / 2;
         let fd = vmm.memfd.try_clone().unwrap();
         vmm.client.unmap(0, MEMORY, 0).unwrap();
@@ -179,7 +179,7 @@ fn memory_that_may_only_be_read_is_not_written() {
     }
 }
 
-/// Memory that shrinks under the server: the guest has lost it, the server goes on.
+/// The client truncates the file of its memory: its guest has lost the memory, and the server continues.
 #[test]
 fn memory_that_shrinks_ends_nothing() {
     for kind in [AdapterKind::Pvscsi, AdapterKind::VirtioBlk, AdapterKind::Lsi] {
@@ -189,7 +189,7 @@ fn memory_that_shrinks_ends_nothing() {
         let mut driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
         clean(&mut driver, &mut vmm, &Workload { mode: Mode::Fill, ..JOB });
         ftruncate(&vmm.memfd, 0).unwrap();
-        // Whatever register is touched, the device may look at its rings; no memory of ours is.
+        // Each register write may make the device read its rings. The test itself accesses no guest memory any more.
         for offset in (0..0x4000).step_by(4) {
             let size = vmm.client.region_info(0).unwrap().size.get().max(4);
             let bar = if kind == AdapterKind::Lsi { 1 } else { 0 };

@@ -1,4 +1,4 @@
-//! Clients that leave, in whatever state, and the next ones.
+//! Clients that disconnect, in any state, and the next clients.
 
 use guest_driver::driver::Driver;
 use guest_driver::{InterruptMode, Mode, Workload};
@@ -22,7 +22,7 @@ fn the_next_client_finds_the_disk_as_it_was_left() {
     }
     let (notes, _) = served.stop();
     let left = Note::Left(Ended::Closed);
-    // The second may leave as the server stops.
+    // The server may stop before it sees the second client disconnect.
     assert_eq!(notes[..3], [Note::Connected, left, Note::Connected]);
 }
 
@@ -38,7 +38,7 @@ fn a_client_that_waits_is_served_when_the_first_leaves() {
     assert_eq!(second.join().unwrap(), [0xad, 0x15, 0xc0, 0x07]);
 }
 
-/// The eventfds outlive a reset, as VFIO has it.
+/// The eventfds outlive a reset, as in VFIO.
 #[test]
 fn reset_is_power_on() {
     let served = serve(AdapterKind::Pvscsi);

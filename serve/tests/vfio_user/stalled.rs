@@ -154,7 +154,8 @@ fn used(vmm: &Vmm) -> u16 {
     vmm.memory.read_obj(GuestAddress(USED + 2)).unwrap()
 }
 
-/// The client is answered at once, and the device says when the reset is over: from then on, memory is left alone.
+/// The register write is answered at once, and the device status says when the reset is complete. The device writes no memory after
+/// that.
 #[test]
 fn a_device_reset_ends_when_the_disk_has_done() {
     let gate = Arc::new(Gate { held: AtomicBool::new(true), event: new_event() });
@@ -171,7 +172,7 @@ fn a_device_reset_ends_when_the_disk_has_done() {
     assert!(begin.elapsed() < Duration::from_secs(5), "the client waited for {:?}", begin.elapsed());
     gate.open();
     while status(&mut vmm) != 0 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "the reset does not end");
+        assert!(begin.elapsed() < Duration::from_secs(60), "the reset does not end");
         std::thread::sleep(Duration::from_millis(1));
     }
     vmm.memory.write_slice(&[0x77; 512], GuestAddress(DATA)).unwrap();
@@ -182,7 +183,7 @@ fn a_device_reset_ends_when_the_disk_has_done() {
     // The device works.
     start(&mut vmm);
     while used(&vmm) == 0 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "no completion");
+        assert!(begin.elapsed() < Duration::from_secs(60), "no completion");
         std::thread::sleep(Duration::from_millis(1));
     }
     vmm.memory.read_slice(&mut data, GuestAddress(DATA)).unwrap();

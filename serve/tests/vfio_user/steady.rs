@@ -1,4 +1,4 @@
-//! What an I/O costs on the socket.
+//! The number of messages on the socket for each I/O.
 
 use guest_driver::driver::Driver;
 use guest_driver::{InterruptMode, KickPolicy, Mode, Workload, driver, pvscsi};
@@ -19,7 +19,7 @@ fn messages(options: driver::Options, kind: AdapterKind, ioeventfds: bool, ios: 
         clean(&mut driver, &mut vmm, &job);
         vmm.client.messages - before
     };
-    // What each job starts with (the disk's size) is not the steady state. The first one takes the unit attention, too.
+    // The start of each job (it reads the disk's capacity) is not the steady state. The first job also takes the unit attention.
     messages(32);
     let start = messages(32);
     messages(32 + ios).saturating_sub(start)
@@ -36,7 +36,7 @@ fn with_ioeventfds_and_msix_the_socket_is_silent() {
     }
 }
 
-/// Without, a doorbell is a message: as many as the driver rings, which is few where it honours the request-call threshold.
+/// Without ioeventfds, each doorbell is a message. A driver that honours the request-call threshold rings few.
 #[test]
 fn without_ioeventfds_a_doorbell_is_a_message() {
     let alone = pvscsi::Options { threshold: false, ..Default::default() };

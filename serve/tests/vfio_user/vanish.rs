@@ -1,4 +1,4 @@
-//! Clients that go while requests are in flight, and memory that goes under them.
+//! Clients that disconnect, or truncate their memory, while requests are in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn start(kind: AdapterKind, vmm: &mut Vmm) -> Driver {
     Driver::start(vmm, options(kind, interrupts)).unwrap()
 }
 
-/// Put reads and writes in, and notify the device of them.
+/// Submit reads and writes, and notify the device of them.
 fn put_in(driver: &mut impl Adapter, vmm: &mut Vmm) {
     let memory = vmm.dma(DEPTH as usize * 16384, 4096).unwrap();
     for tag in 0..DEPTH {
@@ -52,7 +52,7 @@ fn busy(driver: &mut Driver, vmm: &mut Vmm) {
     }
 }
 
-/// A raw file, which io_uring reads and writes where the kernel has it; with `delay`, ends are held back.
+/// A server of a raw file, which io_uring reads and writes where the kernel has it. `delay` is added to each completion.
 fn serve(kind: AdapterKind, delay: Duration) -> (Served, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk.raw");
@@ -82,14 +82,14 @@ fn clients_vanish_with_requests_in_flight() {
             let mut vmm = Vmm::new(&served, habits);
             let mut driver = start(kind, &mut vmm);
             busy(&mut driver, &mut vmm);
-            // Before, while and after the disk has them.
+            // Before, while and after the requests are in flight.
             std::thread::sleep(Duration::from_millis(3 * round));
         }
         still_serves(kind, served);
     }
 }
 
-/// From here on the client itself must not look at its memory.
+/// The client itself must not access its memory after it has truncated the file.
 #[test]
 fn memory_shrinks_under_requests_in_flight() {
     for kind in KINDS {
@@ -100,10 +100,10 @@ fn memory_shrinks_under_requests_in_flight() {
                 let mut driver = start(kind, &mut vmm);
                 busy(&mut driver, &mut vmm);
                 std::thread::sleep(Duration::from_micros(100 * u64::from(round)));
-                // All of it, or but for the first half, where the rings are.
+                // All of it, or the second half: the rings are in the first.
                 ftruncate(&vmm.memfd, u64::from(round % 2) * MEMORY / 2).unwrap();
                 if round % 4 < 2 {
-                    // What is in flight ends, somehow, before this is answered.
+                    // The requests in flight complete, with any status, before this is answered.
                     vmm.client.unmap(0, MEMORY, 0).unwrap();
                     assert_eq!(vmm.client.read(7, 4, 1).unwrap()[0] & 4, 4, "{kind}");
                 }

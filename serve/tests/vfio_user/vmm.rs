@@ -26,7 +26,7 @@ use crate::client::Client;
 /// Bytes of guest memory.
 pub(crate) const MEMORY: u64 = 64 << 20;
 const FIRST_DMA: u64 = 1 << 20;
-/// The message that the guest has vectors send.
+/// Address and data of the guest's MSI messages.
 const MESSAGE: (u64, u32) = (0xfee0_0000, 0x31);
 const DRIVER_TIMEOUT: u64 = 20_000_000_000;
 
@@ -64,7 +64,7 @@ impl Served {
         Self { socket, handle, stop: Some(stop), thread: Some(thread), _directory: directory }
     }
 
-    /// Stop it; what it noted, and what the device did.
+    /// Stop the server. Returns its notes and the device's counters.
     pub(crate) fn stop(mut self) -> (Vec<Note>, Stats) {
         self.stop = None;
         self.thread.take().unwrap().join().unwrap()
@@ -81,7 +81,7 @@ impl Drop for Served {
     }
 }
 
-/// What a VMM does of what it may.
+/// Behaviour that the protocol leaves to the VMM.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Habits {
     /// Take the doorbells as ioeventfds.
@@ -95,15 +95,16 @@ pub(crate) struct Vmm {
     pub(crate) memfd: OwnedFd,
     pub(crate) memory: Arc<GuestMemoryMmap>,
     habits: Habits,
-    /// Post register writes, as QEMU does. Not while a driver comes up: it looks at memory right after it wrote the register
-    /// that has the device fill it.
+    /// Post register writes, as QEMU does. False while a driver starts: it reads memory right after the register write that makes
+    /// the device fill that memory.
     pub(crate) posting: bool,
     next_dma: u64,
     doorbells: Vec<(u8, spec::IoEventFd, OwnedFd)>,
     pub(crate) line: OwnedFd,
     pub(crate) message: OwnedFd,
-    /// Interrupts taken so far, and whether the line's last one is not yet handled.
+    /// Interrupts taken so far.
     taken: Cell<u32>,
+    /// An interrupt of the line was taken, and the line is not unmasked yet.
     line_taken: Cell<bool>,
     msix: Option<(u8, std::ops::Range<u64>)>,
     origin: Instant,
@@ -113,7 +114,7 @@ pub(crate) fn new_event() -> OwnedFd {
     eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
 }
 
-/// Whether the eventfd was written since it was asked last.
+/// Whether the eventfd was written since the last call.
 pub(crate) fn was_rung(event: &OwnedFd) -> bool {
     rustix::io::read(event, &mut [0; 8]).is_ok()
 }
@@ -123,7 +124,7 @@ impl Vmm {
         Self::at(&served.socket, habits)
     }
 
-    /// Of a server at this socket.
+    /// A VMM with the server at this socket.
     pub(crate) fn at(socket: &Path, habits: Habits) -> Self {
         let memfd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&memfd, MEMORY).unwrap();
@@ -251,7 +252,7 @@ impl Platform for Vmm {
 
     fn wait_interrupt(&mut self, seen: u32) {
         if self.line_taken.take() {
-            // The end of the interrupt: the line may interrupt again.
+            // The guest has handled the interrupt: unmask the line.
             let flags = IrqSet::DATA_NONE | IrqSet::UNMASK;
             self.client.set_irqs(flags, spec::IRQ_INTX, 0..1, &[], &[]).unwrap();
         }
@@ -271,7 +272,7 @@ impl Platform for Vmm {
     }
 }
 
-/// DMA regions have no lifetime, a driver may outlive its machine.
+/// DMA regions have no lifetime, and a driver may outlive its machine. So the memory is leaked.
 impl Drop for Vmm {
     fn drop(&mut self) {
         std::mem::forget(Arc::clone(&self.memory));

@@ -1,4 +1,4 @@
-//! A client: a VMM's side of vhost-user over a split ring in a memfd, with nothing of the server's code.
+//! A client: a VMM's side of vhost-user with split rings in a memfd. It uses none of the server's code.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -27,7 +27,7 @@ const EVENT_IDX: u64 = 1 << 29;
 const INDIRECT_DESC: u64 = 1 << 28;
 const PROTOCOL_FEATURES: u64 = 1 << 30;
 
-/// What is where in guest memory: rings in one region, data in another behind a hole.
+/// Layout of guest memory: rings in one region, data in another one, with a hole between them.
 pub(crate) const RINGS: u64 = 0;
 const STEP: u64 = 0x4_0000;
 pub(crate) const AVAIL: u64 = 0x4000;
@@ -40,7 +40,7 @@ pub(crate) const DATA: u64 = 1 << 32;
 pub(crate) const SLOT: u64 = 0x1_0000;
 const DATA_SIZE: u64 = 0x200_0000;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
@@ -67,7 +67,7 @@ pub(crate) struct Ring {
     pub(crate) kicks: u64,
 }
 
-/// What a VMM keeps when the server goes: memory, rings, and the server's notes.
+/// What a VMM keeps when the connection ends: memory, rings, and the memory of in-flight tracking.
 pub(crate) struct Guest {
     pub(crate) memory: GuestMemoryMmap,
     pub(crate) rings: Vec<Ring>,
@@ -133,7 +133,7 @@ impl Guest {
         if self.shape.indirect { slot } else { 3 * slot }
     }
 
-    /// Put a request in that the server does not see before [`publish`](Self::publish).
+    /// Add a request to the ring. The server does not see it before [`publish`](Self::publish).
     pub(crate) fn add(&mut self, queue: usize, slot: u16, request_type: u32, sector: u64, len: u32) {
         let header = self.at(queue, HEADERS + 32 * u64::from(slot));
         let status = GuestAddress(header.0 + 16);
@@ -170,7 +170,7 @@ impl Guest {
         self.memory.write_obj(head.to_le(), self.at(queue, entry)).unwrap();
     }
 
-    /// Show the server what was put in, and kick it if it wants.
+    /// Make the added requests available, and kick the server unless it suppresses kicks.
     pub(crate) fn publish(&mut self, queue: usize) {
         let new = self.rings[queue].avail;
         self.memory.store(new.to_le(), self.at(queue, AVAIL + 2), Release).unwrap();
@@ -189,7 +189,7 @@ impl Guest {
         }
     }
 
-    /// What has ended: slots, and their status.
+    /// The requests completed since the last call: slot and status of each.
     pub(crate) fn take(&mut self, queue: usize) -> Vec<(u16, u8)> {
         let shown: u16 = self.memory.load(self.at(queue, USED + 2), Acquire).unwrap();
         let mut ended = Vec::new();
@@ -204,7 +204,7 @@ impl Guest {
         ended
     }
 
-    /// Ask to be signalled of the next completion; false: it is there already.
+    /// Request a signal for the next completion. False: it is there already.
     pub(crate) fn ask(&mut self, queue: usize) -> bool {
         let used = self.rings[queue].used;
         if self.shape.event_index {
@@ -215,7 +215,7 @@ impl Guest {
         self.memory.load::<u16>(self.at(queue, USED + 2), Acquire).unwrap() == used
     }
 
-    /// Wait until so many have ended, by the server's signals alone.
+    /// Wait for `count` completions or more. Only the server's signals wake the wait.
     pub(crate) fn wait(&mut self, queue: usize, count: usize) -> Vec<(u16, u8)> {
         let mut ended = Vec::new();
         let start = Instant::now();
@@ -236,7 +236,7 @@ impl Guest {
         }
     }
 
-    /// One request, alone.
+    /// Make one request in slot 0, with no other in flight. Returns its status.
     pub(crate) fn run(&mut self, queue: usize, request_type: u32, sector: u64, len: u32) -> u8 {
         self.add(queue, 0, request_type, sector, len);
         self.publish(queue);
@@ -269,7 +269,7 @@ pub(crate) fn signalled(event: &EventFd, patience: Duration) -> bool {
 }
 
 impl Client {
-    /// Connect and set everything up, from the start or with a guest that a server has left.
+    /// Connect and start all queues, for a new guest or for the guest of an earlier connection.
     pub(crate) fn connect(path: &Path, guest: Guest) -> Self {
         let frontend = Frontend::connect(path, guest.shape.queues.into()).unwrap();
         let mut client = Self { frontend, guest };
@@ -295,7 +295,7 @@ impl Client {
         assert!(offered & PROTOCOL_FEATURES != 0 && offered & EVENT_IDX != 0);
         let protocol = frontend.get_protocol_features().unwrap();
         frontend.set_protocol_features(protocol).unwrap();
-        // Each message is answered, so that what is wrong shows where it is.
+        // The server acknowledges each message, so that a refused message fails at its own call.
         frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         frontend.set_features(features).unwrap();
         if let Some((described, file)) = &guest.inflight {
@@ -303,7 +303,7 @@ impl Client {
         }
     }
 
-    /// Have the server keep notes of what is in flight. Before the queues run.
+    /// Start in-flight tracking: the server records the requests in flight in memory that this client keeps.
     pub(crate) fn track(&mut self) {
         let asked = VhostUserInflight::new(0, 0, self.guest.shape.queues, self.guest.shape.size);
         let (described, file) = self.frontend.get_inflight_fd(&asked).unwrap();
@@ -324,7 +324,8 @@ impl Client {
         let Self { frontend, guest } = self;
         let ring = &guest.rings[queue];
         frontend.set_vring_num(queue, guest.shape.size).unwrap();
-        // As QEMU has it after a server has gone: what was taken and not completed is the notes' business.
+        // As QEMU does after a server has ended: the base is the used index. The server finds requests that were taken and not
+        // completed in the memory of in-flight tracking.
         frontend.set_vring_base(queue, ring.used).unwrap();
         let address = |offset| guest.client_address(guest.at(queue, offset));
         let config = VringConfigData {

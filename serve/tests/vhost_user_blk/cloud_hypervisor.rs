@@ -1,5 +1,6 @@
-//! Cloud Hypervisor's way: its order of messages, which differs from QEMU's in that memory comes after the features, the
-//! notes of requests in flight live as long as the machine, and the base of a queue is the guest's available index.
+//! Cloud Hypervisor's order of messages. Three things differ from QEMU's: the features are also set before the guest starts; the
+//! memory of in-flight tracking is passed after guest memory, and is kept when the guest resets the device; and the base of a queue
+//! is the guest's available index.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -21,7 +22,7 @@ fn connect(path: &Path) -> (Frontend, u64) {
     frontend.set_owner().unwrap();
     let features = frontend.get_features().unwrap() & FEATURES;
     assert_eq!(features, FEATURES, "all are offered");
-    // Before there is a guest.
+    // The guest has not started yet.
     frontend.set_features(features).unwrap();
     let wanted = VhostUserProtocolFeatures::CONFIG
         | VhostUserProtocolFeatures::MQ
@@ -108,7 +109,7 @@ fn guests_come_up_again_and_again() {
         let capacity = client.config(8);
         assert_eq!(capacity, (64u64 << 11).to_le_bytes());
         written_is_read(&mut client.guest, 0x11 * boot);
-        // The guest resets its device: its rings are others afterwards, the notes are the same.
+        // The guest resets its device: the rings are new afterwards, and the memory of in-flight tracking is the same.
         for queue in 0..QUEUES.into() {
             client.frontend.set_vring_enable(queue, false).unwrap();
             client.frontend.get_vring_base(queue).unwrap();
@@ -118,7 +119,8 @@ fn guests_come_up_again_and_again() {
     }
 }
 
-/// The available index is ahead of what was taken when a server has gone: the notes say what is to be done.
+/// Requests are made available while no connection exists, so the base (the available index) is behind them. The server finds its
+/// place in the memory of in-flight tracking.
 #[test]
 fn a_machine_that_reconnects_loses_nothing() {
     let rig = Rig::new(QUEUES);
@@ -127,7 +129,7 @@ fn a_machine_that_reconnects_loses_nothing() {
     written_is_read(&mut client.guest, 0x21);
     let Client { frontend, mut guest } = client;
     drop(frontend);
-    // Made available while nobody serves.
+    // Made available while no connection exists.
     for slot in 0..5 {
         guest.fill(0, slot, 0x99, 4096);
         guest.add(0, slot, OUT, 1024 + 8 * u64::from(slot), 4096);

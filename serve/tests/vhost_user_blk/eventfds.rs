@@ -1,4 +1,5 @@
-//! The client shares its eventfds with the server as open file descriptions: flags and counter are in its hands at any time.
+//! The client can change the flags and the counter of each shared eventfd at any time, because it shares the open file
+//! descriptions. No such change blocks the server.
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
@@ -13,9 +14,9 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::client::*;
 use crate::rig::Rig;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
-/// What does not end in time hangs the server: neither it nor this process can be waited for.
+/// Run `work` on a thread. If it takes too long, abort the process: a server that is blocked cannot be joined, and neither can `work`.
 fn within<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(work()));
@@ -25,7 +26,7 @@ fn within<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'stat
     })
 }
 
-/// Have writes to an eventfd sleep: its counter is full, and it blocks.
+/// Make writes to an eventfd block: fill its counter, and clear `O_NONBLOCK`.
 fn plug(event: &EventFd) {
     while event.write(u64::MAX - 1).is_err() {
         let _ = event.read();
@@ -129,7 +130,7 @@ fn eventfds_that_come_full_block_nothing() {
     drop(client);
 }
 
-/// A kick that blocks, and that the client reads itself: a server that reads it, too, would sleep.
+/// The kick is a blocking eventfd, and the client reads it itself: a server that read it, too, would block.
 #[test]
 fn a_kick_that_is_emptied_blocks_nothing() {
     let mut rig = Rig::new(1);

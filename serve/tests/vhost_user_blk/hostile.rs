@@ -1,4 +1,4 @@
-//! Clients that mean no good. Each is followed by one that does: it must be served.
+//! Clients that violate the protocol. After each, a client that keeps to it is served.
 
 use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,7 +17,7 @@ use vm_memory::{
 use crate::client::*;
 use crate::rig::Rig;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
@@ -31,7 +31,7 @@ fn still_serves(rig: &Rig) {
     assert_eq!(client.guest.run(0, IN, 16, 4096), 0);
 }
 
-/// Chains with no way to answer: the queue stops, and the client is told by its error event.
+/// Rings and chains that cannot be answered: the queue stops, and the server signals the error eventfd.
 #[test]
 fn broken_rings() {
     type Break = fn(&mut Guest);
@@ -81,7 +81,7 @@ fn broken_rings() {
         let mut client = connect();
         spoil(&mut client.guest);
         expect_broken(name, &mut client.guest);
-        // It says where it stopped, and can be set up again.
+        // The server returns the index at which it stopped.
         assert_eq!(client.frontend.get_vring_base(0).unwrap(), DONE, "{name}");
         drop(client);
         still_serves(&rig);
@@ -93,7 +93,7 @@ fn broken_rings() {
         }
         head(&mut client.guest, descriptors);
         expect_broken(name, &mut client.guest);
-        // A request that was done is not to be done again, though nobody can be told its status.
+        // A request whose status could not be stored counts as taken: it must not be repeated.
         let done = DONE + u32::from(name == "status outside memory");
         assert_eq!(client.frontend.get_vring_base(0).unwrap(), done, "{name}");
         drop(client);
@@ -101,7 +101,7 @@ fn broken_rings() {
     }
 }
 
-/// What came before a chain that cannot be processed is done, shown, and not done again where the queue goes on.
+/// The requests before a chain that cannot be processed complete, and are not repeated when the queue continues.
 #[test]
 fn a_broken_queue_says_where_it_stands() {
     for tracked in [false, true] {
@@ -121,7 +121,7 @@ fn a_broken_queue_says_where_it_stands() {
         assert!(signalled(&guest.rings[0].call, SOON), "completions were shown");
         assert_eq!(guest.take(0).len(), 5, "tracked: {tracked}");
         assert_eq!(client.frontend.get_vring_base(0).unwrap(), 5);
-        // The chain is repaired, in the place where it was, and what was written meanwhile stays.
+        // A valid request replaces the chain at the same index. Its data stay: no earlier write is repeated after it.
         let guest = &mut client.guest;
         guest.rings[0].avail -= 1;
         guest.fill(0, 7, 0x77, 4096);
@@ -136,7 +136,7 @@ fn a_broken_queue_says_where_it_stands() {
     }
 }
 
-/// Chains that can be answered are, with the status that says so.
+/// An invalid request in a chain that can be answered gets an error status.
 #[test]
 fn requests_that_make_no_sense_are_answered() {
     let rig = Rig::new(1);
@@ -154,7 +154,7 @@ fn requests_that_make_no_sense_are_answered() {
     ] {
         assert_eq!(guest.run(0, request_type, sector, len), status, "{request_type} {sector} {len}");
     }
-    // Data outside memory, around its end, and around all addresses.
+    // Data outside memory, across the end of a region, and across the end of the address space.
     for address in [1 << 40, DATA + 0x200_0000 - 512, u64::MAX - 511] {
         guest.add(0, 0, IN, 0, 1024);
         guest.put_descriptor(guest.at(0, 16), address, 1024, NEXT | WRITE, 2);
@@ -177,7 +177,7 @@ fn messages_that_make_no_sense_end_their_client_alone() {
             client.frontend.set_vring_addr(0, &config).is_err()
         },
         |client| {
-            // No rings fit between here and the end of memory.
+            // No rings fit between here and the end of the region.
             let end = client.guest.memory.get_host_address(client.guest.at(15, 0x3_fff0)).unwrap() as u64;
             let config = VringConfigData {
                 queue_max_size: 256,
@@ -252,14 +252,14 @@ fn bytes_that_are_no_messages() {
             bytes.extend((0..body).map(|_| next() as u8 & [0, 1, 0xff][round % 3]));
         }
         bytes.truncate(bytes.len() - next() as usize % 12);
-        // It may hang up before all is sent.
+        // The server may disconnect before all is sent.
         let _ = stream.write_all(&bytes);
         drop(stream);
     }
     still_serves(&rig);
 }
 
-/// Descriptors that come with messages that have none, or too many, are closed when the client is hung up on.
+/// Descriptors of messages that take none, or fewer, are closed when the client is disconnected.
 #[test]
 fn descriptors_are_not_kept() {
     const NAME: &str = "descriptors-that-are-counted";
@@ -267,7 +267,8 @@ fn descriptors_are_not_kept() {
     let memfd = rustix::fs::memfd_create(NAME, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&memfd, 8192).unwrap();
     let (_, socket) = UnixStream::pair().unwrap();
-    // Features, owner, a table of memory, in-flight memory, a kick, the way back: the socket last.
+    // GET_FEATURES, SET_OWNER, SET_MEM_TABLE, SET_INFLIGHT_FD, SET_VRING_KICK, SET_BACKEND_REQ_FD, ADD_MEM_REG, and an unknown
+    // one. The last descriptor is a socket.
     for request in [1u32, 3, 5, 32, 12, 21, 37, 99] {
         for count in [1, 2, 8, 33] {
             let stream = UnixStream::connect(rig.socket()).unwrap();
@@ -279,11 +280,11 @@ fn descriptors_are_not_kept() {
             assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
             sendmsg(&stream, &[IoSlice::new(&message)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
-            // Until the server hangs up.
+            // Until the server disconnects.
             let _ = (&stream).read_to_end(&mut Vec::new());
         }
     }
-    // The one after is served when what the others had is gone.
+    // One client is served at a time: when this one is served, the server has closed the descriptors of the others.
     still_serves(&rig);
     let links = std::fs::read_dir("/proc/self/fd").unwrap();
     let links = links.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -304,7 +305,7 @@ fn a_client_that_waits_is_served_when_the_first_leaves() {
     assert_eq!(second.join().unwrap(), 0);
 }
 
-/// Memory comes and goes while the queue runs.
+/// A region of memory is added and removed while the queue runs.
 #[test]
 fn memory_is_added_and_removed() {
     const EXTRA: u64 = 2 << 32;
@@ -336,7 +337,7 @@ fn memory_is_added_and_removed() {
     assert_eq!(read(&mut client.guest), 1);
 }
 
-/// The file of shared memory is cut off while it is in use.
+/// The file of shared memory is truncated while it is in use.
 #[test]
 fn memory_that_shrinks() {
     let rig = Rig::new(1);
@@ -347,21 +348,21 @@ fn memory_that_shrinks() {
         let address = [GuestAddress(DATA), GuestAddress(RINGS), GuestAddress(RINGS)][cut];
         let region = client.guest.memory.find_region(address).unwrap();
         let file = region.file_offset().unwrap().file().try_clone().unwrap();
-        // All of it; the data alone; or what is behind the rings: headers and tables.
+        // The data; the rings with headers and tables; or headers and tables alone.
         client.guest.add(0, 0, IN, 0, 4096);
         client.guest.publish(0);
         file.set_len([0, 0, 0x1_0000][cut]).unwrap();
         client.guest.rings[0].kick.write(1).unwrap();
         std::thread::sleep(Duration::from_millis(50));
         if cut == 0 {
-            // The rings are still there: the read fails or came first.
+            // The rings are still there: the read fails, or completed before the file was truncated.
             let status = client.guest.wait(0, 1)[0].1;
             assert!(status <= 1);
             client.guest.add(0, 0, OUT, 0, 4096);
             client.guest.publish(0);
             client.guest.wait(0, 1);
         }
-        // This waits for the queue.
+        // This waits for the queue to stop.
         let _ = client.frontend.get_vring_base(0);
         drop(client);
         still_serves(&rig);

@@ -1,4 +1,4 @@
-//! Requests by a client that behaves.
+//! Requests of a client that keeps to the protocol.
 
 use vm_memory::Bytes;
 
@@ -23,7 +23,7 @@ fn what_is_written_is_read() {
     }
 }
 
-/// Each slot again and again with a pattern of its own, on all queues.
+/// Each round writes and reads 128 places of the disk on all queues. Each place has its own byte, another one in each round.
 #[test]
 fn many_requests_on_all_queues() {
     const QUEUES: u16 = 4;
@@ -67,7 +67,7 @@ fn the_configuration_says_what_the_disk_is() {
     let config = client.config(60);
     assert_eq!(config[..8], (64u64 << 11).to_le_bytes());
     assert_eq!(config[34..36], 3u16.to_le_bytes());
-    // Clients may know a longer one.
+    // A client may know a longer configuration structure.
     assert_eq!(client.config(96)[..60], config);
     assert_eq!(client.guest.run(0, GET_ID, 0, 20), 0);
     assert_eq!(client.guest.bytes(0, 0, 4), b"S-1\0");

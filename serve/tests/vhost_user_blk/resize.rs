@@ -1,4 +1,4 @@
-//! A disk that grows while a client has it.
+//! A disk that grows while a client is connected.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -13,9 +13,9 @@ use crate::client::*;
 use crate::rig::{MIB, Rig, raw};
 
 const END: u64 = 64 * MIB / 512;
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
-/// A VMM's end of the way back.
+/// The client's end of the back-channel.
 struct Told(Sender<()>);
 
 impl VhostUserFrontendReqHandlerMut for Told {
@@ -25,7 +25,7 @@ impl VhostUserFrontendReqHandlerMut for Told {
     }
 }
 
-/// Give the server a way back, and hear what it says there.
+/// Pass the server a back-channel. The receiver gets an item for each configuration change that the server reports.
 fn hear(client: &mut Client) -> Receiver<()> {
     let (sender, told) = mpsc::channel();
     #[expect(clippy::disallowed_types, reason = "what the vhost crate has for a handler")]
@@ -70,7 +70,7 @@ fn a_client_is_told_and_finds_more() {
     assert_eq!(client.guest.run(0, WRITE_ZEROES, 0, 16), 0);
     assert!(told.try_recv().is_err(), "once");
     drop(client);
-    // With nobody there, and with one who has given no way back.
+    // Without a client, and with a client that has passed no back-channel.
     disk.grow(66 * MIB).unwrap();
     rig.server.refresh();
     let mut client = Client::connect(&rig.socket(), Guest::new(shape));
@@ -79,7 +79,7 @@ fn a_client_is_told_and_finds_more() {
     assert_eq!(client.guest.run(1, IN, END + 2 * 2048 - 8, 4096), 0);
 }
 
-/// Someone else makes the file longer; requests go on meanwhile.
+/// The file becomes longer through another descriptor, while requests run.
 #[test]
 fn a_file_that_grows_from_outside_is_noticed_when_asked_to_look() {
     let (directory, disk) = raw(64 * MIB);

@@ -1,4 +1,5 @@
-//! A server in this process, over an image in a directory of its own. Its threads have the filters of `paradisk serve`.
+//! A server in this process, with a raw image in a temporary directory. The server's threads have the system-call filters of
+//! `paradisk serve vhost-user-blk`.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -51,7 +52,6 @@ impl Rig {
         let socket = Socket::listen(&directory.path().join("socket")).unwrap();
         let (stop, stopped) = UnixStream::pair().unwrap();
         let (sender, events) = mpsc::channel();
-        // A sender is not shared between threads.
         #[expect(clippy::disallowed_types, reason = "a test")]
         let sender = std::sync::Mutex::new(sender);
         let serving = Arc::clone(&server);
@@ -68,13 +68,13 @@ impl Rig {
         self.directory.path().join("socket")
     }
 
-    /// Wait until the next client has come and left.
+    /// Wait until the next client has connected and disconnected.
     pub(crate) fn await_end_of_client(&self) {
-        let next = || self.events.recv_timeout(Duration::from_secs(20)).unwrap();
+        let next = || self.events.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!((next(), next()), (Event::Connected, Event::Gone(None)));
     }
 
-    /// Stop the server; the disk is closed then.
+    /// Stop the server. No request is in flight when this returns.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         drop(self.stop.take());
         self.thread.take().unwrap().join().unwrap()

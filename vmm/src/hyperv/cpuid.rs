@@ -20,8 +20,8 @@ const HV1: u32 = 0x3123_7648;
 const POWER_MANAGEMENT: u32 = 0x8000_0007;
 const INVARIANT_TSC: u32 = 1 << 8;
 
-/// Features, EAX: the MSRs. Every read of the reference counter exits, and Linux prefers that counter to the time-stamp counter. So the reference
-/// counter is reported only if the time-stamp counter is not invariant: Linux would not use the latter as its clock.
+/// Features, EAX: the MSRs. Every read of the reference counter exits, and Linux prefers that counter to the time-stamp counter. So the
+/// reference counter is reported only if the time-stamp counter is not invariant: Linux would not use the latter as its clock.
 const TIME_REF_COUNT: u32 = 1 << 1;
 const SYNIC: u32 = 1 << 2;
 const VP_ASSIST: u32 = 1 << 4;

@@ -1,7 +1,8 @@
-//! Hypercalls (Hypervisor Top-Level Functional Specification 6.0, chapter 3): the code of the hypercall page, and the parsing of its registers.
+//! Hypercalls (Hypervisor Top-Level Functional Specification 6.0, chapter 3): the code of the hypercall page, and the parsing of its
+//! registers.
 //!
-//! The code writes to a port, which exits. A fast HvSignalEvent, which guests use for I/O, writes the connection ID to a second port: there KVM has
-//! an ioeventfd for each connection, and the guest runs on.
+//! The code writes to a port, which exits. A fast HvSignalEvent, which guests use for I/O, writes the connection ID to a second port: there
+//! KVM has an ioeventfd for each connection, and the guest runs on.
 
 use paradisk_devices::vmbus::HypercallStatus;
 use vm_memory::{Bytes, GuestAddress};

@@ -1,8 +1,8 @@
-//! The part of Hyper-V that a VMBus needs (Hypervisor Top-Level Functional Specification 6.0): CPUID leaves, synthetic MSRs, the hypercall page
-//! and synthetic interrupt controllers.
+//! The part of Hyper-V that a VMBus needs (Hypervisor Top-Level Functional Specification 6.0): CPUID leaves, synthetic MSRs, the hypercall
+//! page and synthetic interrupt controllers.
 //!
-//! None of this uses KVM's own implementation (`KVM_CAP_HYPERV_SYNIC2`). So it works on host kernels that are built without Hyper-V's interfaces,
-//! and interrupts are plain MSI messages, whose end of interrupt does not exit.
+//! None of this uses KVM's own implementation (`KVM_CAP_HYPERV_SYNIC2`). So it works on host kernels that are built without Hyper-V's
+//! interfaces, and interrupts are plain MSI messages, whose end of interrupt does not exit.
 //!
 //! ```text
 //! wrmsr --filtered MSR, exit--> Msrs, Processor          hypercall page: post --OUT, exit--> mailbox --> I/O thread: VmbusDevice
@@ -35,9 +35,9 @@ use crate::memory::{GuestMemory, Vm};
 
 pub(crate) use self::hypercall::{Caller, Input};
 
-/// Report Hyper-V to the guest by CPUID, and make accesses to Hyper-V's MSRs exit. Before the virtual CPUs run. Each one comes with its CPUID
-/// table, because KVM_GET_CPUID2 of Linux 6.1 does not return the length of KVM's table. `tsc_is_clock`: the host's kernel uses the time-stamp
-/// counter as its clock.
+/// Report Hyper-V to the guest by CPUID, and make accesses to Hyper-V's MSRs exit. Before the virtual CPUs run. Each one comes with its
+/// CPUID table, because KVM_GET_CPUID2 of Linux 6.1 does not return the length of KVM's table. `tsc_is_clock`: the host's kernel uses the
+/// time-stamp counter as its clock.
 pub(crate) fn advertise<'a>(
     vm: &Vm,
     cpus: u8,
@@ -107,7 +107,8 @@ impl Hyperv {
     /// A virtual CPU writes an MSR.
     pub(crate) fn write_msr(&self, vp: usize, msr: u32, value: u64) -> Result<(), Refused> {
         if self.msrs.write(vp, msr, value)? == Written::EndOfMessage {
-            // Waits for the call to return, so that a guest cannot fill the mailbox. An error: the I/O thread has ended, which was reported.
+            // Waits for the call to return, so that a guest cannot fill the mailbox. An error: the I/O thread has ended, which was
+            // reported.
             let _ = self.vmbus.mailbox.call(move |bus, now| bus.on_end_of_message(vp as u32, now));
         }
         Ok(())
@@ -145,8 +146,8 @@ impl Hyperv {
     }
 }
 
-/// The port of signals, for those that exit: KVM has no ioeventfd for the connection, or not at the moment, because doorbells are served on the
-/// virtual CPU's thread.
+/// The port of signals, for those that exit: KVM has no ioeventfd for the connection, or not at the moment, because doorbells are served on
+/// the virtual CPU's thread.
 impl BusHandler for Hyperv {
     fn read(&self, _: u64, data: &mut [u8]) {
         data.fill(0xff);

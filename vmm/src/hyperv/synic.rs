@@ -1,8 +1,8 @@
 //! Synthetic interrupt controllers (Hypervisor Top-Level Functional Specification 6.0, chapter 11): registers that virtual CPUs write, and
 //! the messages and event flags that the VMBus writes to guest memory. Only interrupt source 2, the VMBus's, delivers messages and events.
 //!
-//! Registers are atomics: a virtual CPU's thread writes its own registers, and the device's thread reads all registers. Messages and events take
-//! no lock.
+//! Registers are atomics: a virtual CPU's thread writes its own registers, and the device's thread reads all registers. Messages and events
+//! take no lock.
 //!
 //! ```text
 //! message page (SIMP), at source * 256:   u32 type | u8 size | u8 flags | u16 | u64 sender | 240 bytes of payload
@@ -163,7 +163,8 @@ impl Processor {
         if let Ok(flags) = slot.get_atomic_ref::<AtomicU8>(FLAGS) {
             flags.fetch_or(PENDING, Ordering::SeqCst);
         }
-        // The guest frees the slot, then reads the flag; this thread sets the flag, then reads the slot. At least one sees the other's write.
+        // The guest frees the slot, then reads the flag; this thread sets the flag, then reads the slot. At least one sees the other's
+        // write.
         fence(Ordering::SeqCst);
         kind.load(Ordering::SeqCst) != FREE
     }

@@ -12,7 +12,7 @@ use crate::capabilities::Host;
 use crate::io_thread::{IoThread, Options};
 use crate::memory;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 const CONNECTIONS: [u32; 2] = [0x2001, 0x2007];
 /// MSRs.
 const GUEST_OS_ID: u32 = 0x4000_0000;

@@ -1,9 +1,9 @@
 //! Decides when doorbells are served on the virtual CPU's thread: while the guest has one request at a time.
 //!
-//! Such a guest waits for its request anyway, and two thread switches are saved. A guest with more requests must not be blocked: it puts in further
-//! requests while the I/O thread serves the first ones. On the virtual CPU's thread every request completes before the guest can put in the next, so
-//! the two kinds of guest look the same there. So one doorbell in [`PROBE_EVERY`] goes to the I/O thread as a probe: a guest with more requests rings
-//! again before the probe is served.
+//! Such a guest waits for its request anyway, and two thread switches are saved. A guest with more requests must not be blocked: it puts in
+//! further requests while the I/O thread serves the first ones. On the virtual CPU's thread every request completes before the guest can
+//! put in the next, so the two kinds of guest look the same there. So one doorbell in [`PROBE_EVERY`] goes to the I/O thread as a probe: a
+//! guest with more requests rings again before the probe is served.
 
 use std::time::Duration;
 
@@ -11,12 +11,13 @@ use std::time::Duration;
 const FIRST_TRY: u32 = 64;
 /// After a failed try four times as many are needed, up to this number.
 const LAST_TRY: u32 = 16_384;
-/// One doorbell in this many is a probe. A prime number: the last request of a batch is no useful probe, and with a prime, the probes fall on
-/// different positions of the guest's batches.
+/// One doorbell in this many is a probe. A prime number: the last request of a batch is no useful probe, and with a prime, the probes fall
+/// on different positions of the guest's batches.
 const PROBE_EVERY: u32 = 61;
 /// A try is a success after this many probes.
 const SUCCESS: u32 = 8;
-/// After a sleep for other work than a single request, this many sleeps are not sampled: sampling the device's counters costs more than a sleep.
+/// After a sleep for other work than a single request, this many sleeps are not sampled: sampling the device's counters costs more than a
+/// sleep.
 const UNSEEN: u32 = 8;
 /// The longest time that a request may block a virtual CPU.
 pub(super) const LONGEST: Duration = Duration::from_micros(100);

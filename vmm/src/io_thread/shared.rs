@@ -1,7 +1,9 @@
-//! A device, shared by the threads that may call it: its I/O thread and, while [`rule`](super::rule) allows it, the threads of virtual CPUs.
+//! A device, shared by the threads that may call it: its I/O thread and, while [`rule`](super::rule) allows it, the threads of virtual
+//! CPUs.
 //!
 //! A thread holds the lock while it calls the device. The I/O thread holds the lock except while it waits for events, and while it
-//! changes the registration of doorbells before that. A virtual CPU's thread only tries to lock: if that fails, or the rule does not allow it, the doorbell goes to the I/O thread.
+//! changes the registration of doorbells before that. A virtual CPU's thread only tries to lock. If that fails, or the rule does not allow
+//! it, the doorbell goes to the I/O thread.
 #![expect(clippy::disallowed_types, reason = "taken once for each wake-up of a thread, not for each request")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +15,7 @@ use paradisk_devices::{Access, IoDevice, PciDevice, Sleep, Time};
 use super::counters::Counters;
 use super::rule::{LONGEST, Rule, Work};
 
-/// How often a device that has more to do is called again on a virtual CPU's thread.
+/// Maximum number of further calls of a device that has more to do, on a virtual CPU's thread.
 const ROUNDS: usize = 2;
 
 /// A device, and the state that its threads share.
@@ -32,7 +34,8 @@ pub(super) struct Held<D: ?Sized> {
     rule: Rule,
     /// When the I/O thread wakes without an event.
     wakes_at: Option<Time>,
-    /// When a virtual CPU's thread last called the device, `before_sleep` returned `Sleep::No`: the I/O thread has to call `on_completions`.
+    /// When a virtual CPU's thread last called the device, `before_sleep` returned `Sleep::No`: the I/O thread has to call
+    /// `on_completions`.
     unfinished: bool,
 }
 
@@ -147,13 +150,14 @@ impl<D: IoDevice + ?Sized> Shared<D> {
             Sleep::Until(time) => wakes_at.is_some_and(|wakes_at| wakes_at <= time),
             Sleep::Forever => true,
         };
-        // The I/O thread has KVM signal doorbells again.
+        // Without `serving`, wake the I/O thread: before its next sleep it registers the doorbells with KVM again.
         if sleeps_on && serving { Served::Done } else { Served::More }
     }
 }
 
 impl Shared<dyn PciDevice> {
-    /// On a virtual CPU's thread: make an access that only changes registers. `None`: the access is for the I/O thread, or that thread is awake.
+    /// On a virtual CPU's thread: make an access that only changes registers. `None`: the access is for the I/O thread, or that thread is
+    /// awake.
     pub(crate) fn access_registers<R>(
         &self,
         bar: u8,

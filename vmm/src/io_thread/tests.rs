@@ -11,7 +11,7 @@ use super::shared::{Rung, Served};
 use super::*;
 use crate::mailbox::DeviceGone;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 /// A call by the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

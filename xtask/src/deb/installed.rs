@@ -11,11 +11,11 @@ use super::identity::{NAME, VERSION};
 use super::{package, time};
 use crate::command::{cargo, output, target_dir};
 
-/// Tests of the program need it built, and cargo builds it for them with the features of all dependencies together: what
-/// `cargo xtask test` has built before is taken.
+/// Builds the program as the tests use it: for tests, cargo unites the features of all packages. If `cargo xtask test` has built it
+/// before, nothing is built again.
 const BUILD: [&str; 7] =
     ["test", "--quiet", "--workspace", "--all-features", "--no-run", "--test", "serve_sockets"];
-/// How long the name of a command gets in a completion.
+/// Prints the completions of `paradisk serve vho` in bash.
 const COMPLETE: &str = "source /usr/share/bash-completion/completions/paradisk
 COMP_WORDS=(paradisk serve vho) COMP_CWORD=2
 _paradisk paradisk vho serve

@@ -1,5 +1,5 @@
-//! The bare-metal guest: one run of `paradisk bench` for each combination. The last job of a run is measured, the jobs before it warm up. The
-//! guest's drivers run at CPL 3 and count as guest user.
+//! The bare-metal guest: one run of `paradisk bench` for each combination. The last job of a run is measured, the jobs before it warm
+//! up. The guest's drivers run at CPL 3 and count as guest user.
 
 use std::error::Error;
 use std::fs;

@@ -1,5 +1,5 @@
-//! A stock Linux with its own drivers. Each pair of adapter and VMM is one boot. For each load in it, fio reads N blocks to warm up, then N and then
-//! 2N. The result is the difference of the last two runs, which excludes the start of fio.
+//! A stock Linux with its own drivers. Each pair of adapter and VMM is one boot. For each load in it, fio reads N blocks to warm up, then
+//! N and then 2N. The result is the difference of the last two runs, which excludes the start of fio.
 
 use std::error::Error;
 use std::fs;
@@ -29,7 +29,8 @@ const MEMORY: &str = "256M";
 /// The file in the host's memory that QEMU uses as a RAM disk: QEMU has no RAM disk of its own.
 const RAM: &str = "/tmp/ram";
 
-/// Adapters not measured over vfio-user. For `lsi-posted`, the client decides whether writes are posted; the other two are not just a PCI function.
+/// Adapters not measured over vfio-user. For `lsi-posted`, the client decides whether writes are posted; the other two are not just a
+/// PCI function.
 const NOT_SERVED: [&str; 3] = ["lsi-posted", "ide", "storvsc"];
 
 /// Socket of `paradisk serve vfio-user`.

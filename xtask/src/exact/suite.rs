@@ -1,4 +1,5 @@
-//! A suite of `paradisk bench` on the emulated host. Its tables have instructions in place of cycles, because the host's clock counts instructions.
+//! A suite of `paradisk bench` on the emulated host. Its tables have instructions in place of cycles, because the host's clock counts
+//! instructions.
 
 use std::error::Error;
 use std::fs;
@@ -11,7 +12,7 @@ const MEMORY: u64 = 4 << 30;
 /// Length of a run by the host's clock, at 1 ns for each instruction: at least 500 accesses of the longest path.
 const DURATION: &str = "50ms";
 
-/// Of each combination: there is no ratio from a single run.
+/// Runs of each combination: there is no ratio from a single run.
 const RUNS: u32 = 3;
 
 /// Print the tables of the suite `name`, and write its JSON document if requested.

@@ -1,4 +1,4 @@
-//! Builds targets: stable Rust has no `-Zsanitizer`, but LLVM's pass for coverage can be asked for.
+//! Builds targets: stable Rust has no `-Zsanitizer`, but LLVM's pass for coverage can be requested.
 
 use std::env;
 use std::ffi::OsStr;
@@ -60,13 +60,15 @@ fn succeeds(command: &mut Command, input: &[u8]) -> Result<(), String> {
     Err(text.lines().next().unwrap_or("no message").to_owned())
 }
 
+/// Build these targets.
+///
 /// # Errors
 /// How cargo ended.
 pub(super) fn build(targets: &[String]) -> Result<Built, String> {
     let version = output(&env::var("RUSTC").unwrap_or("rustc".to_owned()), &["-vV"])?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let host = host.ok_or("rustc -vV: no line `host:`")?;
-    // A folder of its own: the flags make everything anew.
+    // A folder of its own: with these flags, cargo builds everything again.
     let folder = match env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => std::path::absolute(Path::new(&folder).join("fuzz")),
         None => std::path::absolute("fuzz/target"),

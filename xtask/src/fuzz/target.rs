@@ -12,14 +12,14 @@ use super::log::Stats;
 
 /// Seconds for one input. On a busy machine, an input takes some milliseconds.
 const INPUT_TIMEOUT: &str = "-timeout=20";
-/// Bytes of an input: of a script of accesses, enough for some hundred; longer ones only make each execution slow.
+/// Maximum length in bytes of an input that is a script of accesses: enough for some hundred. Longer ones only make each execution slow.
 const SCRIPT: u32 = 4096;
-/// Bytes of an input that is a file.
+/// Maximum length in bytes of an input that is a file.
 const WHOLE_FILE: u32 = 65_536;
 const FILES: [&str; 2] = ["boot", "vhd"];
 /// Runs of this length or longer minimise the corpus afterwards.
 const LONG: Duration = Duration::from_secs(60);
-/// So many inputs are minimised after any run.
+/// A corpus of more inputs is minimised after any run.
 const MANY: usize = 5000;
 /// Time for reading the corpus, on top of that for the run. A target that takes longer hangs.
 const GRACE: Duration = Duration::from_secs(180);
@@ -73,7 +73,7 @@ fn command(built: &Built, name: &str) -> Command {
     let mut command = Command::new(built.binary(name));
     let longest = if FILES.contains(&name) { WHOLE_FILE } else { SCRIPT };
     command.args([INPUT_TIMEOUT, "-len_control=0", &format!("-max_len={longest}")]).stdin(Stdio::null());
-    // Images in memory: they are synchronised again and again.
+    // Keep images in memory: the targets flush them often.
     if Path::new("/dev/shm").is_dir() && std::env::var_os("TMPDIR").is_none() {
         command.env("TMPDIR", "/dev/shm");
     }
@@ -130,7 +130,7 @@ pub(super) fn replay(built: &Built, name: &str, files: &[PathBuf]) -> Result<boo
     Ok(status.map_err(|error| format!("{name}: {error}"))?.success())
 }
 
-/// Keep the inputs that reach what no smaller one reaches. If it does not end well, all stay.
+/// Keep the inputs that reach code which no smaller input reaches. If the minimisation fails, all inputs stay.
 fn minimise(built: &Built, name: &str, home: &Home) -> io::Result<()> {
     let small = home.0.join("smaller");
     if small.exists() {

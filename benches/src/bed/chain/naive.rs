@@ -1,7 +1,7 @@
 //! A chain without a block map, for comparison: each access searches the images from the newest to the oldest, until one has the data.
 //!
-//! Each image is opened separately and has its own tables in memory, so that look-ups read no file. The only difference to the block map is the
-//! number of look-ups. Zeros in an image (VHDX's state "zero") count as no data there: the compared chains have no zeros over data.
+//! Each image is opened separately and has its own tables in memory, so that look-ups read no file. The only difference to the block map is
+//! the number of look-ups. Zeros in an image (VHDX's state "zero") count as no data there: the compared chains have no zeros over data.
 
 use std::cell::RefCell;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! The published claims on VHD performance.
 //!
-//! A group of loads is decided as a whole, by the geometric mean of its ratios in each round. Of dozens of single loads, some would be faster or
-//! slower by chance.
+//! A group of loads is decided as a whole, by the geometric mean of its ratios in each round. Of dozens of single loads, some would be
+//! faster or slower by chance.
 
 use super::super::claim::{Claim, Standing, at_least, at_most};
 use super::super::published::{DYNAMIC_SOURCE, FIXED_OVER_DYNAMIC, VHD_SOURCE};

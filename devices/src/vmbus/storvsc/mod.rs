@@ -5,8 +5,8 @@
 //! - `session`: the initialization,
 //! - `request`: parses a packet into a task, and makes the answer of a completed task.
 //!
-//! A controller has up to [`MAX_LUNS`] units, all on path 0 and target 0. For a guest that scans, INQUIRY and REPORT LUNS are answered at other
-//! addresses, too: INQUIRY reports that there is no unit, REPORT LUNS lists the units of the target. Other requests fail.
+//! A controller has up to [`MAX_LUNS`] units, all on path 0 and target 0. For a guest that scans, INQUIRY and REPORT LUNS are answered at
+//! other addresses, too: INQUIRY reports that there is no unit, REPORT LUNS lists the units of the target. Other requests fail.
 
 mod request;
 mod session;
@@ -78,7 +78,8 @@ pub(super) struct Storvsc {
 }
 
 impl Storvsc {
-    /// A controller in front of `bus`, whose units are at target 0, with at most `tasks` requests in flight and `sub_channels` sub-channels.
+    /// A controller in front of `bus`, whose units are at target 0, with at most `tasks` requests in flight and `sub_channels`
+    /// sub-channels.
     pub(super) fn new(bus: Bus, tasks: u32, sub_channels: u16) -> Self {
         let luns = bus.addresses().filter(|at| at.target == 0 && at.lun < MAX_LUNS.into());
         let luns = luns.fold(0, |luns, at| luns | 1 << at.lun);

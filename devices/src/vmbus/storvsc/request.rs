@@ -1,7 +1,8 @@
 //! Parses a SCSI request into a task, and makes the answer of a completed task.
 //!
-//! Packets are copied from and to the ring in words of 64 bits. A load that is wider than the preceding store, or spans two stores, stalls: the
-//! processor cannot forward the stored data. So fields that span two words are assembled from these words, and an answer is made of whole words.
+//! Packets are copied from and to the ring in words of 64 bits. A load that is wider than the preceding store, or spans two stores, stalls:
+//! the processor cannot forward the stored data. So fields that span two words are assembled from these words, and an answer is made of
+//! whole words.
 
 use std::mem::offset_of;
 

@@ -26,7 +26,7 @@ pub(super) struct Allocator {
     pending: BTreeMap<u64, Entry>,
     /// By index in the BAT: changes that a flush is recording.
     recording: BTreeMap<u64, Entry>,
-    /// Partially present blocks whose bitmaps on disk are stale: all their bits count as 0.
+    /// Partially present blocks whose bitmaps on disk are stale: their bits on disk count as 0.
     fresh: BTreeSet<u64>,
     /// Space that pending changes free, with the index of the change.
     released: Vec<(u64, Run)>,
@@ -105,7 +105,7 @@ impl Allocator {
         self.reclaim(store, epochs);
         let whole = !(self.layout.has_parent && entry.state() == State::NotPresent);
         if !whole {
-            self.need_bitmap(store, self.layout.chunk(block))?;
+            self.ensure_bitmap(store, self.layout.chunk(block))?;
         }
         let size = self.layout.block_size();
         let offset = match entry.holds_space() {
@@ -125,7 +125,7 @@ impl Allocator {
     }
 
     /// Allocate the bitmap block of a chunk if it has none.
-    fn need_bitmap(&mut self, store: &dyn Store, chunk: u64) -> Result<(), IoError> {
+    fn ensure_bitmap(&mut self, store: &dyn Store, chunk: u64) -> Result<(), IoError> {
         let index = self.layout.bitmap_index(chunk);
         if !self.entry(store, index)?.present() {
             let offset = self.new_space(store, MIB)?;
@@ -200,9 +200,9 @@ impl Allocator {
         Ok(entry.present().then(|| entry.offset()))
     }
 
-    /// Payload blocks with pending entries, or with a pending bitmap block in their chunk, by descending index from
-    /// `below` (exclusive) on: as many as change about [`BATCH`] bytes of sectors, including the bitmaps of fresh
-    /// blocks. `below` is set to the index to continue from; 0 after the last.
+    /// The next payload blocks to record: those with pending entries, and one for each pending bitmap block, by descending
+    /// index in the BAT, from below `below` on. As many as change about [`BATCH`] bytes of sectors, including the bitmaps of
+    /// fresh blocks. `below` is set to the index to continue from; 0 after the last.
     pub(super) fn pending_blocks(&self, below: &mut u64) -> BTreeSet<u64> {
         let bits = self.layout.bits_per_block() / 8;
         let (mut blocks, mut bytes) = (BTreeSet::new(), 0);
@@ -268,7 +268,7 @@ impl Allocator {
     }
 
     /// The batch could not be recorded: its entries are pending again.
-    pub(super) fn give_back(&mut self, batch: Batch) {
+    pub(super) fn restore(&mut self, batch: Batch) {
         let mut entries = std::mem::take(&mut self.recording);
         entries.append(&mut self.pending);
         self.pending = entries;

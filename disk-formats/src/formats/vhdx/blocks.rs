@@ -20,7 +20,7 @@ use super::bat::Entry;
 use super::journal::{DataGuid, Journal};
 use super::layer::{Entries, Layer};
 use super::layout::Layout;
-use super::record::Record;
+use super::record::Composer;
 use crate::disk::info::DiskInfo;
 use crate::error::IoError;
 use crate::formats::format::Format;
@@ -162,7 +162,7 @@ impl Blocks for VhdxBlocks {
         &*layer.store
     }
 
-    /// Before they are synced, the in-place writes of the last flush may be lost by a failed sync of the file.
+    /// The in-place writes of the last flush are not synced. If a sync of the file fails, they may be lost.
     fn check_flushes(&self, top: &Layer) -> Result<(), IoError> {
         top.store.check_flushes()
     }
@@ -221,7 +221,7 @@ impl Blocks for VhdxBlocks {
         let mut journal = lock(&self.writer()?.journal)?;
         // For new blocks, the bits of the whole block are recorded.
         let per_granule = (self.layout.bits_per_block() / 8).max(4096);
-        let record = Record { layout: &self.layout, chain, store: &*top.store };
+        let record = Composer { layout: &self.layout, chain, store: &*top.store };
         let (mut scan, mut below, mut committed) = (Scan::default(), u64::MAX, false);
         loop {
             let mut guard = lock(allocator)?;
@@ -245,10 +245,10 @@ impl Blocks for VhdxBlocks {
                     table.recorded(batch, &self.epochs);
                     table.reclaim(&*top.store, &self.epochs);
                 }
-                Err(_) => table.give_back(batch),
+                Err(_) => table.restore(batch),
             }
             drop(guard);
-            // After the allocator: granules that are evicted from now on are resolved from the recorded state.
+            // From here on these granules may be evicted. So the allocator has its new state before: they are resolved from it again.
             chain.map.recorded(&dirty, done.is_ok());
             done.map_err(host)?;
             if scan.is_over() && below == 0 {

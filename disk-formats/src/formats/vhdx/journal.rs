@@ -30,7 +30,7 @@ pub(super) struct Journal {
     log: Option<Log>,
     /// The in-place writes of the last log entry, until they are flushed.
     applied: Vec<Update>,
-    /// One of these writes failed.
+    /// One of these writes failed: the next sync repeats them first.
     unapplied: bool,
 }
 
@@ -40,9 +40,8 @@ impl Journal {
         Self { store, headers, log: None, applied: Vec::new(), unapplied: false }
     }
 
-    /// Start the log, unless it is started already. Sets new file write and data write GUIDs (`data_guid`) before
-    /// anything else changes. Then starts a log with a new GUID; its first entry is on stable storage before the header
-    /// has the GUID.
+    /// Start the log, unless it is started already. First sets a new file write GUID, and the data write GUID as `data_guid` says. Then
+    /// starts a log with a new GUID. The log's first entry is on stable storage before the header has this GUID.
     pub(super) fn begin(&mut self, data_guid: DataGuid) -> io::Result<()> {
         if self.log.is_some() {
             return Ok(());
@@ -55,7 +54,7 @@ impl Journal {
         };
         self.headers.update(&*self.store, |header| {
             header.file_write_guid = file.to_bytes_le();
-            // The GUID of a failed attempt: the log is about to be overwritten.
+            // After a failed attempt it may be set, and the log is about to be overwritten.
             header.log_guid = [0; 16];
             header.data_write_guid = data.to_bytes_le();
         })?;
@@ -65,10 +64,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Flush all earlier writes, then commit `parts`: changes of an earlier part take effect no later than those of a
-    /// later part. Changes that fit into one log entry are atomic. Afterwards the changes are on stable storage in the
-    /// log, and written in place. `end` is the end of everything that they refer to. The file has at least this size,
-    /// now and later.
+    /// Flush all earlier writes. Then write `parts` to the log, flush, and write them in place (without a flush). An earlier part takes
+    /// effect no later than a later part. Changes that fit into one log entry are atomic. `end` is the end of all space that the changes
+    /// refer to: the file must have this size, and a replay refuses a shorter file.
     ///
     /// # Errors
     /// The host's. After an error some of the changes may take effect.
@@ -76,8 +74,8 @@ impl Journal {
         let updates: Vec<Update> = parts.into_iter().flat_map(Sectors::into_updates).collect();
         let capacity = self.log.as_ref().map_or(1, |log| log.capacity().max(1));
         for part in updates.chunks(capacity) {
-            // This covers the payload, the file's size, and the in-place writes of the previous entry, which is
-            // obsolete afterwards.
+            // This covers the payload, the file's size, and the in-place writes of the previous entry: that entry is obsolete
+            // afterwards.
             self.sync()?;
             let Some(log) = &mut self.log else { return Err(io::Error::other("no session was begun")) };
             log.append(&*self.store, part, sizes(end))?;
@@ -87,7 +85,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Flush all earlier writes, including the in-place writes of the last log entry, before that entry may be
+    /// Flush all earlier writes, including the in-place writes of the last log entry. Only then may that entry be
     /// overwritten.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The sectors of bitmaps and BAT that a flush records for a batch of changes.
 //!
-//! If a block's bitmap on disk is stale, its bitmap and its BAT entry are in the same batch. A block that is complete
-//! in the top file needs no bitmap: its BAT entry becomes fully present.
+//! For a block whose bitmap on disk is stale, one batch has the whole bitmap and the BAT entry. A partially present block
+//! whose sectors are all in the top file needs no bitmap any more: its BAT entry becomes fully present.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,17 @@ use crate::map::block_map::{Dirty, Presence};
 use crate::map::chain_map::ChainMap;
 
 /// The parts of a disk that a flush reads.
-pub(super) struct Record<'a> {
+pub(super) struct Composer<'a> {
     pub(super) layout: &'a Layout,
     pub(super) chain: &'a ChainMap<Layer>,
     /// The top image.
     pub(super) store: &'a dyn Store,
 }
 
-impl Record<'_> {
-    /// Compose the sectors of bitmaps and of the BAT that record these granules, and pending entries from the index
-    /// `below` (exclusive) down.
+impl Composer<'_> {
+    /// Compose the sectors that record the granules in `dirty` and the next pending BAT entries: the sectors of bitmaps, and
+    /// those of the BAT. Pending entries are taken by descending index, from below `below` on; `below` is then the index to
+    /// continue from.
     pub(super) fn compose(
         &self,
         allocator: &mut Allocator,

@@ -1,5 +1,5 @@
-//! An engine without threads: each transfer ends in `start`. Runs are short, so that there can be many.
-#![allow(unsafe_code, reason = "implements `Engine::start`, whose caller keeps buffers in place")]
+//! An engine without threads: each transfer ends in `stage`. Runs are short, so that there can be many.
+#![allow(unsafe_code, reason = "implements `Engine::stage`, whose caller keeps buffers in place")]
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +32,7 @@ impl Engine for Inline {
         true
     }
 
-    unsafe fn start(&mut self, wanted: &Transfer<'_>) {
+    unsafe fn stage(&mut self, wanted: &Transfer<'_>) {
         let (write, dsync) = match wanted.direction {
             Direction::Read => (false, false),
             Direction::Write { dsync } => (true, dsync),

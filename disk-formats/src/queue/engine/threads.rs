@@ -64,7 +64,7 @@ struct Job {
     work: Work,
 }
 
-// SAFETY: the pointer of `Work::Many` is a slice that the caller of `Engine::start` keeps in place until `next` has
+// SAFETY: the pointer of `Work::Many` is a slice that the caller of `Engine::stage` keeps in place until `next` has
 // returned the job's token. Workers only read it.
 unsafe impl Send for Job {}
 
@@ -180,7 +180,7 @@ impl Engine for Threads {
         self.in_flight < self.capacity
     }
 
-    unsafe fn start(&mut self, transfer: &Transfer<'_>) {
+    unsafe fn stage(&mut self, transfer: &Transfer<'_>) {
         let work = match transfer.bufs {
             [buf] => Work::One(*buf, transfer.direction),
             bufs => Work::Many(bufs.as_ptr(), bufs.len(), transfer.direction),

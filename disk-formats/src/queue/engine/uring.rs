@@ -38,7 +38,7 @@ pub(crate) struct Uring {
     /// `None` after the engine has failed.
     ring: Option<IoUring>,
     /// The ring has COOP_TASKRUN: completions may wait until this thread enters the kernel. The ring's TASKRUN flag
-    /// says so.
+    /// says whether any do.
     cooperative: bool,
     /// Maximum number of operations in flight, so that the completion ring cannot overflow.
     capacity: usize,
@@ -130,7 +130,7 @@ impl Uring {
     /// # Safety
     /// What the entry points to must stay valid until `next` has returned its token. (`WATCH` entries point to
     /// nothing.)
-    unsafe fn stage(&mut self, entry: &squeue::Entry, token: u64) {
+    unsafe fn stage_entry(&mut self, entry: &squeue::Entry, token: u64) {
         if self.staged.len() == self.staged.capacity() {
             self.enter(0, EnterFlags::empty());
         }
@@ -210,12 +210,12 @@ impl Engine for Uring {
     }
 
     #[inline]
-    unsafe fn start(&mut self, transfer: &Transfer<'_>) {
+    unsafe fn stage(&mut self, transfer: &Transfer<'_>) {
         debug_assert!(transfer.bufs.len() <= MAX_BUFS);
         #[cfg(test)]
         if self.planned.transfer(transfer) {
             // SAFETY: the entry points to nothing.
-            return unsafe { self.stage(&planned::nothing(transfer.token), transfer.token) };
+            return unsafe { self.stage_entry(&planned::nothing(transfer.token), transfer.token) };
         }
         let file = types::Fixed(transfer.file);
         let offset = transfer.offset;
@@ -241,7 +241,7 @@ impl Engine for Uring {
             }
         };
         // SAFETY: the caller keeps the slice in place. The buffers are valid by the promise of `IoBuf::new`.
-        unsafe { self.stage(&entry.user_data(transfer.token), transfer.token) };
+        unsafe { self.stage_entry(&entry.user_data(transfer.token), transfer.token) };
     }
 
     #[inline]
@@ -325,7 +325,7 @@ impl Engine for Uring {
                 opcode::PollAdd::new(self.registered_signal, libc::POLLIN as u32).build().user_data(WATCH);
             self.watching = true;
             // SAFETY: the entry points to nothing.
-            unsafe { self.stage(&entry, WATCH) };
+            unsafe { self.stage_entry(&entry, WATCH) };
         }
     }
 

@@ -138,7 +138,7 @@ impl Helper {
                     // jobs.
                     batch.extend(incoming.try_iter());
                 }
-                // If the format panics, its request, and all requests that depend on it, must still end.
+                // If the format panics, the jobs of this batch must still end.
                 let mut extents = None;
                 let result = catch_unwind(AssertUnwindSafe(|| perform(&*format, job, &mut extents)))
                     .unwrap_or(Err(IoError::Damaged("the format panicked")));

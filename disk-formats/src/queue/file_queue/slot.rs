@@ -16,12 +16,12 @@ pub(super) const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover
 pub(super) const NO_SLOT: &str = "the queue has no such slot";
 pub(super) const NO_PIECE: &str = "a request has no such piece";
 
-/// Where a request is.
+/// Who processes a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// At the helper thread, which maps the request or does all of it.
+    /// A helper thread, which maps the request or executes it.
     Helper,
-    /// Its pieces are in transfer or wait for it.
+    /// The engine or inline I/O: the request's pieces are in transfer or wait for their transfer.
     Move,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Slot {
     pub(super) sync_after: bool,
     /// Number of retries after EAGAIN.
     pub(super) retries: u32,
-    /// Error of the write with RWF_DSYNC, before it was repeated without RWF_DSYNC.
+    /// The error of the write with RWF_DSYNC. The write was then repeated without RWF_DSYNC.
     pub(super) dsync_failed: Option<Errno>,
     pub(super) error: Option<IoError>,
     /// Parity of its epoch ([`Participant::begin`](crate::map::epochs::Participant::begin)).

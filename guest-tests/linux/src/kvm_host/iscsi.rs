@@ -18,8 +18,8 @@ const UP: &str = include_str!("iscsi-up");
 impl KvmHost {
     /// The block device that [`ISCSI_UP`](Self::ISCSI_UP) makes.
     pub const ISCSI_DISK: &str = "/dev/sda";
-    /// How a script makes it, if it has the files of [`iscsi`](Self::iscsi): the block device that the target exports follows. The exit status is 0
-    /// when the disk is there.
+    /// How a script makes it, if it has the files of [`iscsi`](Self::iscsi): the block device that the target exports follows. The exit
+    /// status is 0 when the disk is there.
     pub const ISCSI_UP: &str = "sh iscsi/up";
 
     /// Modules of L1's kernel and the initiator's tool, for a job with an iSCSI disk.

@@ -1,5 +1,5 @@
-//! Adapters and disks that are changed while the guest uses them: disks that come and go, disks that grow, other moderation of interrupts, and
-//! resets that the guest asks for.
+//! Adapters and disks that are changed while the guest uses them: disks that come and go, disks that grow, other moderation of interrupts,
+//! and resets that the guest asks for.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -47,8 +47,8 @@ const OF_GROWTH: [&str; 1] = ["Capacity data has changed"];
 /// Before it resets the host, `mptscsih_host_reset` gives back the frames of requests that the controller has not read yet. The controller
 /// takes such a frame for a function that it does not have, and answers with the context that it finds there.
 const OF_FREED_FRAMES: [&str; 1] = ["mpt_reply: WARNING"];
-/// What `hv_storvsc` logs of requests that a reset has aborted, and of those that end with a unit attention; and what the kernel says of the attention
-/// by which the controller reports disks that come and go.
+/// What `hv_storvsc` logs of requests that a reset has aborted, and of those that end with a unit attention; and what the kernel says of
+/// the attention by which the controller reports disks that come and go.
 const OF_STORVSC: [&str; 3] = [
     "status: scsi 0x0 srb 0xe hv 0xc0000120",
     "status: scsi 0x2 srb 0x84 hv 0xc0000185",

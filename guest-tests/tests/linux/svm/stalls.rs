@@ -72,8 +72,8 @@ const HANDLED: [&str; 7] = [
 /// What it may complain of, then.
 pub(super) const OF_RESETS: [&str; 2] = ["Forced reset on cmd", "Issuing Reset from mptscsih_IssueTaskMgmt"];
 
-/// All disks stop completing their I/O, as device-mapper targets do that are suspended. The guest's error handling aborts and resets; nothing
-/// is lost, and no error reaches fio.
+/// All disks stop completing their I/O, as device-mapper targets do that are suspended. The guest's error handling aborts and resets;
+/// nothing is lost, and no error reaches fio.
 #[test]
 fn stalled_disks_and_error_handling() {
     let Some(rig) = needed("stalled_disks_and_error_handling", Rig::prepare()) else { return };
@@ -102,8 +102,8 @@ fn stalled_disks_and_error_handling() {
     }
 }
 
-/// The only error handling of BusLogic's driver is the reset of the adapter, which blocks the virtual CPU until the disk completes its I/O: so it
-/// has a guest of its own, and the adapter's log says that the guest is there.
+/// The only error handling of BusLogic's driver is the reset of the adapter, which blocks the virtual CPU until the disk completes its I/O:
+/// so it has a guest of its own, and the adapter's log says that the guest is there.
 #[test]
 fn stalled_disk_on_buslogic() {
     let Some(rig) = needed("stalled_disk_on_buslogic", Rig::prepare()) else { return };
@@ -112,8 +112,8 @@ fn stalled_disk_on_buslogic() {
     assert!(printed.matches("Power-on or device reset occurred").count() > 1, "{printed}");
 }
 
-/// The bus master's stop, with which libata's error handling begins, holds the virtual CPU until the disk completes its I/O: so the ATA disk has a
-/// guest of its own. The software reset follows, and the command once more.
+/// The bus master's stop, with which libata's error handling begins, holds the virtual CPU until the disk completes its I/O: so the ATA
+/// disk has a guest of its own. The software reset follows, and the command once more.
 #[test]
 fn stalled_disk_on_ide() {
     let Some(rig) = needed("stalled_disk_on_ide", Rig::prepare()) else { return };
@@ -122,8 +122,8 @@ fn stalled_disk_on_ide() {
     assert!(missing.is_empty(), "no {missing:?}:\n{printed}");
 }
 
-/// Stall the one disk of a guest, on the adapter of this name, by a script that has it as `$disk`. The guest complains of what is `known` alone,
-/// and nothing is lost. What it printed.
+/// Stall the one disk of a guest, on the adapter of this name, by a script that has it as `$disk`. The guest complains of what is `known`
+/// alone, and nothing is lost. What it printed.
 fn stall_alone(rig: &Rig, name: &str, driver: &str, stall: &str, known: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let boot = boot(Job { disks: 1, stalls: true, ..Job::default() }, "ignore_loglevel");

@@ -118,16 +118,19 @@ fn who_trickles_into_memory_that_others_wait_for_is_hung_up_on() {
 
 #[test]
 fn who_is_slow_with_memory_that_others_wait_for_is_served() {
-    let stall_timeout = Duration::from_millis(400);
+    let stall_timeout = Duration::from_secs(2);
+    // Each piece gives back three times as much, so a late client is served, too. All pauses together are longer than the time without
+    // pieces.
+    let pause = Duration::from_millis(160);
     serve_clients(Duration::ZERO, stall_timeout, |connect| {
         let (mut slow, mut other) = (connect(), connect());
         slow.write_all(&request(NBD_CMD_WRITE, LARGE)).unwrap();
         // With the first byte of the payload, the slow client holds the memory.
         slow.write_all(&[0]).unwrap();
-        std::thread::sleep(stall_timeout / 4);
+        std::thread::sleep(pause);
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         for piece in vec![0; LARGEST - 1].chunks(LARGEST / 16) {
-            std::thread::sleep(stall_timeout / 4);
+            std::thread::sleep(pause);
             slow.write_all(piece).unwrap();
         }
         slow.read_exact(&mut [0; 16]).unwrap();
@@ -135,7 +138,7 @@ fn who_is_slow_with_memory_that_others_wait_for_is_served() {
         other.read_exact(&mut [0; 16]).unwrap();
         slow.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         for piece in vec![0; LARGEST].chunks_mut(LARGEST / 16) {
-            std::thread::sleep(stall_timeout / 4);
+            std::thread::sleep(pause);
             other.read_exact(piece).unwrap();
         }
         slow.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
@@ -144,8 +147,8 @@ fn who_is_slow_with_memory_that_others_wait_for_is_served() {
 
 #[test]
 fn who_waits_for_the_disk_with_memory_that_others_wait_for_is_served() {
-    let stall_timeout = Duration::from_millis(300);
-    serve_clients(3 * stall_timeout, stall_timeout, |connect| {
+    let stall_timeout = Duration::from_secs(2);
+    serve_clients(stall_timeout * 3 / 2, stall_timeout, |connect| {
         let (mut one, mut other) = (connect(), connect());
         one.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         std::thread::sleep(stall_timeout / 3);

@@ -39,14 +39,14 @@ use crate::machine::Machine;
 use crate::memory::{GuestMemory, put};
 use crate::{acpi, mp_table};
 
-/// Options that Linux needs where kernel mode is interpreted and some instructions are missing: no self-patching that traps; no features that CPUID
-/// reports and the interpreter lacks (SMAP, SMEP, POPCNT, CX16, INVPCID, RDSEED, RDRAND, FSGSBASE, UMIP, RDTSCP, RDPID, PCID by number); no copies
-/// byte by byte, each an instruction (ERMS, FSRM); and no calibration of clocks.
+/// Options that Linux needs where kernel mode is interpreted and some instructions are missing: no self-patching that traps; no features
+/// that CPUID reports and the interpreter lacks (SMAP, SMEP, POPCNT, CX16, INVPCID, RDSEED, RDRAND, FSGSBASE, UMIP, RDTSCP, RDPID, PCID by
+/// number); no copies byte by byte, each an instruction (ERMS, FSRM); and no calibration of clocks.
 pub const NESTED_OPTIONS: &str = "lpj=4000000 tsc=reliable random.trust_cpu=1 noxsave rodata=off \
      clearcpuid=308,295,151,141,298,306,158,288,514,59,534,145,297,580";
 
-/// A command line for a [host](crate::Host::native_kernel_mode) that ends with `own`. So `own` can override the other options, and may end with
-/// arguments of init. A panic ends in a reset. The console is the serial port, unless `own` names another.
+/// A command line for a [host](crate::Host::native_kernel_mode) that ends with `own`. So `own` can override the other options, and may end
+/// with arguments of init. A panic ends in a reset. The console is the serial port, unless `own` names another.
 #[must_use]
 pub fn command_line(native_kernel_mode: bool, own: &str) -> String {
     let mut options = vec!["panic=-1"];
@@ -179,8 +179,8 @@ impl Loaded {
     }
 }
 
-/// Set the MSRs that firmware sets in each CPU: all memory is write-back, fast string operations (Intel), and the time-stamp counter runs at the
-/// highest frequency (AMD).
+/// Set the MSRs that firmware sets in each CPU: all memory is write-back, fast string operations (Intel), and the time-stamp counter runs
+/// at the highest frequency (AMD).
 fn set_msrs(vcpu: &VcpuFd) -> Result<(), Error> {
     const MTRR_DEF_TYPE: u32 = 0x2ff;
     const ENABLED_WRITE_BACK: u64 = 1 << 11 | 6;

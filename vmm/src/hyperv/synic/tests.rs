@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::memory;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const MEMORY: u64 = 0x10_0000;
 const MESSAGES: u64 = 0x3000;
 const FLAGS_PAGE: u64 = 0x5000;

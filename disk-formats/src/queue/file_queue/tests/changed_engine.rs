@@ -48,9 +48,9 @@ impl<F: FnMut(Ended) -> Vec<Ended> + Send> Engine for Changed<F> {
         self.threads.has_capacity()
     }
     #[allow(unsafe_code, reason = "passes a caller's promise on")]
-    unsafe fn start(&mut self, transfer: &Transfer<'_>) {
+    unsafe fn stage(&mut self, transfer: &Transfer<'_>) {
         // SAFETY: the same promise.
-        unsafe { self.threads.start(transfer) }
+        unsafe { self.threads.stage(transfer) }
     }
     fn submit(&mut self) {
         self.threads.submit();
