@@ -196,6 +196,8 @@ impl<A: GuestAddressSpace> Ring<A> {
         mut call: impl FnMut(),
     ) -> Result<(), Broken> {
         if !self.running() {
+            // Nothing is in flight. But the disk's event may have become readable since, and stays so until the disk's queue is reaped.
+            self.requests.reap();
             return Ok(());
         }
         let memory = self.dma.view();
