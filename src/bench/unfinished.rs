@@ -44,7 +44,7 @@ pub(super) fn begun(file: &Path) -> bool {
 pub(super) fn journal(target: &Target<'_>, identity: impl FnOnce() -> Identity) -> Result<Journal, Failure> {
     let Some(file) = target.file else { return Ok(Journal::none()) };
     let path = partial(file);
-    let (begun, at) = (path.exists(), path.display());
+    let (begun, at) = (begun(file), path.display());
     if target.resume {
         if file.exists() && !begun {
             let file = file.display();

@@ -16,15 +16,13 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 const TASKS: u32 = 256;
 pub(crate) const SEED: u64 = 0x5eed;
 /// What the kernel complains of though nothing is wrong with a driver or a device.
-pub(crate) const NOT_OURS: [&str; 7] = [
+pub(crate) const NOT_OURS: [&str; 5] = [
     // Some hosts give guests a time-stamp counter that runs at another rate than the CPU.
     "TSC doesn't count with P0 frequency!",
     // A kernel that is interpreted, on a busy host.
     "hrtimer: interrupt took",
     "clocksource: ",
     "Unstable clock detected",
-    "rcu: ",
-    "perf: interrupt took too long",
     // As all SCSI disks report, once (SPC-4, unit attention).
     "Power-on or device reset occurred",
 ];
