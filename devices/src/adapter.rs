@@ -125,8 +125,8 @@ pub struct AdapterConfig {
     /// Request queues, 1 to [`max_queues`](AdapterKind::max_queues); a larger number counts as that. A virtio device offers its guest so
     /// many.
     pub queues: u16,
-    /// Threads that serve the queues, at most [`max_threads`](AdapterKind::max_threads) and one for each queue; a larger number counts as that.
-    /// 0: the thread that calls the adapter serves them.
+    /// Threads that serve the queues, at most [`max_threads`](AdapterKind::max_threads) and one for each queue; a larger number counts as
+    /// that. 0: the thread that calls the adapter serves them.
     pub threads: u16,
 }
 

@@ -256,9 +256,9 @@ pub trait PciDevice: IoDevice {
     /// The registers that may be ioeventfds. Constant.
     fn doorbells(&self) -> &[Doorbell];
 
-    /// An eventfd that rings this doorbell, for a device that serves it on a thread of its own. The owner may have it signalled in place of a call of
-    /// [`on_doorbell`](IoDevice::on_doorbell). Neither the owner nor the device reads it, and the device does not write it. `None`: there is only the
-    /// call. Constant.
+    /// An eventfd that rings this doorbell, for a device that serves it on a thread of its own. The owner may have it signalled in place of
+    /// a call of [`on_doorbell`](IoDevice::on_doorbell). Neither the owner nor the device reads it, and the device does not write it.
+    /// `None`: there is only the call. Constant.
     fn doorbell_event(&self, _index: usize) -> Option<BorrowedFd<'_>> {
         None
     }

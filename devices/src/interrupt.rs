@@ -29,8 +29,8 @@ pub trait InterruptSink: Send {
     /// A bus without such lines has no interrupts for them.
     fn isa_line(&mut self, _irq: u8, _asserted: bool) {}
 
-    /// Whether interrupts are delivered by the thread that calls the device, after the call. A device that sends them on threads of its own must
-    /// then wake that thread by a [completion event](crate::IoDevice::completion_events). Constant.
+    /// Whether interrupts are delivered by the thread that calls the device, after the call. A device that sends them on threads of its own
+    /// must then wake that thread by a [completion event](crate::IoDevice::completion_events). Constant.
     fn delivers_after_calls(&self) -> bool {
         false
     }

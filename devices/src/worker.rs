@@ -1,7 +1,7 @@
 //! A thread that owns a value, and runs the jobs that other threads send to it.
 //!
-//! The thread sleeps in an [`EventLoop`](crate::event_loop::EventLoop) of its own. [`Worker::event`] is in its set, and wakes it for the jobs in its
-//! [`Inbox`].
+//! The thread sleeps in an [`EventLoop`](crate::event_loop::EventLoop) of its own. [`Worker::event`] is in its set, and wakes it for the
+//! jobs in its [`Inbox`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

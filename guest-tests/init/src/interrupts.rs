@@ -27,8 +27,8 @@ fn virtio_queues(table: &str) -> Vec<u64> {
     devices(table).filter(|(line, _)| of_queue(line)).map(|(_, count)| count).collect()
 }
 
-/// The lines of devices, each with the sum of its counts. A line has a number and a count for each CPU. Those of CPUs themselves (timers, messages to
-/// each other) have letters in place of the number.
+/// The lines of devices, each with the sum of its counts. A line has a number and a count for each CPU. Those of CPUs themselves (timers,
+/// messages to each other) have letters in place of the number.
 fn devices(table: &str) -> impl Iterator<Item = (&str, u64)> {
     let cpus = table.lines().next().map_or(0, |head| head.split_whitespace().count());
     table.lines().filter_map(move |line| {

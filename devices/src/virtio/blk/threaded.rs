@@ -1,4 +1,5 @@
-//! The block device with threads of its own: the owner's thread, which calls the device, accesses the registers, and other threads serve the queues.
+//! The block device with threads of its own: the owner's thread, which calls the device, accesses the registers, and other threads serve
+//! the queues.
 //!
 //! ```text
 //! guest: registers -> owner's thread -> ThreadedBlk -> Transport (locked)
@@ -8,12 +9,13 @@
 //!
 //! - `queues`: the queues of a thread.
 //!
-//! Each queue has a queue of the disk, so threads share nothing of a request. The transport's lock is taken for a register access and for an
-//! interrupt, not for a request. The owner's thread starts and stops rings by commands to their threads. It waits for the results, without the lock.
+//! Each queue has a queue of the disk, so threads share nothing of a request. The transport's lock is taken for a register access and for
+//! an interrupt, not for a request. The owner's thread starts and stops rings by commands to their threads. It waits for the results,
+//! without the lock.
 //!
-//! A reset by the guest does not wait. The queue's thread waits until the disk has completed the requests in flight, and then signals the device's
-//! completion event. Until then the registers show the reset as pending. The thread serves none of its other queues meanwhile, and a command to it
-//! waits.
+//! A reset by the guest does not wait. The queue's thread waits until the disk has completed the requests in flight, and then signals the
+//! device's completion event. Until then the registers show the reset as pending. The thread serves none of its other queues meanwhile, and
+//! a command to it waits.
 #![expect(
     clippy::disallowed_types,
     reason = "taken for an interrupt, a register access or a wake-up of a thread, not for each request"
@@ -138,8 +140,8 @@ impl<A> ThreadedBlk<A>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    /// A block device in front of `disk` with 1 to [`Config::queues`] threads; a larger number counts as that. `queue` says how the disk's queues are
-    /// made, one for each of the device's; their depth is that of the rings, so [`Config::tasks`] has no effect.
+    /// A block device in front of `disk` with 1 to [`Config::queues`] threads; a larger number counts as that. `queue` says how the disk's
+    /// queues are made, one for each of the device's; their depth is that of the rings, so [`Config::tasks`] has no effect.
     ///
     /// # Errors
     /// [`ThreadsError`].
@@ -319,11 +321,11 @@ where
             Event::None | Event::BusMaster(BusMaster::Same) => {}
             // No access to memory from here on: completions are posted when bus mastering is enabled again.
             Event::BusMaster(BusMaster::Off) => {
-                self.pause(true);
+                self.pause();
                 self.wait_for_resets();
             }
             Event::BusMaster(BusMaster::On) => {
-                self.pause(false);
+                self.tell_each(|queues| queues.pause(false));
                 self.start_rings();
             }
             Event::Reset => {
@@ -357,10 +359,18 @@ where
         }
     }
 
-    /// Stop or continue to access memory.
-    fn pause(&self, paused: bool) {
-        for queue in self.running() {
-            let _ = self.ask(queue, move |queues| queues.pause(queue, paused));
+    /// Access memory no longer, after the requests in flight have completed.
+    fn pause(&self) {
+        // All threads first: one that waits for its disk must not keep another from stopping.
+        self.tell_each(|queues| queues.pause(true));
+        self.on_each(Queues::drain);
+    }
+
+    /// Have each thread run a command.
+    fn tell_each(&self, job: impl Fn(&mut Queues<A>) + Clone + Send + 'static) {
+        for worker in &self.workers {
+            // A thread that has ended accesses nothing. It is found by the next command that waits.
+            let _ = worker.tell(job.clone());
         }
     }
 
@@ -371,8 +381,8 @@ where
         }
     }
 
-    /// Wake the thread of a queue. Not by the doorbell's event: the owner may have shared it with a process that has filled its counter, and a write
-    /// could block.
+    /// Wake the thread of a queue. Not by the doorbell's event: the owner may have shared it with a process that has filled its counter,
+    /// and a write could block.
     fn kick(&mut self, queue: usize) {
         self.forwarded += 1;
         self.workers[queue % self.workers.len()].wake();

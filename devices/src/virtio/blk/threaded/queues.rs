@@ -33,22 +33,22 @@ struct Queue<A: GuestAddressSpace> {
     /// Number in the device.
     index: usize,
     ring: Ring<A>,
-    /// The device must not access memory.
-    paused: bool,
     doorbells: u64,
 }
 
 /// The queues of a thread.
 pub(super) struct Queues<A: GuestAddressSpace> {
     queues: Vec<Queue<A>>,
+    /// The device must not access memory.
+    paused: bool,
     events: EventLoop,
     shared: Arc<Shared>,
     /// Zero of the time that is passed to the rings.
     origin: Instant,
 }
 
-/// Start thread number `thread` with these queues: their numbers, their rings, and the events that are signalled for their doorbells. Nobody reads
-/// the events.
+/// Start thread number `thread` with these queues: their numbers, their rings, and the events that are signalled for their doorbells.
+/// Nobody reads the events.
 pub(super) fn start<A>(
     thread: u16,
     rings: Vec<(usize, Ring<A>, BorrowedFd<'_>)>,
@@ -64,9 +64,9 @@ where
         events.add(kick, Event::Doorbell(place), Interest::Edge)?;
     }
     events.add_completions(&rings.iter().map(|(_, ring, _)| ring.event()).collect::<Vec<_>>())?;
-    let queue = |(index, ring, _)| Queue { index, ring, paused: false, doorbells: 0 };
+    let queue = |(index, ring, _)| Queue { index, ring, doorbells: 0 };
     let queues = rings.into_iter().map(queue).collect();
-    let mut queues = Queues { queues, events, shared, origin: Instant::now() };
+    let mut queues = Queues { queues, paused: false, events, shared, origin: Instant::now() };
     queues.report();
     worker.start(ThreadKind::AdapterQueue, format!("blk-queues-{thread}"), move || queues.run(&inbox))?;
     Ok(worker)
@@ -107,7 +107,10 @@ impl<A: GuestAddressSpace> Queues<A> {
     /// How long the thread may sleep: as long as all queues allow.
     fn before_sleep(&mut self, now: Time) -> Sleep {
         let mut until = None::<Time>;
-        for queue in self.queues.iter_mut().filter(|queue| !queue.paused) {
+        if self.paused {
+            return Sleep::Forever;
+        }
+        for queue in &mut self.queues {
             match queue.ring.before_sleep(now, &mut ()) {
                 Ok(RingSleep::No) => return Sleep::No,
                 Ok(RingSleep::For(wait)) => {
@@ -124,12 +127,12 @@ impl<A: GuestAddressSpace> Queues<A> {
     fn serve(&mut self) {
         let now = self.now();
         let shared = &*self.shared;
+        if self.paused {
+            // After the first call nothing is in flight. But a disk's event may become readable later, and stays so until its queue is reaped.
+            self.drain();
+            return;
+        }
         for queue in &mut self.queues {
-            if queue.paused {
-                // Nothing is in flight. But the disk's event may have become readable since, and stays so until the disk's queue is reaped.
-                queue.ring.drain();
-                continue;
-            }
             let index = queue.index;
             if queue.ring.service(now, &mut (), || shared.signal(index)) == Err(Broken) {
                 // Completions that were posted before are signalled, too.
@@ -156,13 +159,13 @@ impl<A: GuestAddressSpace> Queues<A> {
         capacity: u64,
     ) -> Result<(), Broken> {
         let queue = self.queue(index).ok_or(Broken)?;
-        queue.paused = false;
         queue.ring.set_write_through(write_through);
         queue.ring.set_capacity(capacity);
         queue.ring.start(setup)
     }
 
-    /// Wait for a queue's requests in flight, post their completions, and stop its rings. The index of the next chain; `None`: the rings did not run.
+    /// Wait for a queue's requests in flight, post their completions, and stop its rings. The index of the next chain; `None`: the rings
+    /// did not run.
     pub(super) fn stop(&mut self, index: usize) -> Option<u16> {
         let queue = self.queue(index)?;
         let stopped = queue.ring.stop(&mut ());
@@ -176,18 +179,17 @@ impl<A: GuestAddressSpace> Queues<A> {
     pub(super) fn abandon(&mut self, index: usize) {
         if let Some(queue) = self.queue(index) {
             queue.ring.abandon();
-            queue.paused = false;
         }
     }
 
-    /// Stop accessing memory for a queue, after its requests in flight have completed; or continue.
-    pub(super) fn pause(&mut self, index: usize, paused: bool) {
-        if let Some(queue) = self.queue(index) {
-            queue.paused = paused;
-            if paused {
-                queue.ring.drain();
-            }
-        }
+    /// Access memory no longer, except for the requests in flight, or access it again.
+    pub(super) const fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Wait for the requests in flight, and post nothing.
+    pub(super) fn drain(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.ring.drain());
     }
 
     /// Release guest memory that the owner has removed. Nothing is in flight.

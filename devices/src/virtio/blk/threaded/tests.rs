@@ -145,6 +145,19 @@ fn open_later(gate: &Gate) -> thread::JoinHandle<()> {
     })
 }
 
+/// Open a gate when that many threads wait for its requests, on another thread.
+fn open_for_waiting(gate: &Gate, threads: usize) -> thread::JoinHandle<()> {
+    let gate = gate.clone();
+    thread::spawn(move || {
+        let begin = Instant::now();
+        while gate.waiting() < threads {
+            assert!(begin.elapsed() < Duration::from_secs(60), "nobody waits");
+            thread::sleep(Duration::from_micros(100));
+        }
+        gate.open();
+    })
+}
+
 #[test]
 fn queues_do_io_on_any_number_of_threads() {
     for threads in [1, 2, 3, 9] {
@@ -236,7 +249,8 @@ fn without_bus_mastering_memory_is_not_touched() {
 fn what_completes_without_bus_mastering_is_posted_later() {
     let (mut guest, gate) = Guest::gated(2);
     guest.start_reads();
-    let opened = open_later(&gate);
+    // Each thread waits for one of its queues, after it has paused all.
+    let opened = open_for_waiting(&gate, 2);
     guest.device.config_write(4, &2u16.to_le_bytes());
     opened.join().unwrap();
     guest.device.quiesce(guest.now);
@@ -300,15 +314,18 @@ fn a_broken_ring_stops_its_queue_and_is_reported() {
 fn a_larger_disk_is_reported_and_used() {
     let (mut guest, gate) = Guest::gated(2);
     gate.open();
+    // The disk checks reads and writes, the device other ranges.
     let beyond = MIB / 512;
-    guest.request(1, VIRTIO_BLK_T_IN, beyond, writes(DATA, 512));
+    let range = RangeDesc { sector: beyond.into(), num_sectors: 8.into(), flags: RANGE_UNMAP.into() };
+    guest.memory.write_slice(range.as_bytes(), GuestAddress(DATA)).unwrap();
+    guest.request(1, VIRTIO_BLK_T_WRITE_ZEROES, 0, reads(DATA, 16));
     guest.kick(1);
     guest.completes(1, Status::IoErr as u8);
     gate.grow(2 * MIB);
     guest.device.refresh(guest.now);
     assert_eq!(guest.read(DEVICE_CFG, 8), 2 * beyond);
     assert!(guest.counts.vectors().contains(&0));
-    guest.run(1, VIRTIO_BLK_T_IN, beyond, writes(DATA, 512));
+    guest.run(1, VIRTIO_BLK_T_WRITE_ZEROES, 0, reads(DATA, 16));
     guest.until("reports", |guest| guest.device.stats().errors == 1);
 }
 

@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_types, reason = "a disk for tests")]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use paradisk_disk_formats::{
@@ -18,6 +18,8 @@ pub(super) struct Gate(Arc<GateState>);
 #[derive(Default)]
 struct GateState {
     open: AtomicBool,
+    /// Threads that have waited for a closed gate.
+    waiting: AtomicUsize,
     /// Of all queues.
     events: Mutex<Vec<Arc<OwnedFd>>>,
     grown: OnceLock<DiskInfo>,
@@ -28,6 +30,10 @@ impl Gate {
     pub(super) fn open(&self) {
         self.0.open.store(true, Ordering::SeqCst);
         self.0.events.lock().unwrap().iter().for_each(|event| signal(event));
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.0.waiting.load(Ordering::SeqCst)
     }
 
     fn is_open(&self) -> bool {
@@ -112,6 +118,9 @@ impl DiskQueue for GatedQueue {
     }
 
     fn wait(&mut self) {
+        if !self.gate.is_open() {
+            self.gate.0.waiting.fetch_add(1, Ordering::SeqCst);
+        }
         poll(&mut [PollFd::new(&self.event, PollFlags::IN)], None).unwrap();
     }
 
