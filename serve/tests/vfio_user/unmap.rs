@@ -39,8 +39,12 @@ struct Rig {
 
 impl Rig {
     fn new(kind: AdapterKind, delay: Duration) -> Self {
+        Self::on_threads(kind, 0, delay)
+    }
+
+    fn on_threads(kind: AdapterKind, threads: u16, delay: Duration) -> Self {
         let ram = Arc::new(RamDisk::new(DISK, SectorSize::B512).unwrap());
-        let served = Served::new(kind, Arc::new(Delayed::new(ram, delay)));
+        let served = Served::on_threads(kind, threads, Arc::new(Delayed::new(ram, delay)));
         let mut vmm = Vmm::new(&served, Habits { ioeventfds: true, keeps_table: true });
         let fd = vmm.memfd.try_clone().unwrap();
         vmm.client.unmap(0, MEMORY, 0).unwrap();
@@ -61,6 +65,7 @@ impl Rig {
     /// Submit reads of one block each, with data in the next free DMA memory, and wait until the device has taken them.
     fn put_in(&mut self, tags: std::ops::Range<u32>) {
         let Self { driver, vmm, served } = self;
+        let begin = Instant::now();
         let taken = || served.handle.report(Duration::from_secs(60)).unwrap().stats.requests;
         let all = taken() + u64::from(tags.end - tags.start);
         match driver {
@@ -72,6 +77,7 @@ impl Rig {
             other => panic!("not among the adapters of this test: {other:?}"),
         }
         while taken() < all {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the device takes no requests");
             std::thread::yield_now();
         }
     }
@@ -214,4 +220,18 @@ fn an_unmap_that_waits_keeps_nobody_from_leaving() {
             drop(Vmm::new(&served, Habits::default()));
         }
     }
+}
+
+/// A device with threads of its own has all its requests waited for, and continues.
+#[test]
+fn all_requests_of_a_device_with_threads_are_waited_for() {
+    const DELAY: Duration = Duration::from_millis(600);
+    let mut rig = Rig::on_threads(AdapterKind::VirtioBlk, 1, DELAY);
+    let begin = Instant::now();
+    rig.put_in(0..8);
+    rig.vmm.client.unmap(HALF, HALF, 0).unwrap();
+    assert!(begin.elapsed() >= DELAY, "{:?}", begin.elapsed());
+    rig.take(8, GOOD);
+    rig.put_in(8..16);
+    rig.take(8, GOOD);
 }
