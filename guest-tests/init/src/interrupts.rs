@@ -11,7 +11,8 @@ pub(crate) fn of_devices() -> Result<u64, String> {
     fs::read_to_string(FILE).map(|table| sum(&table)).map_err(|error| format!("{FILE}: {error}"))
 }
 
-/// A line has a number and a count for each CPU. Those of CPUs themselves (timers, messages to each other) have letters in place of the number.
+/// A line has a number and a count for each CPU. Those of CPUs themselves (timers, messages to each other) have letters in place of the
+/// number.
 fn sum(table: &str) -> u64 {
     let cpus = table.lines().next().map_or(0, |head| head.split_whitespace().count());
     let of_line = |line: &str| -> Option<u64> {
