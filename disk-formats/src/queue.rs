@@ -129,8 +129,9 @@ pub trait DiskQueue: Send {
     /// Number of requests pushed and not yet reaped.
     fn in_flight(&self) -> usize;
 
-    /// Whether each request has completed when [`push`](Self::push) returns, with no work left that the calling thread must do. Then several
-    /// threads may use the queue in turns. An io_uring queue is different: the kernel runs completion work on the thread that submitted.
+    /// Whether each request has completed when [`push`](Self::push) returns, with no work left that the calling thread must do. Then
+    /// several threads may use the queue in turns. An io_uring queue is different: the kernel runs completion work on the thread that
+    /// submitted.
     fn completes_in_push(&self) -> bool {
         false
     }

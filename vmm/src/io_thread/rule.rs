@@ -13,8 +13,8 @@ use std::time::Duration;
 const FIRST_TRY: u32 = 64;
 /// Each trial that fails makes the number of wake-ups before the next one four times as large, up to this limit.
 const LAST_TRY: u32 = 16_384;
-/// One doorbell in this many is a probe. A probe finds nothing if it is the last request of a batch, because no doorbell follows. The number
-/// is prime, so that probes fall on different requests of the guest's batches.
+/// One doorbell in this many is a probe. A probe finds nothing if it is the last request of a batch, because no doorbell follows. The
+/// number is prime, so that probes fall on different requests of the guest's batches.
 const PROBE_EVERY: u32 = 61;
 /// Number of probes that end a trial with success.
 const SUCCESS: u32 = 8;

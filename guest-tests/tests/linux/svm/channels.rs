@@ -1,5 +1,5 @@
-//! Storage controllers with more than one queue, behind a guest with several virtual CPUs: channels of Hyper-V's, of which it offers one for each four
-//! virtual CPUs, and request queues of virtio devices.
+//! Storage controllers with more than one queue, behind a guest with several virtual CPUs: channels of Hyper-V's, of which it offers one
+//! for each four virtual CPUs, and request queues of virtio devices.
 
 use std::fs;
 
@@ -23,8 +23,8 @@ const DISKS: [(&str, &str, u64); 3] = [
 /// Each virtual CPU that comes up, where something else is printed before the line is at its end.
 const OF_CPUS: [&str; CPUS as usize - 1] = ["4:  #1", "4:  #2", "4:  #3", "4:  #4"];
 
-/// The guest opens all channels and queues, sends requests over each channel, and is signalled by each; what it writes is on the disks. It chooses
-/// the channel or queue by the virtual CPU that submits the request.
+/// The guest opens all channels and queues, sends requests over each channel, and is signalled by each; what it writes is on the disks. It
+/// chooses the channel or queue by the virtual CPU that submits the request.
 #[test]
 fn a_guest_uses_all_channels_and_queues() {
     let Some(rig) = needed("a_guest_uses_all_channels_and_queues", Rig::prepare()) else { return };
