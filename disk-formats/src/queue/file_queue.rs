@@ -71,7 +71,7 @@ struct FileQueue<E: Engine> {
     participant: Option<Participant>,
     depth: usize,
     in_flight: usize,
-    /// A write with force unit access is a plain write and a flush: RWF_DSYNC is not used.
+    /// RWF_DSYNC is not used: a write with force unit access is a plain write and a flush.
     no_dsync: bool,
     /// The error of all requests, after an invariant of the queue was broken.
     faulted: Option<IoError>,
@@ -183,6 +183,7 @@ impl<E: Engine> FileQueue<E> {
         self.help(index, kind);
     }
 
+    /// Let a helper do this for the request.
     fn help(&mut self, index: u32, kind: JobKind) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         slot.stage = Stage::Helper;
@@ -509,6 +510,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
             self.ready.push(Completion { tag: request.tag, result: Err(error) });
             return Ok(());
         }
+        // After a failed flush of a file, RWF_DSYNC might succeed all the same. A plain write and a flush fail.
         let lost = request.op == (Op::Write { fua: true })
             && !self.no_dsync
             && self.writable().any(|file| file.check_flushes().is_err());
