@@ -175,7 +175,7 @@ impl Moderator {
         signal
     }
 
-    /// A completion was put into the guest's ring, and `cif` commands are in flight without it. It need not be posted yet. True: post
+    /// A completion was put into the guest's ring, posted or not, and `cif` commands are in flight without it. True: post
     /// the completions of this batch so far, and signal, before the next one. False: [`end_batch`](Self::end_batch) decides.
     #[inline]
     #[must_use]
