@@ -149,7 +149,7 @@ pub trait IoDevice: Send {
     /// [`VmbusDevice::connections`](crate::vmbus::VmbusDevice::connections).
     fn on_doorbell(&mut self, index: usize, now: Time);
 
-    /// Whether all disks complete each request when it is submitted
+    /// Whether all disks complete each request while it is pushed
     /// ([`DiskQueue::completes_in_push`](paradisk_disk_formats::DiskQueue::completes_in_push)). Then several threads may call
     /// [`on_doorbell`](Self::on_doorbell), [`on_completions`](Self::on_completions) and [`before_sleep`](Self::before_sleep) in turns, for
     /// instance the thread of the virtual CPU that wrote the doorbell. Hot-plug may change the result.
@@ -176,11 +176,12 @@ pub trait IoDevice: Send {
     /// be unmapped or saved.
     fn quiesce(&mut self, now: Time);
 
-    /// Whether requests in flight use any of these guest-physical ranges, which the owner is about to unmap. The device posts available
-    /// completions, and takes no new requests. After a result of false, the owner replaces the memory and calls
-    /// [`memory_replaced`](Self::memory_replaced).
+    /// Whether requests in flight use any of these guest-physical ranges, which the owner is about to unmap. The call posts available
+    /// completions first, and takes no new requests. After a result of false, the owner replaces the memory and calls
+    /// [`memory_replaced`](Self::memory_replaced). After a result of true, the owner asks again later, and may call
+    /// [`refuse_memory`](Self::refuse_memory) meanwhile.
     ///
-    /// The default waits for all requests.
+    /// The default waits for all requests in flight, and returns false.
     fn uses_memory(&mut self, _ranges: &[Range<u64>], now: Time) -> bool {
         self.quiesce(now);
         false
@@ -273,15 +274,16 @@ pub trait PciDevice: IoDevice {
         None
     }
 
-    /// Whether drivers of this device read memory directly after a write that makes the device change it, or free memory that the device
-    /// uses until the write. Then each write should arrive before the guest runs on. Constant.
+    /// Whether each register write should arrive at the device before the guest runs on. This is so if drivers rely on the effect of a
+    /// write without reading a register after it: they read memory that the write makes the device fill, or they free memory that the
+    /// device may use until the write arrives. Constant.
     fn needs_prompt_writes(&self) -> bool {
         false
     }
 
-    /// The bus posts writes nevertheless: writes to a base address register's space may arrive later than the guest made them, but in order
-    /// and before the guest's next read. The owner calls this before each such write, or once; [`reset`](IoDevice::reset) clears it. The
-    /// device then uses only what is safe with posted writes. docs/internals.md, "Serving other VMMs", lists what it cannot make safe.
+    /// The bus posts register writes: they may arrive later than the guest made them, but in order and before the guest's next read. From
+    /// this call until [`reset`](IoDevice::reset), the device avoids operations that are unsafe with posted writes. The owner calls this
+    /// once after each reset, or before each posted write. docs/internals.md, "Serving other VMMs", lists what the device cannot make safe.
     fn on_posted_writes(&mut self) {}
 
     /// As [`on_doorbell`](IoDevice::on_doorbell), for a doorbell that blocks the virtual CPU until the owner replies. The device may then

@@ -182,8 +182,9 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.translate_slowly(address, len, access, bufs)
     }
 
-    /// The host memory of a range of at least one byte, if the range is inside the region of the last translation. Most requests need only
-    /// this, and no list. `None`: call [`translate`](Self::translate).
+    /// The host memory of a range of at least one byte, if the range is inside the window: the region of the last translation. Most
+    /// requests need only this, and no list. `None`: call [`translate`](Self::translate). The direction of the access does not matter,
+    /// because the device may read and write every region that becomes the window.
     #[inline(always)]
     pub(crate) fn piece(&mut self, address: u64, len: u64) -> Option<IoBuf> {
         let offset = address.wrapping_sub(self.window.start);

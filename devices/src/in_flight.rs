@@ -4,7 +4,7 @@ use vm_memory::GuestAddressSpace;
 
 use crate::dma::{Dma, Footprint};
 
-/// The record of each request in flight, and the free numbers. Allocated once.
+/// The requests in flight, by number, and the free numbers. Allocated once.
 #[derive(Debug)]
 pub(crate) struct InFlight<P> {
     /// By number: the request, and the guest memory of its data.
@@ -50,7 +50,8 @@ impl<P> InFlight<P> {
         }
     }
 
-    /// Guest memory that the requests use: that of their data, and the address that the completion of each `writes`.
+    /// Guest memory that the requests use: the memory of their data, and the regions of the addresses that their completions write.
+    /// `writes` returns that address for a request.
     pub(crate) fn footprint<A: GuestAddressSpace>(
         &self,
         dma: &mut Dma<A>,

@@ -1,4 +1,5 @@
-//! Interrupt moderation: completions are posted to the guest at once; only their signal may be held back.
+//! Interrupt moderation: it delays signals, never completions. An adapter posts each completion at the end of its batch at the latest,
+//! whether a signal follows or not.
 //!
 //! With few commands in flight (CIF), each completion is signalled. The more commands are in flight, the smaller the share of completions
 //! that are (Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual Machine Storage Device IO", USENIX ATC 2011). The paper
@@ -174,8 +175,8 @@ impl Moderator {
         signal
     }
 
-    /// A completion has been posted to the guest, and `cif` commands are in flight without it. True: signal before the
-    /// next completion. False: [`end_batch`](Self::end_batch) decides.
+    /// A completion was put into the guest's ring, posted or not, and `cif` commands are in flight without it. True: post
+    /// the completions of this batch so far, and signal, before the next one. False: [`end_batch`](Self::end_batch) decides.
     #[inline]
     #[must_use]
     pub(crate) fn completed(&mut self, cif: u32, now: Time) -> bool {
@@ -193,7 +194,7 @@ impl Moderator {
         false
     }
 
-    /// Call this after the completions of a batch. True: signal for all completions so far.
+    /// Call this after the completions of a batch are posted. True: signal, for all completions so far.
     #[inline]
     #[must_use]
     pub(crate) fn end_batch(&mut self, now: Time) -> bool {

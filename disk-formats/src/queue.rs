@@ -1,4 +1,5 @@
-//! I/O queues: requests, completions, and the contract of [`DiskQueue`]. A disk has one queue for each I/O thread.
+//! I/O queues: requests, completions, and the contract of [`DiskQueue`]. A disk can have several queues, for instance one for each thread
+//! that uses the disk.
 
 pub(crate) mod check;
 #[cfg(feature = "conformance")]
@@ -102,7 +103,7 @@ pub struct QueueStats {
     pub slow: u64,
 }
 
-/// An I/O queue, owned by one thread.
+/// An I/O queue. One thread at a time uses it, usually always the same one (see [`completes_in_push`](Self::completes_in_push)).
 ///
 /// # Contract
 /// - `push` accepts an invalid request (range, alignment, read-only disk) and completes it with an error. `push` fails
@@ -128,9 +129,9 @@ pub trait DiskQueue: Send {
     /// Number of requests pushed and not yet reaped.
     fn in_flight(&self) -> usize;
 
-    /// Whether each request has completed when [`push`](Self::push) returns, by no system call bound to the calling
-    /// thread. If so, several threads may use the queue in turns. An io_uring queue is different: the kernel runs
-    /// completion work on the thread that submitted.
+    /// Whether each request has completed when [`push`](Self::push) returns, with no work left that the calling thread must do. Then
+    /// several threads may use the queue in turns. An io_uring queue is different: the kernel runs completion work on the thread that
+    /// submitted.
     fn completes_in_push(&self) -> bool {
         false
     }

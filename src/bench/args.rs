@@ -20,9 +20,9 @@ use crate::units;
 
 /// Measure the cost of an I/O through each adapter over each disk, compared with the same disk without an adapter.
 ///
-/// Without --disk, temporary disks are measured: RAM, null, a raw file, pass-through of a loop device (if permitted), VHDs of each kind, and a
-/// dynamic and a differencing VHDX. Options with a list are dimensions: all combinations run, interleaved in rounds. Each is compared with the row
-/// `native`, which drives the same disk without adapter and guest.
+/// Without --disk, temporary disks are measured: RAM, null, a raw file, pass-through of a loop device (if permitted), VHDs of each kind,
+/// and a dynamic and a differencing VHDX. Options with a list are dimensions: all combinations run, interleaved in rounds. Each is compared
+/// with the row `native`, which drives the same disk without adapter and guest.
 ///
 /// Workloads that write (--rw randwrite, write, randrw, mix, and most of --workload and --fio) OVERWRITE the disks given with --disk.
 #[derive(clap::Args)]
@@ -46,27 +46,28 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) engine: Option<Engine>,
     /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same with posted writes), lsi-sas (SAS1068), buslogic (BT-958), ide, ide-native,
-    /// virtio-blk, virtio-scsi, storvsc (VMBus) [default: pvscsi,lsi,virtio-blk; pvscsi for --suite vhd-workloads, the only suite with a choice]
+    /// virtio-blk, virtio-scsi, storvsc (VMBus) [default: pvscsi,lsi,virtio-blk; pvscsi for --suite vhd-workloads, the only suite with a
+    /// choice]
     #[arg(long, value_delimiter = ',')]
     pub(super) adapter: Vec<Adapter>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
     #[arg(long, value_name = "SPEC", long_help = DISK_HELP)]
     pub(super) disk: Vec<DiskSpec>,
-    /// The load of an application: a name of `--workload list`, or a file with the keys that it prints; separate several by commas. Or verify: write
-    /// every block with its address and generation, and check each when it is read; by default with every power of two from 512 to 1M as block size,
-    /// over a whole disk of up to 32M, else over 16M at each end
+    /// The load of an application: a name of `--workload list`, or a file with the keys that it prints; separate several by commas. Or
+    /// verify: write every block with its address and generation, and check each when it is read; by default with every power of two from
+    /// 512 to 1M as block size, over a whole disk of up to 32M, else over 16M at each end
     #[arg(long, value_name = "NAME|FILE", value_parser = Workload::parse, conflicts_with_all = ["rw", "read_percent", "random_percent"])]
     pub(super) workload: Option<Workload>,
     /// The loads of a job file of fio, with the keys rw, bs, iodepth, rwmixread, percentage_random, size, runtime, numjobs, thinktime and
     /// random_distribution (zipf); other keys that change the load are refused by name
     #[arg(long, value_name = "FILE", value_parser = workload::jobs, conflicts_with_all = ["workload", "rw", "read_percent", "random_percent", "block_size", "queue_depth", "workers"])]
     pub(super) fio: Option<Jobs>,
-    /// A published experiment with its own dimensions and disks, on every available engine (or --engine), with plots; pvscsi-vs-lsi: cached random
-    /// reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to 256 on fast and slow storage, 8 minutes; chain:
-    /// VHD and VHDX chains of 1 to 1,024 images, 5 minutes; vhd-workloads: raw disks, VHDs and VHDX files under sequential, random and twelve
-    /// application loads at depths 1 to 256, and at two of them in a guest, an hour; creation: creation of images of up to 16 TiB, merge, compaction
-    /// and conversion on ext4, XFS and btrfs, 10 minutes; hyperv-analysis, adapters: see docs/measuring.md, and --list for all. all: one after
-    /// another, their results and one page of all in a folder (--plots)
+    /// A published experiment with its own dimensions and disks, on every available engine (or --engine), with plots; pvscsi-vs-lsi: cached
+    /// random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to 256 on fast and slow storage, 8
+    /// minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 5 minutes; vhd-workloads: raw disks, VHDs and VHDX files under sequential,
+    /// random and twelve application loads at depths 1 to 256, and at two of them in a guest, an hour; creation: creation of images of up
+    /// to 16 TiB, merge, compaction and conversion on ext4, XFS and btrfs, 10 minutes; hyperv-analysis, adapters: see docs/measuring.md,
+    /// and --list for all. all: one after another, their results and one page of all in a folder (--plots)
     #[arg(long, value_name = "NAME", conflicts_with_all = ["disk", "workload", "fio", "rw", "read_percent", "random_percent", "block_size", "queue_depth", "workers", "coalescing"])]
     pub(super) suite: Option<Suites>,
     /// Print what --suite, or each suite, would run, and for how long; run nothing
@@ -89,8 +90,8 @@ pub(crate) struct Args {
     /// Runs of each combination [default: 5; 3 for --suite coalescing]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) runs: Option<u32>,
-    /// When completions are signalled: off (each), batch (once for those reaped together), oio (by outstanding I/Os), oio-iops (by outstanding I/Os
-    /// and rate)
+    /// When completions are signalled: off (each), batch (once for those reaped together), oio (by outstanding I/Os), oio-iops (by
+    /// outstanding I/Os and rate)
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "oio-iops")]
     pub(super) coalescing: Vec<Coalescing>,
     #[command(flatten)]
@@ -98,8 +99,8 @@ pub(crate) struct Args {
     /// Write the results as JSON to FILE, or to standard output in place of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Continue an interrupted measurement: in place of its --json FILE, with the other options as before. Until FILE of --json is written, its runs
-    /// are in FILE.partial. For --suite all: its folder, in place of --plots DIR
+    /// Continue an interrupted measurement: in place of its --json FILE, with the other options as before. Until FILE of --json is written,
+    /// its runs are in FILE.partial. For --suite all: its folder, in place of --plots DIR
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "list"])]
     pub(super) resume: Option<PathBuf>,
     /// Write the results as CSV
@@ -108,7 +109,8 @@ pub(crate) struct Args {
     /// Write the results as one self-contained page: claims, charts, tables
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
-    /// Serve the page at this address during the measurement, such as 127.0.0.1:8080. It has no password: anyone who can connect can read it
+    /// Serve the page at this address during the measurement, such as 127.0.0.1:8080. It has no password: anyone who can connect can read
+    /// it
     #[arg(long, value_name = "ADDR")]
     pub(super) serve: Option<SocketAddr>,
 }

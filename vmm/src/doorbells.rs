@@ -144,10 +144,12 @@ impl Doorbells {
                 continue;
             }
             if let Some(old) = registered.take() {
-                // Registered with these arguments. A failure leaves an event that is signalled without effect.
+                // `register` used the same arguments. If this fails all the same, writes to the old address still signal `event`, and the
+                // device finds no request.
                 let _ = old.unregister(vm, event);
             }
-            // If another doorbell is at this address, writes to this one exit, and the virtual CPU's thread rings it.
+            // KVM refuses an address at which another doorbell is registered. Writes to this doorbell then exit, and the virtual CPU's
+            // thread signals `event`.
             *registered = at.filter(|at| at.register(vm, event).is_ok());
         }
     }

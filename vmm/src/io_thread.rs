@@ -38,8 +38,8 @@ const MAILBOX: Event = Event::Own(0);
 /// How an I/O thread waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Poll the device for this long after its last work, before sleeping; 0 (the default): do not poll. While the thread polls, no
-    /// doorbell and no wake-up are needed. Adaptive: after a sleep that was longer than this, the thread does not poll.
+    /// Poll the device for up to this long after its last work, before sleeping; 0 (the default): do not poll. Work that comes while the
+    /// thread polls needs no wake-up. The interval adapts: after a sleep that was longer than this, the thread does not poll.
     pub poll: Duration,
 }
 
@@ -171,7 +171,7 @@ struct Worker<D: BusDevice + ?Sized> {
     events: EventLoop,
     /// The current polling interval, up to [`Options::poll`].
     window: Duration,
-    /// Writes to doorbells exit from the guest, and KVM does not signal their eventfds.
+    /// Virtual CPUs' threads may serve doorbells: writes to doorbells exit from the guest, and KVM does not signal their eventfds.
     doorbells_exit: bool,
     posted: Option<PostedWatch>,
 }
@@ -194,7 +194,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             let device = held.device()?;
             if self.take_messages(device)? || !self.window.is_zero() && self.poll(device)? {
                 device.reset(self.now());
-                shared.stop_serving(&mut held);
+                shared.stop_on_vcpu(&mut held);
                 return Ok(());
             }
             let now = self.now();
@@ -237,14 +237,14 @@ impl<D: BusDevice + ?Sized> Worker<D> {
 
     /// Before a sleep. `Some`: whether KVM signals doorbells has changed, and its new value.
     fn before_sleep(&mut self, held: &mut Held<D>, now: Time, timeout: Option<Duration>) -> Option<bool> {
-        // A thread that polls needs no doorbells.
+        // With polling, virtual CPUs' threads serve no doorbells: KVM always signals them.
         if !self.options.poll.is_zero() {
             return None;
         }
-        let serving = self.shared.io_thread_sleeps(held, now, timeout);
-        let changed = serving != self.doorbells_exit;
-        self.doorbells_exit = serving;
-        changed.then_some(!serving)
+        let on_vcpu = self.shared.io_thread_sleeps(held, now, timeout);
+        let changed = on_vcpu != self.doorbells_exit;
+        self.doorbells_exit = on_vcpu;
+        changed.then_some(!on_vcpu)
     }
 
     /// Poll the device until it has had no work for the window. True: stop.

@@ -13,7 +13,7 @@ use paradisk_devices::{Access, Bar, BarKind, FastRegisters, FastWrite, PciDevice
 use crate::error::Error;
 use crate::host_bridge;
 use crate::io_thread::bus_device::Reach;
-use crate::io_thread::shared::{Rung, Served};
+use crate::io_thread::shared::{Notification, Served};
 use crate::layout::{CONFIG_ADDRESS, CONFIG_DATA, PCI_IO, PCI_MEMORY, intx_gsi};
 use crate::mailbox::DeviceGone;
 use crate::memory::Vm;
@@ -326,7 +326,7 @@ fn write(target: Option<Target>, data: &[u8]) {
         FastWrite::Forward => {}
         FastWrite::Taken => return,
         FastWrite::Wake { .. } => {
-            if device.reach.shared.serve(Rung::FastRegisters) != Served::Done {
+            if device.reach.shared.serve(Notification::FastRegisters) != Served::Done {
                 device.reach.mailbox.nudge();
             }
             return;

@@ -22,7 +22,8 @@ pub(crate) fn overlap(range: &Range<u64>, start: u64, len: u64) -> bool {
     start < range.end && range.start <= start.saturating_add(len.saturating_sub(1))
 }
 
-/// The region around `address`. `None` also if an IOMMU translates guest-physical addresses.
+/// The region around `address`, if the device may both read and write it: `physical_memory` has no other regions, because accesses through
+/// it check no permissions. `None` also if an IOMMU translates guest-physical addresses.
 pub(super) fn window<M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Option<Window> {
     let region = memory.physical_memory()?.find_region(GuestAddress(address))?;
     let host = region.get_host_address(MemoryRegionAddress(0)).ok()?;

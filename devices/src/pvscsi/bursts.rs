@@ -4,13 +4,15 @@
 //! too high leaves requests waiting. The threshold is set for the last request of the burst. If the guest puts in fewer, the device's poll
 //! finds them. The poll is due after one and a half times the duration of the guest's bursts, within bounds.
 //!
-//! **Size.** N is the most requests that were seen outstanding. A guest that keeps N requests outstanding is expected to put in N minus
-//! the requests in flight minus the completions that it has not read. If all N completions are unread, it reads them and puts in N again.
-//! That holds if the guest is not reading completions when the device sleeps. If the driver's interrupt handler is reading them, it reads
-//! all of them, so only the requests in flight are subtracted. The number of unread completions is not, because it depends on the relative
-//! speed of two CPUs, and so would the number of exits. If the handler reads each completion at once, few requests are ever seen
-//! outstanding together. A guest that stops twice after the same number of requests puts in bursts of that size. If the device is woken for
-//! each request and is faster than the guest, it sees no burst at all: then a trial suppresses all kicks for some polls (`threshold`).
+//! **Size.** N is the most requests that were lately seen outstanding. The forecast depends on what the guest does when the device sleeps:
+//! - It is not reading completions: it will put in N minus the requests in flight minus the unread completions. If that is 0, because all N
+//!   completions are unread, it will read them and put in as many again.
+//! - Its interrupt handler is reading completions: it will read all of them, and put in N minus the requests in flight. The unread
+//!   completions are not subtracted. Their number depends on the relative speed of two CPUs, and so would the number of exits.
+//! - Its handler reads each completion at once. Then few requests are ever outstanding together, and N is too small. If the guest stops
+//!   twice after the same number of requests, its bursts have that size.
+//! - The device is faster than the guest, and is woken for each request. Then it sees no burst at all. A trial (`threshold`) suppresses all
+//!   kicks for some polls, and counts the requests.
 //!
 //! **Position.** Requests of a burst are counted from its first one, whether kicks were suppressed meanwhile or not. A forecast that begins
 //! in the middle of a burst is too high: the remaining requests wait for a poll, the next forecast begins there, and so each later burst
@@ -40,41 +42,45 @@ pub(super) struct Bursts {
     most: MostOutstanding,
     /// The most requests outstanding that were seen since the device slept last.
     seen: u32,
-    /// The guest's index of the completion ring when requests were taken, and whether the guest has read completions since.
+    /// The guest's index of the completion ring when requests were taken, or the device slept, last.
     read: u32,
+    /// At the last sleep, that index had changed since: the guest was reading completions.
     reads: bool,
-    /// Requests of a burst that begins when the guest has read all completions.
+    /// Size of a burst that begins when the guest has read all completions.
     whole: u32,
+    /// Size of the current burst; 0 while it is unknown.
     expected: u32,
-    /// Requests of it taken so far, and taken at the last sleep.
+    /// Requests of the current burst that were taken: so far, and up to the last sleep.
     taken: u32,
     taken_before: u32,
+    /// Polls in a row that found no request of the current burst.
     empty_polls: u8,
-    /// The burst begins with the next request: its duration is measured from there.
+    /// The guest has stopped: the duration of the current burst is measured from its first request.
     stopped: bool,
+    /// When the current burst began.
     since: Time,
     /// Complete bursts since the guest last stopped early.
     complete: u8,
     /// Duration of bursts: a moving average.
     takes: Duration,
     excuses: EarlyPolls,
-    /// Requests since the guest stopped last, and between that stop and the one before.
+    /// Requests taken since the guest stopped last, and between that stop and the one before.
     run: u32,
     run_before: u32,
 }
 
-/// What became of the burst.
+/// What became of the current burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Burst {
-    /// All of it was taken, and the next one is expected.
+    /// All of its requests were taken. The next burst is expected.
     Complete,
     /// The remaining requests are still expected.
     InProgress,
-    /// The guest has put in less and stopped, and seldom does so. The next one is expected.
+    /// The guest has put in fewer and stopped, and seldom does so. The next burst is expected.
     Excused,
-    /// The guest has put in less and stopped.
+    /// The guest has put in fewer and stopped.
     StoppedShort,
-    /// The guest has put in nothing.
+    /// The guest has put in none.
     Absent,
 }
 
@@ -119,7 +125,7 @@ impl Bursts {
         self.seen = 0;
     }
 
-    /// Before each sleep: how many requests will come in the next burst, with `in_flight` in flight and `unread` completions in the ring.
+    /// Before each sleep: how many requests the guest will put in next, with `in_flight` in flight and `unread` completions in the ring.
     /// `read`: the guest's index of the completion ring.
     pub(super) fn forecast(&mut self, in_flight: u32, unread: u32, read: u32) -> u32 {
         let outstanding = in_flight.saturating_add(unread);

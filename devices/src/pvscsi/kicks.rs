@@ -1,4 +1,4 @@
-//! When the driver is to kick: the request-call threshold, for drivers that have agreed to it.
+//! When the driver is to kick: the request-call threshold, for drivers that have enabled it.
 
 use vm_memory::GuestAddressSpace;
 
@@ -32,7 +32,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     /// Before `count` requests are taken: suppress all kicks, because this thread reads the ring again before it sleeps. For a single
-    /// request the threshold stays, because lowering it again would cost a fence and another poll.
+    /// request with no other in flight the threshold stays, because lowering it again would cost a fence and another poll.
     pub(super) fn disable_kicks(&mut self, count: u32) {
         if self.kicks.enabled
             && (count > 1 || self.in_flight.count() > 0)
@@ -42,12 +42,14 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Set the threshold for the time that this thread sleeps, and read the ring again. True: requests wait.
+    /// Set the threshold for the time that this thread sleeps. If that lowers the threshold, or a poll was due, also read the ring. True:
+    /// requests wait, so the thread must not sleep.
     ///
     /// With few requests in flight, `bursts` forecasts how many the driver will put in.
     ///
-    /// The driver stores its index and then loads the threshold without a fence between, so its load may come first.
-    /// One more poll, [`POLL_IDLE`] after the threshold was lowered, finds a request that came without a kick for that reason.
+    /// The driver stores its index and then loads the threshold, with no fence between the two: the processor may load first. So a driver
+    /// that loaded the old threshold may not kick, although its request comes after the device has read the ring. One more poll,
+    /// [`POLL_IDLE`] after the threshold was lowered, finds such a request.
     pub(super) fn enable_kicks(&mut self, now: Time) -> bool {
         let (in_flight, can_fetch) = (self.in_flight.count(), self.can_fetch());
         let Self { rings: Some(rings), kicks, .. } = self else {
@@ -60,7 +62,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         let late = kicks.poll_at.is_some_and(|time| now >= time);
         if late && can_fetch && rings.waiting() > 0 {
-            // These requests are taken first: whether the burst is complete is decided when all waiting requests are counted.
+            // The caller takes these requests first. Then this runs again, and judges the burst with all waiting requests counted.
             return true;
         }
         let suppressed = kicks.suppress(in_flight, rings.unread_and_read(), late, now);
@@ -79,7 +81,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         // While kicks are suppressed, a poll is always due; after the threshold was lowered, one more poll is due.
         if suppressed.kicks > 0 {
             let next = now.after(suppressed.poll_after);
-            // Requests that were taken since the last sleep restart the interval. A wake-up for another reason does not.
+            // The interval begins anew after a poll that was due, and after requests that were taken with all kicks suppressed. Any other
+            // wake-up can only make the poll come earlier.
             let same = kicks.poll_at.filter(|_| !late && before != u32::MAX);
             kicks.poll_at = Some(same.map_or(next, |time| time.min(next)));
         } else if lowered {

@@ -199,7 +199,7 @@ fn map_pieces<A: GuestAddressSpace>(
     if parsed.len == 0 {
         return Ok(());
     }
-    // Writable, unless the request gives the direction to the device.
+    // The memory must be writable, unless the data go to the device.
     let access = if parsed.direction == Direction::Out { Access::Read } else { Access::Write };
     if parsed.sg_list {
         return map_list(address, parsed.len, access, dma, bufs);

@@ -5,24 +5,24 @@ use super::polling::Polling;
 use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, POLL_IDLE, Suppressed};
 use crate::time::Time;
 
-/// Suppresses all kicks: more requests than any ring holds. The threshold is one more than this, and one less than `u32::MAX`, the
-/// threshold of a device that is awake.
+/// Value of [`Suppressed::kicks`] that suppresses all kicks while the device sleeps: more requests than any ring holds. The threshold is
+/// then `u32::MAX - 1`, which differs from `u32::MAX`, the threshold while the device is awake.
 const ALL_KICKS: u32 = u32::MAX - 2;
 
 /// Sleeps in a row without suppressed kicks, and without back-off, before a trial. Odd, so that trials begin at different requests of
-/// a burst: one that begins at the last request finds nothing.
+/// a burst: a trial that begins at the last request of a burst finds nothing.
 const BEFORE_TRIAL: u8 = 61;
 /// Polls of a trial. More than one: the first may find the end of a burst.
 const POLLS_OF_TRIAL: u8 = 3;
 
-/// What was negotiated, and what is known of the driver.
+/// Decides how many kicks are suppressed during each sleep.
 #[derive(Debug)]
 pub(super) struct Kicks {
-    /// Negotiated: the driver kicks only from the threshold on.
+    /// The driver has enabled the request-call threshold: it kicks only from that number of waiting requests on.
     pub(super) enabled: bool,
     /// When to poll for requests that came without a kick.
     pub(super) poll_at: Option<Time>,
-    /// When the threshold was set.
+    /// When the threshold for a sleep was last changed.
     pub(super) since: Time,
     /// The threshold was set with many requests in flight.
     pub(super) busy: bool,
@@ -30,9 +30,9 @@ pub(super) struct Kicks {
     in_burst: bool,
     /// Kicks for requests of the burst are suppressed.
     suppressed: bool,
-    /// Sleeps in a row without suppressed kicks.
-    each: u8,
-    /// Polls to come while all kicks are suppressed, to see how many requests come.
+    /// Sleeps in a row without suppressed kicks. Those of a back-off do not count.
+    sleeps_unsuppressed: u8,
+    /// Remaining polls of the trial; 0 if none runs. During a trial all kicks are suppressed.
     trial: u8,
     pub(super) bursts: Bursts,
     pub(super) polling: Polling,
@@ -48,7 +48,7 @@ impl Kicks {
             busy: false,
             in_burst: false,
             suppressed: false,
-            each: 0,
+            sleeps_unsuppressed: 0,
             trial: 0,
             bursts: Bursts::new(),
             polling: Polling::new(),
@@ -56,8 +56,8 @@ impl Kicks {
         }
     }
 
-    /// The kicks to suppress while the device sleeps. `unread`: completions that the guest has not read; `read`: its index of the
-    /// completion ring; `late`: the time of a poll has come.
+    /// The kicks to suppress while the device sleeps. `unread`: completions that the guest has not read; `read`: the guest's index of the
+    /// completion ring; `late`: a poll was due.
     pub(super) fn suppress(
         &mut self,
         in_flight: u32,
@@ -73,7 +73,7 @@ impl Kicks {
             return self.suppression.before_sleep(in_flight, unread, late);
         }
         if let Some(poll_after) = self.polling.before_sleep(late) {
-            self.each = 0;
+            self.sleeps_unsuppressed = 0;
             return Suppressed { kicks: ALL_KICKS, poll_after };
         }
         self.in_burst = true;
@@ -82,12 +82,12 @@ impl Kicks {
         }
         let next = self.bursts.forecast(in_flight, unread, read);
         if !late && !self.suppressed && trial == 0 && self.bursts.are_short() {
-            // The driver kicks for each request, however the burst goes on: its course need not be followed.
+            // The driver kicks for each request in any case, so the burst need not be followed.
             self.in_burst = false;
             self.suppression.before_sleep(in_flight, 0, false);
             return self.kick_for_each(false, in_flight, now);
         }
-        // Without suppression no request waits for a poll.
+        // Only suppressed kicks make requests wait for a poll.
         let waited = late && in_burst && self.suppressed;
         let mut kick_each = late && !waited;
         if in_burst && trial == 0 {
@@ -103,7 +103,7 @@ impl Kicks {
                         self.suppression.stopped_short();
                     }
                 }
-                // Not even the first request has come: the guest is to kick for it.
+                // Not even the first request has come, so the guest is to kick for it.
                 Burst::Absent => kick_each = true,
                 Burst::Complete | Burst::InProgress | Burst::Excused => {}
             }
@@ -116,15 +116,16 @@ impl Kicks {
         if !self.suppressed {
             return self.kick_for_each(kick_each, in_flight, now);
         }
-        self.each = 0;
+        self.sleeps_unsuppressed = 0;
         let kicks = if self.bursts.reliable() { missing - 1 } else { suppressed.kicks };
         Suppressed { kicks, poll_after: self.bursts.poll_after() }
     }
 
-    /// Before a sleep without suppressed kicks: none is suppressed, or a trial begins.
+    /// Call this before a sleep without suppressed kicks. It returns that no kick is suppressed, or begins a trial.
     fn kick_for_each(&mut self, late: bool, in_flight: u32, now: Time) -> Suppressed {
-        self.each = self.each.saturating_add(u8::from(!self.suppression.backs_off()));
-        if self.each >= BEFORE_TRIAL && !late && in_flight == 0 {
+        self.sleeps_unsuppressed =
+            self.sleeps_unsuppressed.saturating_add(u8::from(!self.suppression.backs_off()));
+        if self.sleeps_unsuppressed >= BEFORE_TRIAL && !late && in_flight == 0 {
             self.in_burst = true;
             self.bursts.begin(0, now);
             self.trial = POLLS_OF_TRIAL;
@@ -133,15 +134,15 @@ impl Kicks {
         Suppressed::default()
     }
 
-    /// Suppress all kicks until a poll, to see how many requests come. If each request wakes the device and the device is faster than the
-    /// guest, it never sees more than one request of a burst.
+    /// Suppress all kicks until the next poll of a trial. A trial finds out how many requests the guest puts in: if each request wakes the
+    /// device, and the device is faster than the guest, the device never sees more than one request of a burst.
     fn try_all(&mut self) -> Suppressed {
         self.suppressed = true;
         Suppressed { kicks: ALL_KICKS, poll_after: POLL_IDLE }
     }
 
-    /// Whether a trial is over, of which `polls` polls remain. A guest with few requests at a time has waited for the polls, so the next
-    /// trial comes later.
+    /// Whether a trial with `polls` remaining polls is over now. If no poll has found many requests, the guest has waited for the polls in
+    /// vain, so the device backs off before the next trial.
     fn ends_trial(&mut self, polls: u8, late: bool, now: Time) -> bool {
         self.trial = polls;
         if !late {
@@ -156,7 +157,7 @@ impl Kicks {
         } else if self.trial == 0 {
             self.suppression.stopped_short();
         }
-        self.each = 0;
+        self.sleeps_unsuppressed = 0;
         self.trial == 0
     }
 }

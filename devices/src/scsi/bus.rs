@@ -48,7 +48,7 @@ struct Slot {
     detached: bool,
 }
 
-/// All logical units behind one adapter, used by its I/O thread.
+/// All logical units behind one adapter. One thread at a time uses the bus.
 ///
 /// [`reap`](Self::reap) reports the ends of tasks, except those that [`submit`](Self::submit) returns. Also call it after an abort, a reset
 /// or a drain, before sleeping on the [`events`](Self::events).
@@ -404,8 +404,9 @@ impl Bus {
         self.slots.iter().flatten().map(|slot| slot.unit.queue().event()).collect()
     }
 
-    /// Whether all disks complete each request when it is submitted. False while a unit is being detached, because only the adapter's own
-    /// thread waits for that.
+    /// Whether all disks complete each request while it is pushed
+    /// ([`completes_in_push`](paradisk_disk_formats::DiskQueue::completes_in_push)). False while a detached unit still has disk requests:
+    /// only the adapter's own thread waits for their end.
     #[must_use]
     pub(crate) fn completes_at_once(&self) -> bool {
         self.slots.iter().flatten().all(|slot| !slot.detached && slot.unit.queue().completes_in_push())

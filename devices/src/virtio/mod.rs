@@ -13,8 +13,9 @@
 //! - [`scsi`]: the SCSI host device.
 //!
 //! # When an interrupt is sent
-//! A completion is posted to the used ring at once. Its signal may be suppressed by the guest (the event index, or a flag, names
-//! the completion that the guest wants a signal for) and delayed by the device's moderation. For each vector:
+//! A completion is posted at the end of its batch at the latest. Its signal may be suppressed by the guest (the event index names the
+//! completion that the guest wants a signal for; without it, a flag suppresses all signals) and delayed by the device's moderation. For
+//! each vector:
 //! 1. While the guest wants no signal for any posted completion, none is sent and none is held back: a driver that asks for signals
 //!    later reads the ring once more, as the specification requires.
 //! 2. If moderation would have sent a signal that the guest did not want, the next completion that the guest wants a signal

@@ -1,8 +1,9 @@
 //! A virtqueue: its registers, its rings, and its notification and interrupt suppression.
 //!
 //! `virtio_queue::Queue` holds and checks the registers. The rings are accessed here, each as one [`Span`] of guest memory that is
-//! translated once a batch; `virtio_queue` would translate and check every field. Completions are put into the used ring one after
-//! the other and [published](Virtqueue::publish) together.
+//! translated once a batch; `virtio_queue` would translate and check every field. Completions are put into the used ring, and the guest
+//! sees them when the used index is [published](Virtqueue::publish): together at the end of a batch or before a signal, or one by one for
+//! in-flight tracking (`blk/ring.rs`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};

@@ -9,11 +9,11 @@ pub(super) struct Signal {
     moderator: Moderator,
     /// Requests in flight whose completions signal here.
     pub(super) in_flight: u32,
-    /// Requests that wait in the rings. They count as outstanding, as their completions will follow.
+    /// Requests that wait in the rings. Moderation counts them as in flight, because their completions will follow.
     pub(super) waiting: u32,
-    /// The next signal that the guest wants is sent at once: moderation would have sent one that the guest did not want, or it is
-    /// [forced](Self::force).
-    unused: bool,
+    /// The next signal that the guest wants is sent at once, without moderation: moderation has decided for a signal that the guest did not
+    /// want, or the signal is [forced](Self::force).
+    at_once: bool,
     /// The strongest request for a signal among the queues checked so far.
     requested: Requested,
 }
@@ -24,7 +24,7 @@ impl Signal {
             moderator: Moderator::new(options),
             in_flight: 0,
             waiting: 0,
-            unused: false,
+            at_once: false,
             requested: Requested::None,
         }
     }
@@ -33,9 +33,9 @@ impl Signal {
         *self = Self::new(*self.moderator.options());
     }
 
-    /// Change the moderation. A signal that the old one held back is due at the next decision.
+    /// Change the moderation options. If a signal is held back, the next [`decide`](Self::decide) sends it, if the guest wants it.
     pub(super) fn set_options(&mut self, options: Coalescing) {
-        self.unused |= self.moderator.set_options(options);
+        self.at_once |= self.moderator.set_options(options);
     }
 
     /// The state of the moderation.
@@ -43,7 +43,7 @@ impl Signal {
         self.moderator.state()
     }
 
-    /// A completion was put into a used ring. True: moderation wants a decision before the next completion.
+    /// A completion was put into a used ring. True: publish it, and decide before the next completion.
     #[inline]
     pub(super) fn completed(&mut self, now: Time) -> bool {
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -52,7 +52,7 @@ impl Signal {
 
     /// The next [`decide`](Self::decide) signals if the guest wants a signal, whatever moderation says.
     pub(super) fn force(&mut self) {
-        self.unused = true;
+        self.at_once = true;
     }
 
     /// Record what the guest requests for one of the queues.
@@ -65,13 +65,13 @@ impl Signal {
         let due = self.moderator.end_batch(now);
         match std::mem::take(&mut self.requested) {
             Requested::None => {
-                self.unused |= due;
+                self.at_once |= due;
                 let _ = self.moderator.flush();
                 false
             }
-            Requested::Next if !due && !self.unused => false,
+            Requested::Next if !due && !self.at_once => false,
             Requested::Next | Requested::Later => {
-                self.unused = false;
+                self.at_once = false;
                 let _ = self.moderator.flush();
                 true
             }

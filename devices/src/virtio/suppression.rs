@@ -24,7 +24,7 @@ pub(super) struct InterruptSuppression {
     decided: u16,
     /// The used index at the last check.
     checked: u16,
-    /// The guest's event index at the last check, where it was later than the next completion.
+    /// The guest's event index at the last check, if it was beyond the next completion then.
     ahead: Option<u16>,
 }
 
@@ -39,8 +39,8 @@ impl InterruptSuppression {
     pub(super) fn check(&mut self, used: u16, event: u16) -> Requested {
         if !need_event(event, used, self.decided) {
             let distance = event.wrapping_sub(used);
-            // An index more than half the range ahead is a past one. An index that completions have just reached keeps the
-            // meaning that it had when it was ahead.
+            // The next completion has index `used`. A distance of half the range or more is that of a past index. An index that was
+            // ahead at the last check, and is that of the next completion now, still counts as ahead: the guest has not changed it.
             let ahead = distance > 0 && distance < 0x8000 || distance == 0 && self.ahead == Some(event);
             self.decide_up_to(used);
             self.ahead = ahead.then_some(event);
@@ -92,7 +92,7 @@ mod tests {
                 let requested = suppression.check(used, event);
                 prop_assert_eq!(requested != Requested::None, posted > ahead);
                 prop_assert_eq!(requested != Requested::None, suppression.is_undecided(used));
-                // Asking for the next is never mistaken for asking for a later one.
+                // A guest that asks for the next completion never seems to ask for a later one.
                 if ahead == 0 {
                     prop_assert_ne!(requested, Requested::Later);
                 }
@@ -102,8 +102,8 @@ mod tests {
             prop_assert_eq!(suppression.check(used, event), Requested::None);
         }
 
-        /// One that asked for a later completion is recognised when it comes, but where completions had come right up
-        /// to it before the first check: then it may as well have read them all and asked for the next.
+        /// If the guest asked for a later completion, the check after that completion returns `Later`. The exception: the first check
+        /// comes right before that completion. Then the guest may have read all completions and asked for the next one.
         #[test]
         fn asking_ahead_is_seen(start: u16, ahead in 1u16..300, batches in prop::collection::vec(1u16..40, 1..30)) {
             prop_assume!(batches[0] != ahead);

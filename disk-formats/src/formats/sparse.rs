@@ -334,6 +334,8 @@ impl<B: Blocks> SparseDisk<B> {
         Ok(())
     }
 
+    /// Resolve a range ([`ChainMap::resolve`]). `true`: the map knows all of the range. `false`: the map was full; flush, and resolve
+    /// again.
     fn resolve(&self, allocator: &B::Allocator, offset: u64, len: u64) -> Result<bool, IoError> {
         let top = self.top()?;
         self.chain.resolve(|offset, len| self.blocks.entries(allocator, top, offset, len), offset, len)

@@ -11,7 +11,7 @@
 //!                                `- regions -------------+----------'
 //!
 //! write:  allocate in memory -> payload to the file
-//! flush:  fdatasync -> one log entry (bitmap and BAT sectors) + fdatasync -> the same sectors to their places
+//! flush:  fdatasync -> log entry (bitmap and BAT sectors) -> fdatasync -> the same sectors in place; repeated if there are many
 //! ```
 
 mod alloc;

@@ -15,8 +15,8 @@ use crate::host::backing::BackingFile;
 ///
 /// # Contract
 /// - Space added by [`set_size`](Self::set_size) and [`reserve`](Self::reserve) reads as zeros.
-/// - Before [`sync`](Self::sync) returns, changes (including those of the size) are neither on stable storage nor
-///   ordered.
+/// - Until [`sync`](Self::sync) has returned, a power failure may lose any change since the last `sync`, of data or size, and keep any
+///   other.
 /// - After a failed [`sync`](Self::sync) of a file, every later `sync` and every change of the file fails with
 ///   [`IoError::FlushLost`].
 pub(crate) trait Store: Send + Sync {

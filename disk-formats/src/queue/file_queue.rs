@@ -50,7 +50,7 @@ pub(crate) use create::check_depth;
 pub use create::file_queue;
 #[cfg(test)]
 pub(crate) use create::file_queue_with;
-use helper::{Helpers, Job, Task};
+use helper::{Helpers, Job, JobKind};
 use inline_io::Inline;
 use retry::AfterFailure;
 use slot::{BAD_MAP, NO_PIECE, NO_SLOT, Piece, Slot, Stage};
@@ -71,7 +71,7 @@ struct FileQueue<E: Engine> {
     participant: Option<Participant>,
     depth: usize,
     in_flight: usize,
-    /// A write with force unit access is a plain write and a flush: RWF_DSYNC is not used.
+    /// RWF_DSYNC is not used: a write with force unit access is a plain write and a flush.
     no_dsync: bool,
     /// The error of all requests, after an invariant of the queue was broken.
     faulted: Option<IoError>,
@@ -179,14 +179,15 @@ impl<E: Engine> FileQueue<E> {
     /// Let the helper thread prepare the mapping of the range. `take_help` then starts the request again.
     fn prepare(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-        let task = slot.preparation(bufs, writes);
-        self.help(index, task);
+        let kind = slot.preparation(bufs, writes);
+        self.help(index, kind);
     }
 
-    fn help(&mut self, index: u32, task: Task) {
+    /// Let a helper do this for the request.
+    fn help(&mut self, index: u32, kind: JobKind) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         slot.stage = Stage::Helper;
-        let job = Job { slot: index, task, offset: slot.offset, len: slot.len };
+        let job = Job { slot: index, kind, offset: slot.offset, len: slot.len };
         self.slow += 1;
         if let Err(errno) = self.send(job) {
             self.finish(index, Err(errno.into()));
@@ -279,8 +280,8 @@ impl<E: Engine> FileQueue<E> {
                     return self.transfer_piece(index, number);
                 }
                 AfterFailure::Later => {
-                    let pause = Task::Pause { piece: number as u32 };
-                    match self.send(Job { slot: index, task: pause, offset: 0, len: 0 }) {
+                    let pause = JobKind::Pause { piece: number as u32 };
+                    match self.send(Job { slot: index, kind: pause, offset: 0, len: 0 }) {
                         Ok(()) => return,
                         Err(errno) => self.note(index, errno.into()),
                     }
@@ -353,7 +354,7 @@ impl<E: Engine> FileQueue<E> {
         if self.format.flush_kind() == Flush::SyncFiles && self.writable().next().is_none() {
             return self.finish(index, Ok(()));
         }
-        self.help(index, Task::Flush);
+        self.help(index, JobKind::Flush);
     }
 
     #[inline]
@@ -412,13 +413,14 @@ impl<E: Engine> FileQueue<E> {
         while let Some((job, result)) = self.helpers.next() {
             let index = job.slot;
             let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-            let mapping = !slot.bufs.is_empty();
+            // The buffers are stored only while the helper prepares the mapping (`Slot::preparation`): the request is to be started now.
+            let prepared = !slot.bufs.is_empty();
             match result {
-                _ if let Task::Pause { piece } = job.task => {
+                _ if let JobKind::Pause { piece } = job.kind => {
                     self.needs_submit = true;
                     self.transfer_piece(index, piece as usize);
                 }
-                Ok(mapped) if mapping => {
+                Ok(mapped) if prepared => {
                     let mut bufs = std::mem::take(&mut slot.bufs);
                     match mapped {
                         Some(extents) => {
@@ -508,6 +510,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
             self.ready.push(Completion { tag: request.tag, result: Err(error) });
             return Ok(());
         }
+        // After a failed flush of a file, RWF_DSYNC might succeed all the same. A plain write and a flush fail.
         let lost = request.op == (Op::Write { fua: true })
             && !self.no_dsync
             && self.writable().any(|file| file.check_flushes().is_err());
@@ -527,9 +530,9 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         match request.op {
             Op::Read | Op::Write { .. } if request.len > 0 => self.map_and_start(index, request.bufs),
             Op::Flush => self.flush(index),
-            Op::Discard if request.len > 0 => self.help(index, Task::Discard),
+            Op::Discard if request.len > 0 => self.help(index, JobKind::Discard),
             Op::WriteZeroes { may_unmap } if request.len > 0 => {
-                self.help(index, Task::WriteZeroes { may_unmap })
+                self.help(index, JobKind::WriteZeroes { may_unmap })
             }
             _ => self.finish(index, Ok(())),
         }

@@ -1,8 +1,9 @@
 //! A disk whose requests are counted, for statistics in operation: a layer around its queues. A disk without the layer has no overhead.
 //!
-//! Each queue owns a set of counters. Only the queue's thread writes them, with plain loads and stores (relaxed atomics, no locked
-//! instruction), so that any thread may read them at any time. A request is counted when its completion is reaped. Its latency is the time
-//! from `push` to `reap`, and is measured only while [`Metrics::time_requests`] is on: that takes two reads of the time-stamp counter.
+//! Each queue owns a set of counters. Only the thread that uses the queue writes them, with plain loads and stores (relaxed atomics, no
+//! locked instruction), so that any thread may read them at any time. A request is counted when its completion is reaped. Its latency is
+//! the time from `push` to `reap`, and is measured only while [`Metrics::time_requests`] is on: that takes two reads of the time-stamp
+//! counter.
 //!
 //! ```text
 //! caller -> push -> slot (tag, kind, bytes, start) -> inner queue

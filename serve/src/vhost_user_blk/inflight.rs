@@ -1,8 +1,11 @@
 //! A record of the requests in flight in memory that the client keeps after the server has ended (vhost-user, "Inflight I/O tracking",
 //! split virtqueues).
 //!
-//! The order of the stores guarantees: whenever the server is killed, every request that was taken and not completed is marked, and
-//! at most one that was completed; the used index tells which.
+//! Whenever the server is killed, the order of the stores guarantees:
+//! - Every request that was submitted to the disk is marked until its completion is posted. A request without a mark and without a
+//!   completion is still in the available ring.
+//! - At most one request is marked although its completion is posted: the one at [`LAST_BATCH_HEAD`], if the used index in guest memory is
+//!   ahead of the recorded one ([`USED_IDX`]).
 
 use std::fs::File;
 use std::sync::Arc;
@@ -31,7 +34,7 @@ const COUNTER: usize = 8;
 /// The size of a queue's region is a multiple of this: a cache line, so that the threads of two queues do not share one.
 const ALIGNMENT: usize = 64;
 
-/// The memory of all queues.
+/// The records of all queues.
 #[derive(Clone, Debug)]
 pub(super) struct Inflight {
     mapping: Arc<Mapping>,
@@ -109,7 +112,7 @@ fn check(described: &VhostUserInflight, queues: u16) -> Result<()> {
     if possible { Ok(()) } else { Err(Error::InvalidParam) }
 }
 
-/// The memory of one queue.
+/// The record of one queue.
 #[derive(Debug)]
 pub(super) struct InflightQueue {
     mapping: Arc<Mapping>,
@@ -137,7 +140,7 @@ impl InflightQueue {
             self.store(VERSION, 1u16);
             return None;
         }
-        // Completions that were posted when the server was killed, but not recorded: the end of the last batch.
+        // Number of completions that were posted, but not recorded when the server was killed. This server leaves at most one.
         let posted = used.wrapping_sub(self.load(USED_IDX));
         let mut head: u16 = self.load(LAST_BATCH_HEAD);
         for _ in 0..posted.min(self.size) {

@@ -39,7 +39,7 @@ pub(super) enum Outcome {
     Stopped,
 }
 
-/// The state of a queue that the client has set.
+/// A queue's state, as the client's messages have set it.
 #[derive(Debug, Default)]
 struct Vring {
     size: u16,
@@ -178,7 +178,8 @@ impl Session {
         Ok(())
     }
 
-    /// Stop all queues, apply a change, and restart the queues that ran.
+    /// Stop all queues, apply a change, and restart the queues that ran. After an error the queues stay stopped, because an error ends the
+    /// session.
     fn paused<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let running: Vec<_> = (0..self.vrings.len()).filter(|&index| self.vrings[index].running).collect();
         running.iter().try_for_each(|&index| self.stop(index))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use paradisk_devices::vmbus::VmbusDevice;
 use paradisk_devices::{FastRegisters, IoDevice, PciDevice, PostedRegisters};
 
-use super::shared::{Rung, Served, Shared};
+use super::shared::{Notification, Served, Shared};
 use crate::doorbells::{DoorbellWrite, Doorbells};
 use crate::layout;
 use crate::mailbox::Mailbox;
@@ -62,7 +62,7 @@ pub(crate) struct Reach<D: BusDevice + ?Sized> {
 impl<D: BusDevice + ?Sized> Reach<D> {
     /// The guest has rung a doorbell by an exit.
     pub(crate) fn ring(&self, index: usize) {
-        match self.shared.serve(Rung::Doorbell(index)) {
+        match self.shared.serve(Notification::Doorbell(index)) {
             Served::Done => {}
             Served::More => self.mailbox.nudge(),
             Served::No => self.doorbells.ring(index),

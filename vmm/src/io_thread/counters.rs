@@ -9,16 +9,17 @@ pub struct Counters {
     pub wakeups: AtomicU64,
     /// Polls before a sleep that found work.
     pub polls: AtomicU64,
-    /// Calls through the mailbox: accesses of virtual CPUs other than doorbells.
+    /// Calls through the mailbox: register accesses of virtual CPUs that only this thread can make, and commands of the program, such as to
+    /// attach a disk.
     pub calls: AtomicU64,
-    /// Doorbells that virtual CPUs' threads served.
+    /// Writes to doorbells and fast registers that virtual CPUs' threads served.
     pub served: AtomicU64,
 }
 
 impl Counters {
     /// Add one.
     pub(super) fn count(counter: &AtomicU64) {
-        // Only one thread at a time writes, so no read-modify-write is needed.
+        // One thread at a time writes a counter (`served` under the device's lock), so no read-modify-write is needed.
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 }

@@ -2,22 +2,24 @@
 //!
 //! Such a guest waits for its request anyway, and two thread switches are saved. A guest with more requests must not be blocked: it puts in
 //! further requests while the I/O thread serves the first ones. On the virtual CPU's thread every request completes before the guest can
-//! put in the next, so the two kinds of guest look the same there. So one doorbell in [`PROBE_EVERY`] goes to the I/O thread as a probe: a
-//! guest with more requests rings again before the probe is served.
+//! put in the next, so the two kinds of guest cannot be told apart there. So one doorbell in [`PROBE_EVERY`] goes to the I/O thread as a
+//! probe: a guest with more requests rings again before the probe is served.
+//!
+//! A *trial* is the time from the start of this mode until [`SUCCESS`] probes have found a single request each.
 
 use std::time::Duration;
 
-/// Wake-ups of the I/O thread in a row, each for one request that it completed at once, after which serving is tried.
+/// A trial begins after this many wake-ups of the I/O thread in a row with a single request each, if each request completed at once.
 const FIRST_TRY: u32 = 64;
-/// After a failed try four times as many are needed, up to this number.
+/// Each trial that fails makes the number of wake-ups before the next one four times as large, up to this limit.
 const LAST_TRY: u32 = 16_384;
-/// One doorbell in this many is a probe. A prime number: the last request of a batch is no useful probe, and with a prime, the probes fall
-/// on different positions of the guest's batches.
+/// One doorbell in this many is a probe. A probe finds nothing if it is the last request of a batch, because no doorbell follows. The
+/// number is prime, so that probes fall on different requests of the guest's batches.
 const PROBE_EVERY: u32 = 61;
-/// A try is a success after this many probes.
+/// Number of probes that end a trial with success.
 const SUCCESS: u32 = 8;
-/// After a sleep for other work than a single request, this many sleeps are not sampled: sampling the device's counters costs more than a
-/// sleep.
+/// After [`stop`](Rule::stop), the device's counters are next read before the sleep of this number. Reading them before each sleep would
+/// slow down guests with many requests.
 const UNSEEN: u32 = 8;
 /// The longest time that a request may block a virtual CPU.
 pub(super) const LONGEST: Duration = Duration::from_micros(100);
@@ -32,28 +34,29 @@ pub(super) struct Work {
 /// Whether doorbells are served on the virtual CPU's thread.
 #[derive(Debug)]
 pub(super) struct Rule {
-    serving: bool,
-    /// Wake-ups in a row, each for a single request.
+    on_vcpu: bool,
+    /// Wake-ups of the I/O thread in a row with a single request each.
     lone: u32,
-    /// Number of these after which serving is tried.
+    /// Value of `lone` at which the next trial begins.
     needed: u32,
-    /// Doorbells served since the last probe.
+    /// Doorbells served on the virtual CPU's thread since the last probe.
     served: u32,
-    /// A probe is with the I/O thread.
+    /// The I/O thread has not served the last probe yet.
     probing: bool,
-    /// Probes since serving began.
+    /// Probes that found a single request since the trial began.
     probes: u32,
-    /// The device's counters after the last call by either thread.
+    /// The device's counters when they were read last.
     before: Work,
-    /// Sleeps of the I/O thread that are not sampled, and whether there were any since `before`.
+    /// Sleeps of the I/O thread up to the next one before which the counters are read; 0: before each.
     unseen: u32,
+    /// Sleeps were skipped since `before`, so the next difference is not that of one wake-up.
     stale: bool,
 }
 
 impl Rule {
     pub(super) const fn new() -> Self {
         Self {
-            serving: false,
+            on_vcpu: false,
             lone: 0,
             needed: FIRST_TRY,
             served: 0,
@@ -65,18 +68,21 @@ impl Rule {
         }
     }
 
-    pub(super) const fn serving(&self) -> bool {
-        self.serving
+    /// Whether doorbells are served on the virtual CPU's thread.
+    pub(super) const fn on_vcpu(&self) -> bool {
+        self.on_vcpu
     }
 
-    /// Before each sleep of the I/O thread: whether the device's counters are to be sampled.
+    /// Call this before each sleep of the I/O thread. True: read the device's counters, and call
+    /// [`io_thread_sleeps`](Self::io_thread_sleeps) with them.
     #[inline]
     pub(super) fn samples_this_sleep(&mut self) -> bool {
         self.unseen = self.unseen.saturating_sub(1);
         self.unseen == 0
     }
 
-    /// The I/O thread is about to sleep. If [`samples_this_sleep`](Self::samples_this_sleep).
+    /// The I/O thread is about to sleep, and `work` has the device's counters. Called only before a sleep for which
+    /// [`samples_this_sleep`](Self::samples_this_sleep) has returned true.
     pub(super) fn io_thread_sleeps(&mut self, work: Work) {
         let Work { requests, completions } = self.since(work);
         if std::mem::take(&mut self.stale) {
@@ -89,7 +95,7 @@ impl Rule {
         if (requests, completions) != (1, 1) {
             return self.stop();
         }
-        if self.serving {
+        if self.on_vcpu {
             if std::mem::take(&mut self.probing) {
                 self.probes = self.probes.saturating_add(1);
                 if self.probes == SUCCESS {
@@ -100,13 +106,13 @@ impl Rule {
         }
         self.lone += 1;
         if self.lone >= self.needed {
-            (self.serving, self.served, self.probing, self.probes) = (true, 0, false, 0);
+            (self.on_vcpu, self.served, self.probing, self.probes) = (true, 0, false, 0);
         }
     }
 
-    /// A doorbell was rung. False: the I/O thread serves it.
+    /// The guest rang a doorbell. True: the virtual CPU's thread serves it. False: the I/O thread serves it.
     pub(super) fn admits(&mut self) -> bool {
-        if !self.serving {
+        if !self.on_vcpu {
             return false;
         }
         if self.probing {
@@ -122,18 +128,18 @@ impl Rule {
         true
     }
 
-    /// A doorbell was served, in this time.
+    /// A doorbell was served on the virtual CPU's thread, which took `took`. `work` has the device's counters after that.
     pub(super) fn served(&mut self, work: Work, took: Duration) {
         let Work { requests, completions } = self.since(work);
-        // No request: the guest rang without one, or another thread has served it.
+        // No request is no reason to stop: the guest rang without one, or the I/O thread had taken the request already.
         if requests > 1 || completions != requests || took > LONGEST {
             self.stop();
         }
     }
 
-    /// The device no longer completes its requests at once.
+    /// From now on the I/O thread serves all doorbells. A trial that has not succeeded yet fails.
     pub(super) fn stop(&mut self) {
-        if std::mem::take(&mut self.serving) && self.probes < SUCCESS {
+        if std::mem::take(&mut self.on_vcpu) && self.probes < SUCCESS {
             self.needed = (self.needed * 4).min(LAST_TRY);
         }
         (self.lone, self.unseen, self.stale) = (0, UNSEEN, true);
@@ -230,10 +236,10 @@ mod tests {
         assert_eq!(guest.in_pairs(10_000), 0);
         // The next probe detects that the guest now has many requests.
         guest.alone(2 * FIRST_TRY);
-        assert!(guest.rule.serving());
+        assert!(guest.rule.on_vcpu());
         let served = guest.in_pairs(10_000);
         assert!(served <= 2 * PROBE_EVERY, "{served} of 20,000");
-        assert!(!guest.rule.serving());
+        assert!(!guest.rule.on_vcpu());
         // A guest that changes often is served less and less.
         let before: u32 = (0..100).map(|_| guest.in_pairs(100) + guest.alone(2 * FIRST_TRY)).sum();
         assert!(before <= 16 * FIRST_TRY, "{before}");
@@ -250,7 +256,7 @@ mod tests {
             assert!(guest.rule.admits());
             let work = guest.done(requests, completions);
             guest.rule.served(work, took);
-            assert!(!guest.rule.serving(), "{requests} requests, {completions} completions, {took:?}");
+            assert!(!guest.rule.on_vcpu(), "{requests} requests, {completions} completions, {took:?}");
             assert_eq!(guest.rule.needed, 4 * FIRST_TRY);
             assert!(!guest.rule.admits());
         }
@@ -265,8 +271,8 @@ mod tests {
             let work = guest.done(0, 0);
             guest.rule.served(work, SOON);
         }
-        assert!(guest.rule.serving() && !guest.rule.admits(), "a probe");
+        assert!(guest.rule.on_vcpu() && !guest.rule.admits(), "a probe");
         guest.io_thread(0);
-        assert!(guest.rule.serving());
+        assert!(guest.rule.on_vcpu());
     }
 }

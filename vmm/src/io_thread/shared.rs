@@ -21,8 +21,8 @@ const ROUNDS: usize = 2;
 /// A device, and the state that its threads share.
 pub(crate) struct Shared<D: ?Sized> {
     held: Mutex<Held<D>>,
-    /// [`Rule::serving`], for threads that do not hold the lock.
-    serving: AtomicBool,
+    /// [`Rule::on_vcpu`], for threads that do not hold the lock.
+    on_vcpu: AtomicBool,
     origin: Instant,
     counters: Arc<Counters>,
 }
@@ -43,30 +43,30 @@ pub(super) struct Held<D: ?Sized> {
 #[derive(Debug)]
 pub(super) struct Poisoned;
 
-/// What a virtual CPU's thread has to do after a write to a doorbell or to fast registers.
+/// What a virtual CPU's thread has to do after a [`Notification`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     /// Nothing.
     Done,
-    /// Wake the I/O thread: the device has more to do, now or at a time.
+    /// Wake the I/O thread: the device has more to do, now or at a time, or KVM is to signal doorbells again.
     More,
-    /// Leave it to the I/O thread.
+    /// The device was not called: pass the notification to the I/O thread.
     No,
 }
 
-/// The target of a guest's write.
+/// A guest's write that gives the device work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rung {
-    /// The doorbell of this index.
+pub(crate) enum Notification {
+    /// A write to the doorbell of this index.
     Doorbell(usize),
-    /// Fast registers, which have reported that the I/O thread sleeps.
+    /// A write that fast registers have accepted. They have reported that the I/O thread sleeps.
     FastRegisters,
 }
 
 impl<D: IoDevice + ?Sized> Shared<D> {
     pub(super) const fn new(device: Box<D>, origin: Instant, counters: Arc<Counters>) -> Self {
         let held = Held { device: Some(device), rule: Rule::new(), wakes_at: None, unfinished: false };
-        Self { held: Mutex::new(held), serving: AtomicBool::new(false), origin, counters }
+        Self { held: Mutex::new(held), on_vcpu: AtomicBool::new(false), origin, counters }
     }
 
     pub(super) fn now(&self) -> Time {
@@ -79,14 +79,14 @@ impl<D: IoDevice + ?Sized> Shared<D> {
     }
 
     /// On the I/O thread, before it ends: from now on, no other thread calls the device.
-    pub(super) fn stop_serving(&self, held: &mut Held<D>) {
+    pub(super) fn stop_on_vcpu(&self, held: &mut Held<D>) {
         held.rule.stop();
-        self.serving.store(false, Ordering::Relaxed);
+        self.on_vcpu.store(false, Ordering::Relaxed);
     }
 
     /// On the I/O thread, when it ends: no thread calls the device afterwards.
     pub(super) fn take_device(&self) -> Option<Box<D>> {
-        self.serving.store(false, Ordering::Relaxed);
+        self.on_vcpu.store(false, Ordering::Relaxed);
         self.held.lock().unwrap_or_else(PoisonError::into_inner).device.take()
     }
 
@@ -102,34 +102,34 @@ impl<D: IoDevice + ?Sized> Shared<D> {
         } else {
             rule.stop();
         }
-        self.serving.store(rule.serving(), Ordering::Relaxed);
-        rule.serving()
+        self.on_vcpu.store(rule.on_vcpu(), Ordering::Relaxed);
+        rule.on_vcpu()
     }
 
     /// On a virtual CPU's thread, after the guest's write: call the device on this thread, if the rule allows it.
     #[inline]
-    pub(crate) fn serve(&self, rung: Rung) -> Served {
-        if self.serving.load(Ordering::Relaxed) { self.try_serve(rung) } else { Served::No }
+    pub(crate) fn serve(&self, notification: Notification) -> Served {
+        if self.on_vcpu.load(Ordering::Relaxed) { self.try_serve(notification) } else { Served::No }
     }
 
-    fn try_serve(&self, rung: Rung) -> Served {
+    fn try_serve(&self, notification: Notification) -> Served {
         // If poisoned, the I/O thread ends and reports it.
         let Ok(mut held) = self.held.try_lock() else { return Served::No };
         let Held { device: Some(device), rule, wakes_at, unfinished } = &mut *held else { return Served::No };
-        // Hot-plug may have changed it since the I/O thread slept.
+        // Hot-plug may have changed this since the I/O thread began to sleep.
         if !device.completes_at_once() {
             rule.stop();
         }
         if !rule.admits() {
-            self.serving.store(rule.serving(), Ordering::Relaxed);
+            self.on_vcpu.store(rule.on_vcpu(), Ordering::Relaxed);
             return Served::No;
         }
-        // Only with the lock.
+        // Without a race: only a thread that holds the device's lock writes this counter.
         Counters::count(&self.counters.served);
         let start = self.now();
-        match rung {
-            Rung::Doorbell(index) => device.on_doorbell(index, start),
-            Rung::FastRegisters => device.on_completions(start),
+        match notification {
+            Notification::Doorbell(index) => device.on_doorbell(index, start),
+            Notification::FastRegisters => device.on_completions(start),
         }
         let mut now = self.now();
         let mut sleep = device.before_sleep(now);
@@ -143,15 +143,15 @@ impl<D: IoDevice + ?Sized> Shared<D> {
         }
         *unfinished = sleep == Sleep::No;
         rule.served(work(&**device), now.since(start));
-        let serving = rule.serving();
-        self.serving.store(serving, Ordering::Relaxed);
+        let on_vcpu = rule.on_vcpu();
+        self.on_vcpu.store(on_vcpu, Ordering::Relaxed);
         let sleeps_on = match sleep {
             Sleep::No => false,
             Sleep::Until(time) => wakes_at.is_some_and(|wakes_at| wakes_at <= time),
             Sleep::Forever => true,
         };
-        // Without `serving`, wake the I/O thread: before its next sleep it registers the doorbells with KVM again.
-        if sleeps_on && serving { Served::Done } else { Served::More }
+        // If the rule has just ended this, wake the I/O thread: before its next sleep it registers the doorbells with KVM again.
+        if sleeps_on && on_vcpu { Served::Done } else { Served::More }
     }
 }
 

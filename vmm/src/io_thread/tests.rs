@@ -7,7 +7,7 @@ use std::thread::ThreadId;
 
 use paradisk_devices::{Bar, Doorbell, IoDevice, PciDevice, Sleep};
 
-use super::shared::{Rung, Served};
+use super::shared::{Notification, Served};
 use super::*;
 use crate::mailbox::DeviceGone;
 
@@ -221,12 +221,12 @@ fn served_here() -> Rig {
     rig.disk.at_once.store(true, Ordering::Relaxed);
     rig.disk.says_so.store(true, Ordering::Relaxed);
     for _ in 0..10_000 {
-        match rig.reach.shared.serve(Rung::Doorbell(0)) {
+        match rig.reach.shared.serve(Notification::Doorbell(0)) {
             Served::Done => {
                 assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
                 return rig;
             }
-            // It took long because this machine is busy, which ends serving.
+            // It took long because this machine is busy, so the rule has stopped.
             Served::More => rig.thread.mailbox.nudge(),
             Served::No => rig.reach.doorbells.ring(0),
         }
@@ -263,14 +263,14 @@ fn a_single_request_at_a_time_is_served_where_it_comes_from() {
     drop(thread);
     assert_eq!(calls.recv_timeout(SOON), Ok(Called::Reset));
     assert_eq!(calls.recv_timeout(SOON), Ok(Called::Dropped), "though it can still be named");
-    assert_eq!(reach.shared.serve(Rung::Doorbell(0)), Served::No);
+    assert_eq!(reach.shared.serve(Notification::Doorbell(0)), Served::No);
 }
 
 #[test]
 fn a_time_that_a_device_asks_for_on_a_virtual_cpu_comes() {
     let rig = served_here();
     rig.disk.wants_time.store(true, Ordering::Relaxed);
-    assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::More);
+    assert_eq!(rig.reach.shared.serve(Notification::Doorbell(0)), Served::More);
     rig.thread.mailbox.nudge();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
@@ -281,7 +281,7 @@ fn a_time_that_a_device_asks_for_on_a_virtual_cpu_comes() {
 fn a_device_with_more_to_do_is_called_again() {
     let rig = served_here();
     rig.disk.more.store(3, Ordering::Relaxed);
-    if rig.reach.shared.serve(Rung::Doorbell(0)) == Served::More {
+    if rig.reach.shared.serve(Notification::Doorbell(0)) == Served::More {
         rig.thread.mailbox.nudge();
     }
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
@@ -294,12 +294,16 @@ fn a_device_with_more_to_do_is_called_again() {
 fn what_does_not_complete_at_once_is_served_by_the_io_thread() {
     let rig = served_here();
     rig.disk.at_once.store(false, Ordering::Relaxed);
-    assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::More, "for KVM to signal doorbells again");
-    assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::No);
+    assert_eq!(
+        rig.reach.shared.serve(Notification::Doorbell(0)),
+        Served::More,
+        "for KVM to signal doorbells again"
+    );
+    assert_eq!(rig.reach.shared.serve(Notification::Doorbell(0)), Served::No);
     // A device that does not report it is not tried.
     let rig = served_here();
     rig.disk.says_so.store(false, Ordering::Relaxed);
-    assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::No);
+    assert_eq!(rig.reach.shared.serve(Notification::Doorbell(0)), Served::No);
 }
 
 #[test]
@@ -315,7 +319,7 @@ fn while_the_io_thread_has_the_device_nobody_else_calls_it() {
             })
         });
         wait.recv_timeout(SOON).unwrap();
-        assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::No);
+        assert_eq!(rig.reach.shared.serve(Notification::Doorbell(0)), Served::No);
         end.send(()).unwrap();
     });
 }
@@ -324,9 +328,9 @@ fn while_the_io_thread_has_the_device_nobody_else_calls_it() {
 fn a_panic_on_a_virtual_cpu_ends_the_io_thread_too() {
     let rig = served_here();
     rig.disk.panics.store(true, Ordering::Relaxed);
-    let serve = || rig.reach.shared.serve(Rung::Doorbell(0));
+    let serve = || rig.reach.shared.serve(Notification::Doorbell(0));
     assert!(thread::scope(|scope| scope.spawn(serve).join()).is_err());
-    assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::No);
+    assert_eq!(rig.reach.shared.serve(Notification::Doorbell(0)), Served::No);
     assert_eq!(write(&rig, 5), Err(DeviceGone));
     let why = rig.ended.recv_timeout(SOON).unwrap();
     assert!(why.contains("a virtual CPU's thread panicked"), "{why}");

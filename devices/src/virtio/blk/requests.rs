@@ -21,7 +21,7 @@ struct Pending {
     head: u16,
     /// Guest-physical address of the status byte.
     status: u64,
-    /// Bytes written from the start of the writable part, at least: if the request succeeds, and if it fails.
+    /// Number of bytes at the start of the writable part that are written for certain: if the request succeeds, and if it fails.
     written: (u32, u32),
     /// Remaining steps, in reverse order.
     steps: Vec<Step>,
@@ -117,14 +117,15 @@ impl Requests {
         self.bufs.clear();
         dma.begin();
         let durable = write_through && self.info.volatile_cache;
-        // If data precede the status byte, a failed request may have written nothing to the start of the writable part.
-        let alone = u32::from(self.chain.writable.is_empty());
+        // The bytes at the start of the writable part that are written if the device writes no data: 1 if the part is the status byte
+        // alone.
+        let status_only = u32::from(self.chain.writable.is_empty());
         // A closure, so that the record is built in its slot: a copy would load it right after it was stored in smaller pieces.
         let pending = |good, steps, in_disk| Pending {
             queue,
             head,
             status,
-            written: (good, alone),
+            written: (good, status_only),
             steps,
             disowned: false,
             in_disk,
@@ -134,7 +135,7 @@ impl Requests {
             Some((VIRTIO_BLK_T_IN, sector)) => (false, sector),
             Some((VIRTIO_BLK_T_OUT, sector)) => (true, sector),
             _ => {
-                let (done, good, steps) = self.start_other(id, header, durable, alone, dma);
+                let (done, good, steps) = self.start_other(id, header, durable, status_only, dma);
                 self.store(id, pending(good, steps, done.is_none()), done, dma);
                 return Ok(());
             }
@@ -145,12 +146,12 @@ impl Requests {
             match parse_transfer(chain, (write, sector), info, dma, &mut one, list) {
                 Ok(transfer) => transfer,
                 Err(status) => {
-                    self.store(id, pending(alone, Vec::new(), false), Some(status), dma);
+                    self.store(id, pending(status_only, Vec::new(), false), Some(status), dma);
                     return Ok(());
                 }
             };
         let (op, good, then_flush) = match write {
-            true => (Op::Write { fua: durable && self.info.fua }, alone, durable && !self.info.fua),
+            true => (Op::Write { fua: durable && self.info.fua }, status_only, durable && !self.info.fua),
             false => (Op::Read, (len as u32).saturating_add(1), false),
         };
         let request = Request { tag: id.into(), op, offset, len, bufs };
@@ -176,15 +177,15 @@ impl Requests {
         }
     }
 
-    /// Start a request other than a read or a write. Returns its status if it is complete, the bytes written if it succeeds, and the
-    /// steps that follow.
+    /// Start a request other than a read or a write. Returns its status if it is complete, the number of bytes written if it succeeds,
+    /// and the steps that follow. `status_only`: that number for a request without data for the guest.
     #[cold]
     fn start_other<A: GuestAddressSpace>(
         &mut self,
         id: u32,
         header: Option<(u32, u64)>,
         durable: bool,
-        alone: u32,
+        status_only: u32,
         dma: &mut Dma<A>,
     ) -> (Option<Status>, u32, Vec<Step>) {
         let command = match header {
@@ -192,9 +193,9 @@ impl Requests {
             None => Err(Status::IoErr),
         };
         match command {
-            Err(status) => (Some(status), alone, Vec::new()),
+            Err(status) => (Some(status), status_only, Vec::new()),
             Ok(Command::GetId) => (Some(Status::Ok), self.write_serial(), Vec::new()),
-            Ok(Command::Flush) => (self.push(id, FLUSH.op, FLUSH.offset, FLUSH.len), alone, Vec::new()),
+            Ok(Command::Flush) => (self.push(id, FLUSH.op, FLUSH.offset, FLUSH.len), status_only, Vec::new()),
             Ok(Command::Ranges(mut steps)) => {
                 if durable {
                     steps.push(FLUSH);
@@ -205,7 +206,7 @@ impl Requests {
                     Some(Step { op, offset, len }) => self.push(id, op, offset, len),
                     None => Some(Status::Ok),
                 };
-                (done, alone, steps)
+                (done, status_only, steps)
             }
         }
     }

@@ -50,7 +50,8 @@ pub struct RingSetup {
     pub event_index: bool,
 }
 
-/// Called for each step of a request, to record which requests are in flight: a later server resumes them.
+/// Records which requests are in flight, so that a later server can [resume](Ring::resume) them. The ring calls it at each step of a
+/// request.
 pub trait Track {
     /// The chain of this head is taken.
     fn taken(&mut self, head: u16);
@@ -82,7 +83,7 @@ pub enum RingSleep {
     Forever,
 }
 
-/// One queue of a block device, owned by one thread.
+/// One queue of a block device. One thread at a time uses it.
 ///
 /// ```text
 /// start -> { service -> before_sleep -> sleep on notification and event } ... -> stop
@@ -132,7 +133,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.requests.set_capacity(bytes);
     }
 
-    /// Change the interrupt moderation. A signal that the old one held back is decided by the next [`service`](Self::service).
+    /// Change the interrupt moderation. If a signal is held back, the next [`service`](Self::service) sends it, if the guest wants it.
     pub fn set_coalescing(&mut self, coalescing: Coalescing) {
         self.signal.set_options(coalescing);
     }
@@ -235,7 +236,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(())
     }
 
-    /// Stop a broken queue, and remember its available index for [`stop`](Self::stop).
+    /// Complete the requests in flight of a broken queue, and stop it. Its available index is stored for [`stop`](Self::stop).
     fn break_off<M: Spans>(&mut self, memory: &M, track: &mut impl Track) {
         self.requests.drain();
         // Each call takes at least one completed request, even if its completion cannot be posted.
@@ -288,6 +289,7 @@ impl<A: GuestAddressSpace> Ring<A> {
             self.dma.write_byte(ended.status_at, ended.status as u8).map_err(|_| Broken)?;
             track.posting(ended.head);
             self.queue.put(memory, (ended.head, ended.written), now)?;
+            // Published one by one: if the server is killed before `posted`, only one posted completion is not recorded.
             self.queue.publish(memory)?;
             track.posted(ended.head, self.queue.next_used());
             self.stats.completions += 1;
@@ -341,9 +343,9 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(until.map_or(RingSleep::Forever, |time| RingSleep::For(time.since(now))))
     }
 
-    /// Wait for requests in flight, post their completions, then stop using the rings. The index of the first chain that was not
-    /// processed, and whether the guest wants to be signalled. `None`: no rings were in use. For a queue that broke and
-    /// was stopped by that, the first call returns the index.
+    /// Wait for requests in flight, post their completions, then stop using the rings. Returns the index of the first chain that was not
+    /// processed, and whether the guest wants a signal. `None`: no rings were in use. After a queue has broken, the first call returns the
+    /// index at which it stopped.
     pub fn stop(&mut self, track: &mut impl Track) -> Option<(u16, bool)> {
         if !self.running() {
             return self.broken_at.take().map(|next| (next, false));

@@ -22,21 +22,24 @@ use crate::map::epochs::Epochs;
 pub(super) struct Allocator {
     layout: Layout,
     space: Space,
-    /// By index in the BAT: changes that are not recorded yet.
+    /// By index in the BAT: changes that no flush has begun to record.
     pending: BTreeMap<u64, Entry>,
-    /// By index in the BAT: changes that a flush is recording.
+    /// By index in the BAT: the changes of the batch that a flush is recording.
     recording: BTreeMap<u64, Entry>,
-    /// Partially present blocks whose bitmaps on disk are stale: their bits on disk count as 0.
-    fresh: BTreeSet<u64>,
+    /// Partially present blocks whose bits on disk are stale, because the block was allocated after they were written: they count as 0.
+    stale_bitmaps: BTreeSet<u64>,
     /// Space that pending changes free, with the index of the change.
     released: Vec<(u64, Run)>,
     /// Space whose release is recorded, but which requests in flight may still use, with the epoch that must end first.
     retired: Vec<(u64, Run)>,
 }
 
-/// The changes that one step of a flush records.
+/// A batch of changes that a flush is recording. [`Allocator::recorded`] or [`Allocator::restore`] ends it. The BAT entries of the batch
+/// are in [`Allocator::recording`].
 pub(super) struct Batch {
-    fresh: BTreeSet<u64>,
+    /// Blocks whose stale bitmaps the batch replaces.
+    stale_bitmaps: BTreeSet<u64>,
+    /// Space that the batch frees, as in [`Allocator`].
     released: Vec<(u64, Run)>,
 }
 
@@ -53,7 +56,7 @@ impl Allocator {
             space,
             pending: BTreeMap::new(),
             recording: BTreeMap::new(),
-            fresh: BTreeSet::new(),
+            stale_bitmaps: BTreeSet::new(),
             released: Vec::new(),
             retired: Vec::new(),
         }))
@@ -80,7 +83,7 @@ impl Allocator {
     pub(super) fn entries(&self, store: &dyn Store, offset: u64, len: u64) -> Result<Entries, IoError> {
         let mut entries =
             Entries::read(store, &self.layout, offset, len).map_err(|error| io_error(&error))?;
-        entries.overlay(|index| self.changed(index), |block| self.fresh.contains(&block));
+        entries.overlay(|index| self.changed(index), |block| self.stale_bitmaps.contains(&block));
         Ok(entries)
     }
 
@@ -119,7 +122,7 @@ impl Allocator {
         let entry = if whole { Entry::fully(offset) } else { Entry::partially(offset) };
         self.pending.insert(index, entry);
         if !whole {
-            self.fresh.insert(block);
+            self.stale_bitmaps.insert(block);
         }
         Ok(Some(Allocated { offset, whole }))
     }
@@ -173,7 +176,7 @@ impl Allocator {
         if entry.holds_space() {
             self.released.push((index, Run { offset: entry.offset(), len: self.layout.block_size() }));
         }
-        self.fresh.remove(&block);
+        self.stale_bitmaps.remove(&block);
         self.pending.insert(index, to);
         Ok(true)
     }
@@ -185,13 +188,13 @@ impl Allocator {
 
     /// All sectors of a partially present block have been written, so its bitmap is no longer needed.
     pub(super) fn complete(&mut self, block: u64, entry: Entry) {
-        self.fresh.remove(&block);
+        self.stale_bitmaps.remove(&block);
         self.pending.insert(self.layout.payload_index(block), Entry::fully(entry.offset()));
     }
 
     /// Whether the block's bitmap on disk is stale.
-    pub(super) fn is_fresh(&self, block: u64) -> bool {
-        self.fresh.contains(&block)
+    pub(super) fn bitmap_is_stale(&self, block: u64) -> bool {
+        self.stale_bitmaps.contains(&block)
     }
 
     /// Byte offset of a chunk's bitmap block, if it has one.
@@ -200,9 +203,9 @@ impl Allocator {
         Ok(entry.present().then(|| entry.offset()))
     }
 
-    /// The next payload blocks to record: those with pending entries, and one for each pending bitmap block, by descending
-    /// index in the BAT, from below `below` on. As many as change about [`BATCH`] bytes of sectors, including the bitmaps of
-    /// fresh blocks. `below` is set to the index to continue from; 0 after the last.
+    /// The next payload blocks to record: those with pending entries, and one block of the chunk for each pending bitmap block. Takes the
+    /// pending entries with indices below `below`, the highest first, until their BAT sectors and stale bitmaps are about [`BATCH`] bytes.
+    /// Sets `below` to the last index taken; 0 if none is left.
     pub(super) fn pending_blocks(&self, below: &mut u64) -> BTreeSet<u64> {
         let bits = self.layout.bits_per_block() / 8;
         let (mut blocks, mut bytes) = (BTreeSet::new(), 0);
@@ -219,7 +222,7 @@ impl Allocator {
                 // Any block of the chunk stands for its bitmap block.
                 Slot::Bitmap(chunk) => chunk << self.layout.ratio_shift(),
             };
-            if self.fresh.contains(&block) {
+            if self.stale_bitmaps.contains(&block) {
                 let sector = block * bits / LOG_SECTOR;
                 let before = std::mem::replace(&mut last_bits, sector);
                 bytes += if before == sector { 0 } else { bits.max(LOG_SECTOR) };
@@ -254,15 +257,15 @@ impl Allocator {
             Slot::Payload(block) => Some(block),
             Slot::Bitmap(_) => None,
         });
-        let fresh = blocks.filter(|block| self.fresh.contains(block)).collect();
+        let stale_bitmaps = blocks.filter(|block| self.stale_bitmaps.contains(block)).collect();
         self.recording = taken;
-        Ok((sectors, Batch { fresh, released }))
+        Ok((sectors, Batch { stale_bitmaps, released }))
     }
 
     /// The batch is on stable storage in the log, and written in place.
     pub(super) fn recorded(&mut self, batch: Batch, epochs: &Epochs) {
         self.recording.clear();
-        self.fresh.retain(|block| !batch.fresh.contains(block));
+        self.stale_bitmaps.retain(|block| !batch.stale_bitmaps.contains(block));
         let epoch = epochs.current();
         self.retired.extend(batch.released.into_iter().map(|(_, run)| (epoch, run)));
     }

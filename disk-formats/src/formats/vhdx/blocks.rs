@@ -219,9 +219,10 @@ impl Blocks for VhdxBlocks {
         allocator: &Mutex<Option<Allocator>>,
     ) -> Result<(), IoError> {
         let mut journal = lock(&self.writer()?.journal)?;
-        // For new blocks, the bits of the whole block are recorded.
+        // Bytes of bitmap sectors that a dirty granule takes at the most: the bits of its whole block, if those on disk are stale.
         let per_granule = (self.layout.bits_per_block() / 8).max(4096);
         let record = Composer { layout: &self.layout, chain, store: &*top.store };
+        // `committed`: an earlier batch has flushed all payload, so an empty batch needs no sync.
         let (mut scan, mut below, mut committed) = (Scan::default(), u64::MAX, false);
         loop {
             let mut guard = lock(allocator)?;
@@ -248,7 +249,7 @@ impl Blocks for VhdxBlocks {
                 Err(_) => table.restore(batch),
             }
             drop(guard);
-            // From here on these granules may be evicted. So the allocator has its new state before: they are resolved from it again.
+            // After this call these granules may be evicted. A later resolve uses the allocator's state, so that was updated first.
             chain.map.recorded(&dirty, done.is_ok());
             done.map_err(host)?;
             if scan.is_over() && below == 0 {

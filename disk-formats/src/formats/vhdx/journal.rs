@@ -64,9 +64,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Flush all earlier writes. Then write `parts` to the log, flush, and write them in place (without a flush). An earlier part takes
-    /// effect no later than a later part. Changes that fit into one log entry are atomic. `end` is the end of all space that the changes
-    /// refer to: the file must have this size, and a replay refuses a shorter file.
+    /// Record the changes of `parts` by one log entry, or by several if they do not fit into one. For each entry: flush all earlier writes;
+    /// write the entry to the log, and flush; write its changes in place, without a flush. A crash leaves all changes of an entry or none,
+    /// and never those of an entry without those of the entries before it.
+    ///
+    /// `end` is the end of all space in the file that the changes refer to. The file must be at least as long, and a replay of the log
+    /// refuses a file that is shorter.
     ///
     /// # Errors
     /// The host's. After an error some of the changes may take effect.
@@ -77,7 +80,7 @@ impl Journal {
             // This covers the payload, the file's size, and the in-place writes of the previous entry: that entry is obsolete
             // afterwards.
             self.sync()?;
-            let Some(log) = &mut self.log else { return Err(io::Error::other("no session was begun")) };
+            let Some(log) = &mut self.log else { return Err(io::Error::other("the log was not started")) };
             log.append(&*self.store, part, sizes(end))?;
             self.applied = part.to_vec();
             self.apply()?;
@@ -156,7 +159,7 @@ mod tests {
     }
 
     /// A new file with a started log, and the size of the file.
-    fn session(host: &Host) -> (Arc<BackingFile>, Journal, u64) {
+    fn started(host: &Host) -> (Arc<BackingFile>, Journal, u64) {
         let shape = Shape { size: 2 << 30, block_size: 1 << 20, sector: SectorSize::B512, fixed: false };
         let path = host.folder().join("disk.vhdx");
         std::fs::write(&path, new_image(shape, None).bytes()).expect("a file");
@@ -164,7 +167,7 @@ mod tests {
         let store = open(&path);
         let headers = header::read(&*store).expect("a file").expect("headers");
         let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
-        journal.begin(DataGuid::New).expect("a session");
+        journal.begin(DataGuid::New).expect("a log");
         let end = Store::len(&*store).expect("a length");
         (store, journal, end)
     }
@@ -172,7 +175,7 @@ mod tests {
     /// Start a log on a new file, and commit a first change. Then commit a second change with `fault` at a call, and
     /// repeat it. Returns the results of these two commits.
     fn committed(host: &Host, fault: (usize, Fault)) -> [io::Result<()>; 2] {
-        let (store, mut journal, end) = session(host);
+        let (store, mut journal, end) = started(host);
         journal.commit([change(&store, PLACES[0])], end).expect("a commit");
         let attempts = [(); 2].map(|()| change(&store, PLACES[1]));
         host.arm(Some(fault));
@@ -224,7 +227,7 @@ mod tests {
         assert!(results.iter().all(Result::is_err));
         // The only call of both attempts is the sync.
         let host = Host::new();
-        let (store, mut journal, end) = session(&host);
+        let (store, mut journal, end) = started(&host);
         let sectors = [(); 2].map(|()| change(&store, PLACES[0]));
         host.arm(Some((0, Fault::Loses(Errno::IO))));
         sectors.into_iter().for_each(|sectors| drop(journal.commit([sectors], end).expect_err("no sync")));
@@ -238,7 +241,7 @@ mod tests {
         let mut hits = 0;
         for at in 0..8 {
             let host = Host::new();
-            let (store, mut journal, end) = session(&host);
+            let (store, mut journal, end) = started(&host);
             let mut both = change(&store, PLACES[0]);
             both.patch(&*store, PLACES[1], &[2, 0, 0, 0, 0, 0, 0, 0]).expect("a sector");
             let other = change(&store, PLACES[1] + 4096);

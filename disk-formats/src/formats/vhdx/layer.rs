@@ -43,7 +43,7 @@ pub(super) struct Entries {
     /// Chunks of these blocks, with the entries of their bitmap blocks.
     bitmaps: Vec<(u64, Entry)>,
     /// Blocks whose bitmaps on disk are stale.
-    fresh: Vec<u64>,
+    stale_bitmaps: Vec<u64>,
 }
 
 /// Read `count` entries of the BAT from the file, from index `first` on.
@@ -59,8 +59,13 @@ impl Entries {
     pub(super) fn read(store: &dyn Store, layout: &Layout, offset: u64, len: u64) -> io::Result<Self> {
         let (first, end) = (offset >> layout.block_shift, (offset + len).div_ceil(layout.block_size()));
         let end = end.min(layout.blocks());
-        let mut entries =
-            Self { layout: *layout, first: 0, slots: Vec::new(), bitmaps: Vec::new(), fresh: Vec::new() };
+        let mut entries = Self {
+            layout: *layout,
+            first: 0,
+            slots: Vec::new(),
+            bitmaps: Vec::new(),
+            stale_bitmaps: Vec::new(),
+        };
         if first >= end {
             return Ok(entries);
         }
@@ -76,8 +81,8 @@ impl Entries {
         Ok(entries)
     }
 
-    /// Replace entries from disk by pending ones from memory, and set the blocks with stale bitmaps.
-    pub(super) fn overlay(&mut self, changed: impl Fn(u64) -> Option<Entry>, fresh: impl Fn(u64) -> bool) {
+    /// Replace entries from disk by `changed` ones from memory, and note the blocks whose bitmaps on disk are stale.
+    pub(super) fn overlay(&mut self, changed: impl Fn(u64) -> Option<Entry>, is_stale: impl Fn(u64) -> bool) {
         for (slot, index) in self.slots.iter_mut().zip(self.first..) {
             *slot = changed(index).unwrap_or(*slot);
         }
@@ -90,7 +95,7 @@ impl Entries {
                 super::layout::Slot::Bitmap(_) => None,
             }
         });
-        self.fresh = blocks.filter(|block| fresh(*block)).collect();
+        self.stale_bitmaps = blocks.filter(|block| is_stale(*block)).collect();
     }
 
     /// The entry of a block.
@@ -164,7 +169,7 @@ impl Layer {
             claim.claim_run(base, first, end);
             return Ok(());
         }
-        if file == 0 && entries.fresh.contains(&block) {
+        if file == 0 && entries.stale_bitmaps.contains(&block) {
             return Ok(());
         }
         let bits = self.bits(entries, at, part.min(self.size.saturating_sub(at)))?;

@@ -1,7 +1,8 @@
-//! The sectors of bitmaps and BAT that a flush records for a batch of changes.
+//! The sectors of bitmaps and BAT that a flush writes for one batch of changes.
 //!
-//! For a block whose bitmap on disk is stale, one batch has the whole bitmap and the BAT entry. A partially present block
-//! whose sectors are all in the top file needs no bitmap any more: its BAT entry becomes fully present.
+//! If a block's bits on disk are stale, the batch with its BAT entry also has all of its bits. The bits take effect no later than the entry
+//! ([`Journal::commit`](super::journal::Journal::commit)). If all sectors of a partially present block are in the top file, it needs no
+//! bits any more: its BAT entry becomes fully present.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +26,9 @@ pub(super) struct Composer<'a> {
 }
 
 impl Composer<'_> {
-    /// Compose the sectors that record the granules in `dirty` and the next pending BAT entries: the sectors of bitmaps, and
-    /// those of the BAT. Pending entries are taken by descending index, from below `below` on; `below` is then the index to
-    /// continue from.
+    /// Compose the sectors that record the granules in `dirty` and the next pending BAT entries. Returns the sectors of bitmaps, the
+    /// sectors of the BAT, and the batch that they record. `below` says which pending entries are next, as in
+    /// [`Allocator::pending_blocks`].
     pub(super) fn compose(
         &self,
         allocator: &mut Allocator,
@@ -45,7 +46,7 @@ impl Composer<'_> {
             changed.extend(blocks.keys());
             for block in &changed {
                 let all = self.chain.granules_of_block(*block, self.layout.block_shift);
-                let granules = match allocator.is_fresh(*block) {
+                let granules = match allocator.bitmap_is_stale(*block) {
                     true => all.clone().collect(),
                     false => blocks.remove(block).unwrap_or_default(),
                 };

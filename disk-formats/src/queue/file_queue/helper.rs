@@ -25,7 +25,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 /// What a helper does for a job.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Task {
+pub(super) enum JobKind {
     PrepareRead,
     PrepareWrite,
     /// Map the range, for reading or for writing, because the map repeatedly evicted the prepared entries before they
@@ -47,12 +47,12 @@ pub(super) enum Task {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub(super) slot: u32,
-    pub(super) task: Task,
+    pub(super) kind: JobKind,
     pub(super) offset: u64,
     pub(super) len: u64,
 }
 
-/// A job that has ended. The result of [`Task::Map`] has the extents.
+/// A job that has ended. The result of [`JobKind::Map`] has the extents.
 pub(super) type Done = (Job, Result<Option<Extents>, IoError>);
 
 /// One helper thread. Dropping it ends the thread.
@@ -69,7 +69,7 @@ pub(super) struct Helper {
 #[derive(Debug, Default)]
 pub(super) struct Helpers {
     helper: Option<Helper>,
-    /// Does the flushes, so that other jobs do not wait behind them.
+    /// Executes the flushes, so that other jobs do not wait for them.
     flusher: Option<Helper>,
 }
 
@@ -84,14 +84,14 @@ impl Helpers {
         format: &Arc<dyn Format>,
         signal: &Arc<Signal>,
     ) -> Result<(), Errno> {
-        let helper = match job.task {
-            Task::Flush => &mut self.flusher,
-            _ => &mut self.helper,
+        let (helper, name) = match job.kind {
+            JobKind::Flush => (&mut self.flusher, "disk-flusher"),
+            _ => (&mut self.helper, "disk-helper"),
         };
         let helper = match helper {
             Some(helper) => helper,
             none => {
-                let helper = Helper::start(Arc::clone(format), Arc::clone(signal))
+                let helper = Helper::start(name, Arc::clone(format), Arc::clone(signal))
                     .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
                 none.insert(helper)
             }
@@ -121,7 +121,11 @@ impl Drop for WakeAtEnd {
 }
 
 impl Helper {
-    pub(super) fn start(format: Arc<dyn Format>, signal: Arc<Signal>) -> std::io::Result<Self> {
+    pub(super) fn start(
+        name: &'static str,
+        format: Arc<dyn Format>,
+        signal: Arc<Signal>,
+    ) -> std::io::Result<Self> {
         let (jobs, incoming) = channel::<Job>();
         let (outgoing, results) = channel();
         let run = move || {
@@ -133,7 +137,7 @@ impl Helper {
             let mut batch = Vec::new();
             while let Ok(job) = incoming.recv() {
                 batch.push(job);
-                if let Task::Flush = job.task {
+                if let JobKind::Flush = job.kind {
                     // One flush covers every flush request that was sent before it begins. The flusher has only flush
                     // jobs.
                     batch.extend(incoming.try_iter());
@@ -149,7 +153,7 @@ impl Helper {
                 signal.0.raise();
             }
         };
-        let thread = threads::spawn(ThreadKind::DiskHelper, "disk-helper", run)?;
+        let thread = threads::spawn(ThreadKind::DiskHelper, name, run)?;
         Ok(Self { jobs: Some(jobs), results, thread: Some(thread), outstanding: VecDeque::new() })
     }
 
@@ -183,23 +187,23 @@ impl Helper {
 }
 
 fn perform(format: &dyn Format, job: Job, extents: &mut Option<Extents>) -> Result<(), IoError> {
-    tracing::trace!(task = ?job.task, offset = job.offset, len = job.len, "slow path");
-    match job.task {
-        Task::Map { writes } => {
+    tracing::trace!(kind = ?job.kind, offset = job.offset, len = job.len, "slow path");
+    match job.kind {
+        JobKind::Map { writes } => {
             let extents = extents.insert(Extents::new());
             map_in_parts(format, writes, job.offset, job.len, extents)
         }
-        Task::PrepareRead => format.prepare_read(job.offset, job.len),
-        Task::PrepareWrite => format.prepare_write(job.offset, job.len),
-        Task::Flush => match format.flush_kind() {
+        JobKind::PrepareRead => format.prepare_read(job.offset, job.len),
+        JobKind::PrepareWrite => format.prepare_write(job.offset, job.len),
+        JobKind::Flush => match format.flush_kind() {
             Flush::Format => format.flush(),
             Flush::SyncFiles => {
                 format.files().iter().filter(|file| file.writable()).try_for_each(|file| file.sync())
             }
         },
-        Task::Discard => format.discard(job.offset, job.len),
-        Task::WriteZeroes { may_unmap } => format.write_zeroes(job.offset, job.len, may_unmap),
-        Task::Pause { .. } => {
+        JobKind::Discard => format.discard(job.offset, job.len),
+        JobKind::WriteZeroes { may_unmap } => format.write_zeroes(job.offset, job.len, may_unmap),
+        JobKind::Pause { .. } => {
             std::thread::sleep(PAUSE);
             Ok(())
         }
@@ -264,12 +268,12 @@ mod tests {
     fn jobs_of_a_thread_that_unwinds_end() {
         let info = NullDisk::new(1 << 20, SectorSize::B512).unwrap().info().clone();
         let signal = Arc::new(Signal::new().unwrap());
-        let mut helper = Helper::start(Arc::new(Fatal(info)), Arc::clone(&signal)).unwrap();
-        let job = |slot, task| Job { slot, task, offset: 0, len: 512 };
-        assert!(helper.send(job(0, Task::Discard)));
-        assert!(helper.send(job(1, Task::PrepareWrite)));
+        let mut helper = Helper::start("helper", Arc::new(Fatal(info)), Arc::clone(&signal)).unwrap();
+        let job = |slot, kind| Job { slot, kind, offset: 0, len: 512 };
+        assert!(helper.send(job(0, JobKind::Discard)));
+        assert!(helper.send(job(1, JobKind::PrepareWrite)));
         // The thread may have died before these are sent.
-        let taken = (2..5).filter(|slot| helper.send(job(*slot, Task::Discard))).count();
+        let taken = (2..5).filter(|slot| helper.send(job(*slot, JobKind::Discard))).count();
         let mut ended = Vec::new();
         while helper.outstanding() > 0 {
             // Sleep as the queue's thread does.
@@ -285,6 +289,6 @@ mod tests {
         let wanted: Vec<_> =
             (0..2 + taken as u32).map(|slot| (slot, if slot == 0 { Ok(()) } else { lost })).collect();
         assert_eq!(ended, wanted);
-        assert!(!helper.send(job(9, Task::Discard)));
+        assert!(!helper.send(job(9, JobKind::Discard)));
     }
 }

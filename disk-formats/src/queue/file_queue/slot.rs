@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::helper::Task;
+use super::helper::JobKind;
 use crate::error::IoError;
 use crate::host::iobuf::IoBuf;
 use crate::map::extent::{Extent, Place};
@@ -85,7 +85,7 @@ pub(super) struct Slot {
     pub(super) pieces: Vec<Piece>,
     /// Buffers of the pieces; of a bounced request, the request's buffers.
     pub(super) iovs: Vec<IoBuf>,
-    /// The request's buffers while the helper prepares the mapping.
+    /// The request's buffers while the helper prepares the mapping; else empty.
     pub(super) bufs: Vec<IoBuf>,
 }
 
@@ -130,21 +130,21 @@ impl Slot {
         self.bufs.clear();
     }
 
-    /// The helper's task for a request that cannot be mapped yet. Saves the buffers that the request needs afterwards.
-    pub(super) fn preparation(&mut self, bufs: &[IoBuf], writes: bool) -> Task {
+    /// The helper's job for a request that cannot be mapped yet. Stores the request's buffers if the queue starts the request afterwards.
+    pub(super) fn preparation(&mut self, bufs: &[IoBuf], writes: bool) -> JobKind {
         self.preparations += 1;
         self.bufs.clear();
         if writes && bufs.iter().all(IoBuf::is_zero) {
             // If the parent reads as zeros, too, nothing has to be allocated.
             self.zeroes = true;
-            return Task::WriteZeroes { may_unmap: false };
+            return JobKind::WriteZeroes { may_unmap: false };
         }
         self.bufs.extend_from_slice(bufs);
         match (self.preparations > WHOLE, writes) {
             // The map evicted the prepared entries each time before they were used.
-            (true, writes) => Task::Map { writes },
-            (false, true) => Task::PrepareWrite,
-            (false, false) => Task::PrepareRead,
+            (true, writes) => JobKind::Map { writes },
+            (false, true) => JobKind::PrepareWrite,
+            (false, false) => JobKind::PrepareRead,
         }
     }
 

@@ -1,4 +1,4 @@
-//! A number that one thread changes and others read.
+//! A number that one thread at a time changes and others read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

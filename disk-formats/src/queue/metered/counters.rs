@@ -1,4 +1,4 @@
-//! The counters of a queue: one thread writes, others read.
+//! The counters of a queue: one thread at a time writes, others read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -39,7 +39,7 @@ fn bound(bucket: usize) -> Option<u64> {
     Some(((PARTS + above % PARTS + 1) as u64) << (power - PARTS_BITS))
 }
 
-/// A histogram that one thread fills and others read.
+/// A histogram that one thread at a time fills and others read.
 pub(super) struct Filling {
     buckets: Box<[Counter]>,
     /// Of all latencies, in nanoseconds.
