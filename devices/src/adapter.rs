@@ -320,6 +320,9 @@ fn serials(kind: AdapterKind, disks: &[(u8, Attachment)]) -> Vec<String> {
 }
 
 #[cfg(test)]
+mod late_events;
+
+#[cfg(test)]
 mod tests {
     use paradisk_disk_formats::{RamDisk, SectorSize};
     use vm_memory::GuestMemoryMmap;

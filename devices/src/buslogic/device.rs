@@ -123,6 +123,7 @@ where
     }
 
     fn on_completions(&mut self, now: Time) {
+        self.bus.clear_late_events();
         self.service(now);
     }
 

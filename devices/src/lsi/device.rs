@@ -295,6 +295,7 @@ where
     }
 
     fn on_completions(&mut self, now: Time) {
+        self.bus.clear_late_events();
         self.service(now);
     }
 

@@ -322,6 +322,17 @@ impl Bus {
         self.in_flight = self.in_flight.saturating_sub(ended.len() - before);
     }
 
+    /// Reap the queues of units without requests. The event of a disk may become readable after its last completion was reaped, and stays
+    /// so until its queue is reaped again. Call this when an event was readable, so that the thread can sleep.
+    pub fn clear_late_events(&mut self) {
+        if self.busy.len() == self.slots.len() {
+            return;
+        }
+        for slot in self.slots.iter_mut().flatten().filter(|slot| !slot.busy) {
+            slot.unit.reap(&mut self.tasks, &mut self.completions, &mut self.done);
+        }
+    }
+
     /// Drop the ends that [`reap`](Self::reap) would report.
     pub fn discard(&mut self) {
         self.reap(&mut Vec::new());

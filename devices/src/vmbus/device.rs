@@ -59,6 +59,7 @@ where
     }
 
     fn on_completions(&mut self, now: Time) {
+        self.storvsc.bus_mut().clear_late_events();
         self.service(now);
     }
 

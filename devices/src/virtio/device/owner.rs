@@ -71,6 +71,7 @@ where
     }
 
     fn on_completions(&mut self, now: Time) {
+        self.backend.clear_late_events();
         self.service(now);
     }
 

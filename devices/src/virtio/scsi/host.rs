@@ -467,6 +467,10 @@ impl Backend for Host {
         !(self.ended.is_empty() && self.failed.is_empty() && self.replies.is_empty())
     }
 
+    fn clear_late_events(&mut self) {
+        self.bus.clear_late_events();
+    }
+
     fn fail_lost(&mut self) -> bool {
         self.bus.fail_lost()
     }
