@@ -42,7 +42,7 @@ impl Signal {
         }
         // Until the state is `RAISED`, no other thread writes or lowers.
         while {
-            // The counter cannot overflow: it grows by at most two between two reads.
+            // Fails only after 2^64 writes that nobody has read.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
             self.update(|state| if state == WRITING_TWICE { WRITING } else { RAISED }) == WRITING_TWICE
         } {}
