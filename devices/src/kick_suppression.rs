@@ -2,8 +2,8 @@
 //! put a request in.
 //!
 //! A guest that keeps many requests outstanding puts a new one in for each that was completed. One kick for the last of them is enough.
-//! While many are in flight, their completions make the device poll the queue anyhow, so the guest may put in half as many new ones before
-//! it kicks.
+//! While many are in flight, their completions make the device poll the queue anyhow, so the guest may put in new ones, half as many as are in
+//! flight, before it kicks.
 //!
 //! A guest that puts in fewer than expected does not kick. The device finds its requests by a poll: after a short time, or when another
 //! request completes. A request that waited for the poll longer than twice the time that it then took has suffered from the suppression.

@@ -136,7 +136,7 @@ impl QueueIo {
         self.push(op, (offset, len), &bufs, Some(user_data))
     }
 
-    /// Submit the pushed requests. Requests that complete at once do not make the notifier readable, so it is signalled for them.
+    /// Submit the pushed requests. Requests that complete before `submit` returns do not make the notifier readable, so it is signalled for them.
     fn submit(&mut self) -> io::Result<()> {
         self.queue.submit();
         self.reap();

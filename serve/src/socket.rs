@@ -1,7 +1,7 @@
 //! A listening Unix socket and its file, or one that another process has made.
 //!
 //! A socket file without a listener counts as left over by a server that was killed. So a new socket is bound under a temporary name and
-//! listens before it is renamed to its path. A server that replaces a leftover file holds a lock on the folder from the check to the
+//! listens before it gets its path. A server that replaces a leftover file holds a lock on the folder from the check to the
 //! replacement. A server that ends removes the file only if it is its own.
 
 use std::fs;
@@ -100,7 +100,7 @@ struct SocketFile {
 }
 
 impl SocketFile {
-    /// Rename it to `path`.
+    /// Give it another path. A socket that somebody else serves there is not replaced.
     fn move_to(&mut self, path: &Path) -> io::Result<()> {
         let _lock = lock(path);
         match fs::hard_link(&self.path, path) {
