@@ -4,6 +4,7 @@ mod contents;
 mod depends;
 mod identity;
 mod installed;
+mod unit;
 
 use std::env;
 use std::ffi::OsStr;

@@ -26,6 +26,8 @@ pub(super) const RUNS: u32 = 5;
 const CAPACITY: u64 = 128 << 20;
 const BLOCK_SIZE: u32 = 4096;
 pub(super) const DEPTHS: [u32; 3] = [1, 8, 32];
+/// Cycles of the smallest component that a chart shows.
+const LEAST: f64 = 1.0;
 /// A component of the cycles.
 type Part = fn(&Cycles) -> Stat;
 /// The components.
@@ -143,14 +145,17 @@ pub(super) fn total(view: View<'_>, disk: &DiskFacts, adapter: Adapter, queue_de
     find(view, disk, adapter, queue_depth).map(|result| result.cycles_per_io.total.median)
 }
 
-/// Each adapter's cycles by component, or only their total if the split is not exact. A panel for each depth.
+/// Each adapter's cycles by component, or only their total if the split is not exact. A panel for each depth. A component of less than
+/// [`LEAST`] has no point, and one without points no key: a logarithmic axis has no zero.
 pub(super) fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
     let parts: &[(&str, Part)] = if view.has_parts() { &PARTS } else { &WHOLE };
-    let line = |depth, part: Part| {
-        adapters()
-            .map(|adapter| find(view, disk, adapter, depth).map(|result| part(&result.cycles_per_io)))
-            .collect()
+    let line = |depth, part: Part| -> Vec<Option<Stat>> {
+        let found = |adapter| find(view, disk, adapter, depth).map(|result| part(&result.cycles_per_io));
+        adapters().map(|adapter| found(adapter).filter(|cycles| cycles.median >= LEAST)).collect()
     };
+    let has_points = |part| DEPTHS.iter().any(|depth| line(*depth, part).iter().any(Option::is_some));
+    let parts: Vec<_> =
+        parts.iter().copied().enumerate().filter(|(_, (_, part))| has_points(*part)).collect();
     let [.., counted] = view.counted();
     Chart {
         title: format!("CPU {counted} by adapter ({}, {}, 4 KiB random read)", view.engine, disk.name()),
@@ -159,14 +164,13 @@ pub(super) fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
         categories: adapters().map(|adapter| adapter.to_string()).collect(),
         keys: parts
             .iter()
-            .enumerate()
-            .map(|(colour, (label, _))| Key { label: (*label).to_owned(), colour, style: Style::Points })
+            .map(|&(colour, (label, _))| Key { label: label.to_owned(), colour, style: Style::Points })
             .collect(),
         panels: DEPTHS
             .iter()
             .map(|&depth| Panel {
                 title: format!("{depth} in flight"),
-                lines: parts.iter().map(|(_, part)| line(depth, *part)).collect(),
+                lines: parts.iter().map(|(_, (_, part))| line(depth, *part)).collect(),
             })
             .collect(),
         ..Chart::default()

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::contents::COMPLETIONS;
 use super::identity::{NAME, VERSION};
-use super::{package, time};
+use super::{package, time, unit};
 use crate::command::{cargo, output, target_dir};
 
 /// Builds the program as the tests use it: for tests, cargo unites the features of all packages. If `cargo xtask test` has built it
@@ -44,10 +44,11 @@ pub(crate) fn check() -> Result<Option<String>, String> {
         return Ok(Some(format!("a root folder of its own: {error}")));
     }
     fs::copy(&deb, root.path().join("paradisk.deb")).map_err(|error| error.to_string())?;
-    in_root(&root).map(|()| None).map_err(|error| error.to_string())
+    in_root(&root)
 }
 
-fn in_root(root: &DebianRoot) -> Result<(), String> {
+/// What this machine lacks, if it lacks something.
+fn in_root(root: &DebianRoot) -> Result<Option<String>, String> {
     let run = |program: &[&str]| root.run(program).map_err(|error: Error| error.to_string());
     let expect = |what: &str, found: &str, expected: &str| {
         if found.contains(expected) {
@@ -109,11 +110,12 @@ systemd-analyze verify --man=no /etc/systemd/system/paradisk-disk@.socket /etc/s
         return Err(format!("{description} and --print-capabilities differ in their type"));
     }
 
+    let lacking = unit::check(root)?;
     run(&["dpkg", "--purge", NAME])?;
     for path in ["usr/bin/paradisk", "usr/share/doc/paradisk", "usr/libexec/paradisk"] {
         if root.path().join(path).exists() {
             return Err(format!("/{path} is left when the package is purged"));
         }
     }
-    Ok(())
+    Ok(lacking)
 }
