@@ -1,7 +1,7 @@
-//! Notification suppression: how many requests the guest may put in before it kicks. A kick leaves the guest, which costs far more than to
-//! put a request in.
+//! Notification suppression: how many requests the guest may put in before it kicks. A kick exits from the guest, which costs far more than
+//! putting a request in.
 //!
-//! A guest that keeps many requests outstanding puts a new one in for each that was completed. One kick for the last of them is enough.
+//! A guest that keeps many requests outstanding puts in a new one for each completion. One kick for the last of the new ones is enough.
 //! While many are in flight, their completions make the device poll the queue anyhow, so the guest may put in new ones, half as many as are in
 //! flight, before it kicks.
 //!
