@@ -257,9 +257,9 @@ pub trait PciDevice: IoDevice {
     /// The registers that may be ioeventfds. Constant.
     fn doorbells(&self) -> &[Doorbell];
 
-    /// An eventfd that rings this doorbell, for a device that serves it on a thread of its own. The owner may have it signalled in place of
-    /// a call of [`on_doorbell`](IoDevice::on_doorbell). Neither the owner nor the device reads it, and the device does not write it.
-    /// `None`: there is only the call. Constant.
+    /// An eventfd that rings this doorbell, for a device that serves the doorbell on a thread of its own. Instead of calling
+    /// [`on_doorbell`](IoDevice::on_doorbell), the owner may let KVM or a client signal the eventfd. Neither the owner nor the device reads
+    /// it, and the device does not write it. `None`: the owner must call. Constant.
     fn doorbell_event(&self, _index: usize) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -1,24 +1,24 @@
-//! Notification suppression: how many requests the guest may put in before it kicks. A kick leaves the guest, which costs far more than to
-//! put a request in.
+//! Notification suppression: how many requests the guest may put in before it kicks. A kick exits from the guest, which costs far more than
+//! putting a request in.
 //!
-//! A guest that keeps many requests outstanding puts a new one in for each that was completed. One kick for the last of them is enough.
+//! A guest that keeps many requests outstanding puts in a new one for each completion. One kick for the last of the new ones is enough.
 //! While many are in flight, their completions make the device poll the queue anyhow, so the guest may put in new ones, half as many as are in
 //! flight, before it kicks.
 //!
-//! A guest that puts in fewer than expected does not kick. The device finds its requests by a poll: after a short time, or when another
-//! request completes. A request that waited for the poll longer than twice the time that it then took has suffered from the suppression.
-//! The device then backs off: for a number of sleeps it asks for a kick for each request, so that a guest that waits for a fast request
-//! beside slow ones does not wait for a poll each time. Where all requests take long the device does not back off: a batch is worth more
-//! than a slightly earlier start.
+//! A guest that puts in fewer requests than expected does not kick. The device finds the requests by a poll: after a short time, or when
+//! another request completes. If a request waited for the poll more than twice as long as it then took, the suppression has delayed it too
+//! much. The device then backs off: for a number of sleeps it asks for a kick for each request. So a guest that waits for a fast request
+//! beside slow ones does not wait for a poll each time. If all requests take long, the device does not back off: a batch saves more than a
+//! slightly earlier start.
 
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// Kicks are suppressed from this many requests on that are in flight or expected.
+/// Kicks are suppressed only if at least this many requests are in flight, or at least this many are expected.
 pub(crate) const MIN_REQUESTS: u32 = 8;
 
-/// Time to the poll for requests without a kick while others are in flight. Their completions usually make the device poll before.
+/// Time to the poll for requests without a kick while others are in flight. The completions of these usually make the device poll earlier.
 const POLL_BUSY: Duration = Duration::from_millis(1);
 
 /// Time to the poll for requests without a kick while nothing is in flight.
@@ -52,7 +52,7 @@ struct Late {
 /// Decides how many kicks of one queue are suppressed.
 #[derive(Clone, Debug)]
 pub(crate) struct KickSuppression {
-    /// Sleeps for which no kick is suppressed, and their number after the next late request.
+    /// Remaining sleeps of the back-off, without suppressed kicks; and the length of the next back-off.
     backoff: u16,
     next_backoff: u16,
     /// The request whose service time is measured.

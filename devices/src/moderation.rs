@@ -2,9 +2,9 @@
 //! whether a signal follows or not.
 //!
 //! With few commands in flight (CIF), each completion is signalled. The more commands are in flight, the smaller the share of completions
-//! that are (Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual Machine Storage Device IO", USENIX ATC 2011). The paper
-//! uses no timer: a signal is held back only while commands are in flight, so another completion follows. Here a signal that is held back
-//! also has a deadline ([`Coalescing::backstop`]), because that completion may take long.
+//! that are signalled (Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual Machine Storage Device IO", USENIX ATC 2011).
+//! The paper uses no timer: a signal is held back only while commands are in flight, so another completion follows. Here a signal that is
+//! held back also has a deadline ([`Coalescing::backstop`]), because that completion may take long.
 //!
 //! One [`Moderator`] decides for one interrupt vector. Its CIF are the requests in flight and, as far as the adapter can count them, those
 //! that wait. Buffers for events do not count, because they may never be used.
@@ -68,7 +68,7 @@ impl Coalescing {
     }
 }
 
-/// Of `skip_up` completions, `count_up` are delivered. If `count_up` is 1, it is the last one.
+/// Of `skip_up` completions, `count_up` signal. If `count_up` is 1, the last of them signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ratio {
     count_up: u32,
@@ -219,7 +219,7 @@ impl Moderator {
         owed
     }
 
-    /// Whether to deliver the interrupt of this completion.
+    /// Whether this completion signals.
     #[inline]
     fn deliver(&mut self, cif: u32, now: Time) -> bool {
         self.completions += 1;
@@ -233,7 +233,7 @@ impl Moderator {
             return true;
         }
         self.counter += 1;
-        // With `count_up` = 1 the last completion of the period is delivered, not the first.
+        // With `count_up` = 1 the last completion of the period signals, not the first.
         self.counter <= self.ratio.count_up
     }
 
@@ -244,7 +244,7 @@ impl Moderator {
         if now.since(start) >= self.options.epoch {
             self.start_epoch(cif, start, now);
         }
-        // For an epoch of 2^64 ns or more this is too early, so each completion gets here.
+        // `after` truncates an epoch of 2^64 ns or more. Then this time is too early, and later completions call `check_epoch` for nothing.
         self.epoch_end = self.epoch_start.map_or(now, |start| start.after(self.options.epoch));
     }
 

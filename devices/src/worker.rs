@@ -1,7 +1,11 @@
-//! A thread that owns a value, and runs the jobs that other threads send to it.
+//! A thread that owns a value, and runs jobs on it that other threads send.
 //!
-//! The thread sleeps in an [`EventLoop`](crate::event_loop::EventLoop) of its own. [`Worker::event`] is in its set, and wakes it for the
-//! jobs in its [`Inbox`].
+//! The thread sleeps in its own [`EventLoop`](crate::event_loop::EventLoop). The set of that loop has the worker's eventfd
+//! ([`Worker::event`]), which wakes the thread for the jobs in its [`Inbox`].
+//!
+//! ```text
+//! other threads: Worker::tell, Worker::ask -> channel, eventfd -> the thread: EventLoop::wait -> Inbox::take -> job(&mut value)
+//! ```
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 
-/// The handle of a thread that owns a `T`. Dropping it ends the thread, and waits for its end.
+/// The handle of a thread that owns a `T`. Dropping the handle ends the thread, and waits until it has ended.
 #[derive(Debug)]
 pub struct Worker<T> {
     jobs: Option<Sender<Job<T>>>,
@@ -21,7 +25,7 @@ pub struct Worker<T> {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The jobs of a thread.
+/// The jobs that were sent to a thread and not run yet.
 #[derive(Debug)]
 pub struct Inbox<T>(Receiver<Job<T>>);
 
@@ -40,13 +44,13 @@ impl<T: 'static> Worker<T> {
         Ok((Self { jobs: Some(jobs), event, thread: None }, Inbox(inbox)))
     }
 
-    /// An eventfd, written when there is a job, when the worker is dropped, and by [`wake`](Self::wake). The thread waits for edges
-    /// ([`Interest::Edge`](crate::event_loop::Interest::Edge)): nobody reads the eventfd.
+    /// An eventfd. It is written for each job, when the worker is dropped, and by [`wake`](Self::wake). The thread waits for edges
+    /// ([`Interest::Edge`](crate::event_loop::Interest::Edge)), so the eventfd is never read.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Start the thread. `run` returns when [`Inbox::take`] has returned false.
+    /// Start the thread. `run` must return when [`Inbox::take`] has returned false.
     ///
     /// # Errors
     /// The host refuses the thread.
@@ -60,7 +64,7 @@ impl<T: 'static> Worker<T> {
         Ok(())
     }
 
-    /// Have the thread run a job.
+    /// Send a job to the thread. Does not wait. Jobs run in the order in which they were sent.
     ///
     /// # Errors
     /// The thread has ended.
@@ -70,10 +74,10 @@ impl<T: 'static> Worker<T> {
         Ok(())
     }
 
-    /// Have the thread run a job, and wait for its result.
+    /// Send a job to the thread, and wait for its result.
     ///
     /// # Errors
-    /// The thread has ended.
+    /// The thread has ended, or ends before it has run the job.
     pub fn ask<R: Send + 'static>(&self, job: impl FnOnce(&mut T) -> R + Send + 'static) -> Result<R, Gone> {
         let (answer, answered) = mpsc::sync_channel(1);
         self.tell(move |value| {
@@ -84,9 +88,9 @@ impl<T: 'static> Worker<T> {
 }
 
 impl<T> Worker<T> {
-    /// Wake the thread without a job.
+    /// Wake the thread without sending a job.
     pub fn wake(&self) {
-        // Fails only after 2^64 writes: nobody reads the counter.
+        // Fails only after 2^64 writes, because the counter is never read.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 }
@@ -100,7 +104,7 @@ impl<T> Drop for Worker<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Run the jobs. False: the worker is dropped, and the thread must end.
+    /// Run the jobs that were sent. False: the worker was dropped, and the thread must end.
     pub fn take(&self, value: &mut T) -> bool {
         loop {
             match self.0.try_recv() {

@@ -1,12 +1,12 @@
 //! Signals a client's eventfd without ever blocking.
 //!
 //! The client shares the open file description of its eventfd, and `O_NONBLOCK` is a flag of that: the client can clear the
-//! flag and fill the counter at any moment, and a `write` then sleeps until the client reads. To poll first does not help: the
+//! flag and fill the counter at any moment, and a `write` then sleeps until the client reads. Polling first does not help: the
 //! client may fill the counter between `poll` and `write`, and the kernel has no `RWF_NOWAIT` for writes to an eventfd (6.18).
 //!
 //! The kernel's own `eventfd_signal` adds 1 without ever sleeping, whatever the flags are. io_uring calls it for each
 //! completion where an eventfd is registered. So each notifier has a ring of one entry, and a signal is a no-op
-//! request. Registering fails for what is not an eventfd.
+//! request. Registering a descriptor that is not an eventfd fails.
 //!
 //! ```text
 //! signal -> io_uring_enter(no-op) -> completion -> eventfd_signal
@@ -49,7 +49,7 @@ impl Notifier {
     /// For an eventfd of a client.
     ///
     /// # Errors
-    /// `EINVAL`: it is no eventfd; or there are neither rings nor threads left.
+    /// `EINVAL`: it is not an eventfd. Other errors: the host can make neither a ring nor a thread.
     pub(crate) fn new(event: OwnedFd) -> io::Result<Self> {
         match ring(event.as_fd()) {
             Ok(ring) => Ok(Self(Way::Ring(Box::new(ring), event))),
@@ -75,7 +75,7 @@ impl Notifier {
         }
     }
 
-    /// The ring cannot be entered any more: use a thread.
+    /// The kernel does not accept no-ops any more: use a thread.
     #[cold]
     fn take_over(&mut self, writer: io::Result<Writer>) {
         if let Ok(writer) = writer {
@@ -171,7 +171,7 @@ impl Drop for Writer {
 impl Shared {
     fn write_to(&self, event: &OwnedFd) {
         loop {
-            // Loaded before the signals, so that a signal before the end is not lost.
+            // `ended` is loaded before `rung`, so that a signal from before the drop is not lost.
             let ended = self.ended.load(Ordering::SeqCst);
             if self.rung.swap(false, Ordering::Acquire) {
                 self.writing.store(true, Ordering::SeqCst);

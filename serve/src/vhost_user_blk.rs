@@ -59,7 +59,7 @@ pub struct Options {
     pub serial: String,
     /// Which I/O engine transfers data.
     pub engine: EngineKind,
-    /// Interrupt moderation of each queue, beside what the guest suppresses.
+    /// Interrupt moderation of each queue, in addition to the guest's own suppression.
     pub coalescing: Coalescing,
 }
 

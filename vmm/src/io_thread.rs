@@ -48,7 +48,7 @@ pub(crate) struct IoThread {
     pub(crate) mailbox: Mailbox,
     clock: Option<ThreadClock>,
     pub(crate) counters: Arc<Counters>,
-    /// Its posted writes, if it has any.
+    /// The zone of the device's posted writes, if there is one.
     pub(crate) zone: Option<ZoneId>,
     thread: Option<JoinHandle<()>>,
 }
@@ -335,7 +335,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
     fn register_all(&mut self, device: &D) -> io::Result<()> {
         self.events.add(fd(&self.wake), MAILBOX, Interest::Edge)?;
         for (index, event) in self.doorbells.events() {
-            // A doorbell from before is delivered once more, which does no harm.
+            // A doorbell that was rung before is delivered once more, which is harmless.
             self.events.add(fd(event), Event::Doorbell(index), Interest::Edge)?;
         }
         self.events.add_completions(&device.completion_events())
@@ -344,7 +344,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
 
 impl<D: BusDevice + ?Sized> Drop for Worker<D> {
     fn drop(&mut self) {
-        // Here and not with the last reference: dropping a device waits for its requests.
+        // Drop the device on this thread, even if another thread has the last reference to `shared`: the drop waits for its requests.
         drop(self.shared.take_device());
     }
 }

@@ -1,4 +1,5 @@
-//! A disk's event that becomes readable after the disk's last completion was reaped: each adapter clears it, and its thread can sleep.
+//! A disk's event may become readable after the disk's last completion was reaped. Each adapter must then clear the event: otherwise the
+//! adapter's thread could not sleep.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::Time;
 use crate::device::IoDevice;
 use crate::testing::{Counts, MEMORY, MIB, Sink};
 
-/// A disk whose queues have one event that is readable until it is reaped.
+/// A disk whose queues share one event. The test makes it readable; it stays readable until a queue is reaped.
 struct LateDisk {
     disk: RamDisk,
     event: Arc<OwnedFd>,
@@ -82,14 +83,14 @@ impl DiskQueue for LateQueue {
     }
 }
 
-/// Whether a completion event of the device is readable.
+/// Whether a completion event of the device is readable, so that its thread would not sleep.
 fn awake(device: &dyn IoDevice) -> bool {
     let events = device.completion_events();
     let mut polled: Vec<_> = events.iter().map(|event| PollFd::new(event, PollFlags::IN)).collect();
     poll(&mut polled, Some(&Timespec::default())).unwrap() > 0
 }
 
-/// The event of one of two disks becomes readable while neither has requests.
+/// Make the event of `disk` readable while no disk of the device has requests, and check that the device clears it.
 fn check(device: &mut dyn IoDevice, disk: &LateDisk, state: &str) {
     for _ in 0..2 {
         rustix::io::write(&disk.event, &1u64.to_ne_bytes()).unwrap();

@@ -4,7 +4,8 @@
 //! too high leaves requests waiting. The threshold is set for the last request of the burst. If the guest puts in fewer, the device's poll
 //! finds them. The poll is due after one and a half times the duration of the guest's bursts, within bounds.
 //!
-//! **Size.** N is the most requests that were lately seen outstanding. The forecast depends on what the guest does when the device sleeps:
+//! **Size.** N is the largest number of requests that were recently outstanding at the same time. The forecast depends on what the guest
+//! does when the device sleeps:
 //! - It is not reading completions: it will put in N minus the requests in flight minus the unread completions. If that is 0, because all N
 //!   completions are unread, it will read them and put in as many again.
 //! - Its interrupt handler is reading completions: it will read all of them, and put in N minus the requests in flight. The unread
@@ -15,8 +16,9 @@
 //!   kicks for some polls, and counts the requests.
 //!
 //! **Position.** Requests of a burst are counted from its first one, whether kicks were suppressed meanwhile or not. A forecast that begins
-//! in the middle of a burst is too high: the remaining requests wait for a poll, the next forecast begins there, and so each later burst
-//! waits for a poll. A poll that finds part of a burst therefore counts as its end: the next request is the first one of another burst.
+//! in the middle of a burst is too high: the device waits for more requests than the guest puts in, until its poll. If the next forecast
+//! began in the middle of a burst again, every burst would wait for a poll. So a poll that finds part of a burst counts as its end: the
+//! next request is the first one of another burst.
 
 use std::time::Duration;
 
@@ -26,14 +28,14 @@ use crate::time::Time;
 
 /// The longest time to a poll. The poll for a burst that takes longer than this is due before the burst ends.
 const LONGEST_WAIT: Duration = Duration::from_micros(600);
-/// If a poll finds fewer requests than these, the guest has stopped.
+/// If a poll finds fewer requests than this, the guest has stopped.
 const MIN_PROGRESS: u32 = 4;
 /// Polls that may find no request of a burst before the guest counts as absent.
 const MAX_EMPTY_POLLS: u8 = 2;
 /// After so many complete bursts the threshold is set for the last request, not for one shortly before.
 const RELIABLE: u8 = 4;
 
-/// The longest burst that is learned from two stops of the guest. More requests than these between two stops are no single burst.
+/// The longest burst that is learned from two stops of the guest. More requests than this between two stops do not count as a single burst.
 const MAX_RUN: u32 = 256;
 
 /// The burst that is expected.
@@ -42,15 +44,15 @@ pub(super) struct Bursts {
     most: MostOutstanding,
     /// The most requests outstanding that were seen since the device slept last.
     seen: u32,
-    /// The guest's index of the completion ring when requests were taken, or the device slept, last.
+    /// The guest's index of the completion ring when requests were last taken, or the device last slept.
     read: u32,
-    /// At the last sleep, that index had changed since: the guest was reading completions.
+    /// Whether that index had changed when the device last slept: the guest was reading completions.
     reads: bool,
     /// Size of a burst that begins when the guest has read all completions.
     whole: u32,
     /// Size of the current burst; 0 while it is unknown.
     expected: u32,
-    /// Requests of the current burst that were taken: so far, and up to the last sleep.
+    /// Number of requests of the current burst that were taken: so far, and until the last sleep.
     taken: u32,
     taken_before: u32,
     /// Polls in a row that found no request of the current burst.
@@ -64,7 +66,7 @@ pub(super) struct Bursts {
     /// Duration of bursts: a moving average.
     takes: Duration,
     excuses: EarlyPolls,
-    /// Requests taken since the guest stopped last, and between that stop and the one before.
+    /// Requests taken since the guest last stopped, and between its last two stops.
     run: u32,
     run_before: u32,
 }
@@ -120,7 +122,7 @@ impl Bursts {
         self.read = read;
     }
 
-    /// The device sleeps with many requests in flight, which tells nothing of bursts.
+    /// The device sleeps with many requests in flight, from which nothing follows about bursts.
     pub(super) const fn forget_seen(&mut self) {
         self.seen = 0;
     }
@@ -152,7 +154,7 @@ impl Bursts {
         }
         let burst = self.judge(late);
         match burst {
-            // Until its first request comes, requests in flight that complete make the burst longer.
+            // Until the first request of the burst comes, completions of requests in flight make the burst longer.
             Burst::InProgress if self.taken == 0 => self.expected = self.expected.max(next),
             // A guest that has not begun to read completions puts in no more than `next`.
             Burst::InProgress if !self.reads => {
@@ -209,7 +211,7 @@ impl Bursts {
         }
     }
 
-    /// The guest has stopped. If it stopped after as many requests the last time, its bursts have that size.
+    /// The guest has stopped. If it has put in the same number of requests before each of its last two stops, its bursts have that size.
     fn stops(&mut self) {
         let run = std::mem::take(&mut self.run);
         if run == std::mem::replace(&mut self.run_before, run) && run <= MAX_RUN {

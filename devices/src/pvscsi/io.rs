@@ -97,7 +97,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         count
     }
 
-    /// Start a request, or put it into the backlog until its unit may have a task number.
+    /// Start a request. If its unit is not granted a task number yet, put the request into the backlog.
     #[cold]
     fn start_or_queue(&mut self, request: &Request, now: Time) {
         let parsed = match parse(request, super::MAX_TARGETS) {

@@ -78,7 +78,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             kicks.poll_at = Some(now.after(POLL_IDLE));
             return true;
         }
-        // While kicks are suppressed, a poll is always due; after the threshold was lowered, one more poll is due.
+        // While kicks are suppressed, a poll is always scheduled; after the threshold was lowered, one more poll is scheduled.
         if suppressed.kicks > 0 {
             let next = now.after(suppressed.poll_after);
             // The interval begins anew after a poll that was due, and after requests that were taken with all kicks suppressed. Any other

@@ -167,7 +167,8 @@ impl<M> Rings<M> {
         self.threshold
     }
 
-    /// Number of requests that the guest puts in without a kick before it kicks. `None`: the device is awake and suppresses all kicks.
+    /// Number of requests that the guest puts in without a kick; it kicks for the next one. `None`: the device is awake and suppresses all
+    /// kicks.
     pub(super) fn suppressed(&self) -> Option<u32> {
         (self.threshold != u32::MAX).then(|| self.threshold.saturating_sub(1))
     }

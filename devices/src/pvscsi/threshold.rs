@@ -18,7 +18,7 @@ const POLLS_OF_TRIAL: u8 = 3;
 /// Decides how many kicks are suppressed during each sleep.
 #[derive(Debug)]
 pub(super) struct Kicks {
-    /// The driver has enabled the request-call threshold: it kicks only from that number of waiting requests on.
+    /// The driver has enabled the request-call threshold: it kicks only if at least that many requests wait.
     pub(super) enabled: bool,
     /// When to poll for requests that came without a kick.
     pub(super) poll_at: Option<Time>,
@@ -103,7 +103,7 @@ impl Kicks {
                         self.suppression.stopped_short();
                     }
                 }
-                // Not even the first request has come, so the guest is to kick for it.
+                // Not even the first request has come, so let the guest kick for it.
                 Burst::Absent => kick_each = true,
                 Burst::Complete | Burst::InProgress | Burst::Excused => {}
             }
@@ -141,8 +141,8 @@ impl Kicks {
         Suppressed { kicks: ALL_KICKS, poll_after: POLL_IDLE }
     }
 
-    /// Whether a trial with `polls` remaining polls is over now. If no poll has found many requests, the guest has waited for the polls in
-    /// vain, so the device backs off before the next trial.
+    /// Whether a trial with `polls` remaining polls is over now. If no poll has found many requests, the trial has only delayed the guest's
+    /// requests, so the device backs off before the next trial.
     fn ends_trial(&mut self, polls: u8, late: bool, now: Time) -> bool {
         self.trial = polls;
         if !late {

@@ -14,8 +14,8 @@
 //!
 //! # When an interrupt is sent
 //! A completion is posted at the end of its batch at the latest. Its signal may be suppressed by the guest (the event index names the
-//! completion that the guest wants a signal for; without it, a flag suppresses all signals) and delayed by the device's moderation. For
-//! each vector:
+//! completion that the guest wants a signal for; without it, a flag suppresses all signals) and delayed by the device's moderation. These
+//! rules hold for each vector (in [`blk::Ring`], which knows no vectors, for each queue):
 //! 1. While the guest wants no signal for any posted completion, none is sent and none is held back: a driver that asks for signals
 //!    later reads the ring once more, as the specification requires.
 //! 2. If moderation would have sent a signal that the guest did not want, the next completion that the guest wants a signal

@@ -68,7 +68,8 @@ pub(super) struct Virtqueue {
     interrupt_suppression: InterruptSuppression,
     depth: Depth,
     kick_suppression: KickSuppression,
-    /// Available index of the request of which the guest is to notify the device.
+    /// Available index of the request for which the guest must notify the device. `None`: the device has requested no notification since it
+    /// last took requests.
     armed: Option<u16>,
     /// When `armed` was set.
     armed_at: Time,
@@ -235,7 +236,7 @@ impl Virtqueue {
         Ok(if suppressed.kicks > 0 { Armed::PollAfter(suppressed.poll_after) } else { Armed::Notifies })
     }
 
-    /// Before the queue is served: tell the kick suppression how many requests wait.
+    /// Before the queue is served: pass the number of waiting requests to the kick suppression.
     pub(super) fn note_waiting<M: Spans>(&mut self, memory: &M, now: Time) {
         let Some(event) = self.armed else { return };
         let suppressed = event.wrapping_sub(self.ring.next_avail());

@@ -1,10 +1,10 @@
-//! When an interrupt is sent: moderation for each vector, together with the guest's suppression (rules: [`virtio`](super)).
+//! When an interrupt is sent: moderation together with the guest's suppression (rules: [`virtio`](super)).
 
 use super::suppression::Requested;
 use crate::moderation::{Coalescing, ModerationState, Moderator};
 use crate::time::Time;
 
-/// A vector, or the interrupt line.
+/// The decisions for one vector or for the interrupt line; in a [`Ring`](super::blk::Ring), for one queue.
 pub(super) struct Signal {
     moderator: Moderator,
     /// Requests in flight whose completions signal here.

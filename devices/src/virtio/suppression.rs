@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against the plain definition: the index `event` is among those written on the way.
+        /// Against the plain definition: the index `event` is one of those from `old` to `new` - 1.
         #[test]
         fn an_event_is_needed_where_its_entry_was_written(old: u16, count in 0u16..2000, event: u16) {
             let new = old.wrapping_add(count);

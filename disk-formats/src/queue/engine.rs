@@ -95,7 +95,7 @@ pub(crate) trait Engine: Send {
     /// A descriptor that is readable while operations may have ended or the signal is raised.
     fn event(&self) -> BorrowedFd<'_>;
 
-    /// An eventfd that is signaled when operations may have ended or the signal is raised.
+    /// An eventfd that is signalled when operations may have ended or the signal is raised.
     fn eventfd(&mut self) -> Result<OwnedFd, Errno>;
 
     /// Other threads raise the signal to wake the queue's thread.

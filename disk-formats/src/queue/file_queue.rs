@@ -75,7 +75,7 @@ struct FileQueue<E: Engine> {
     no_dsync: bool,
     /// The error of all requests, after an invariant of the queue was broken.
     faulted: Option<IoError>,
-    /// The engine may have operations that no call of `submit` follows: [`advance_once`](Self::advance_once) submits them.
+    /// The queue itself has staged operations, and the owner may not call `submit` for them: [`advance_once`](Self::advance_once) does.
     needs_submit: bool,
     /// Transfers that the queue's own thread makes.
     inline: Inline,
@@ -183,7 +183,7 @@ impl<E: Engine> FileQueue<E> {
         self.help(index, kind);
     }
 
-    /// Let a helper do this for the request.
+    /// Send a job for the request to the helper or the flusher.
     fn help(&mut self, index: u32, kind: JobKind) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         slot.stage = Stage::Helper;
@@ -244,7 +244,7 @@ impl<E: Engine> FileQueue<E> {
         })
     }
 
-    /// Give the remainder of a piece to inline I/O or to the engine.
+    /// Transfer the remainder of a piece by inline I/O or by the engine.
     #[inline]
     fn transfer_piece(&mut self, index: u32, number: usize) {
         let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };

@@ -66,7 +66,7 @@ pub(super) struct Session {
     inflight: Option<Inflight>,
 }
 
-/// Run a command on the thread of a queue, and wait for its result.
+/// Send a job to the thread of a queue, and wait for its result.
 fn ask<R: Send + 'static>(
     worker: &Worker<Queue>,
     job: impl FnOnce(&mut Queue) -> R + Send + 'static,

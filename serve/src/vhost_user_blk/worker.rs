@@ -1,4 +1,4 @@
-//! The thread of a queue: it sleeps on the client's kick, the disk's completions and the session's commands.
+//! The thread of a queue. It sleeps on the client's kick, the disk's completions, and the jobs that session and server send.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use super::inflight::InflightQueue;
 use super::memory::Memory;
 use crate::notifier::Notifier;
 
-/// The session has sent a command, or ends.
+/// There is a job, or the worker was dropped.
 const WAKE: Event = Event::Own(0);
 const KICK: Event = Event::Doorbell(0);
 
@@ -28,7 +28,7 @@ pub struct QueueReport {
     pub moderation: ModerationState,
 }
 
-/// A thread for queue `index`. Dropping it waits for the requests in flight.
+/// Start a thread for queue `index`. Dropping the worker waits for the requests in flight.
 pub(super) fn start(index: u16, ring: Ring<Memory>) -> io::Result<Worker<Queue>> {
     let (mut worker, inbox) = Worker::new()?;
     let mut events = EventLoop::new()?;
@@ -88,7 +88,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Wait for the requests in flight, post their completions, and stop the rings. The index of the next chain, if they ran.
+    /// Wait for the requests in flight, post their completions, and stop the rings. Returns the index of the next chain, if the rings ran.
     pub(super) fn stop(&mut self) -> Option<u16> {
         let stopped = match &mut self.inflight {
             Some(inflight) => self.ring.stop(inflight),
@@ -135,7 +135,7 @@ impl Queue {
         self.ring.set_capacity(bytes);
     }
 
-    /// Change the interrupt moderation. Every command is followed by [`serve`](Self::serve), which signals what was held back.
+    /// Change the interrupt moderation. After every job the thread calls [`serve`](Self::serve), which sends a signal that was held back.
     pub(super) fn set_coalescing(&mut self, coalescing: Coalescing) {
         self.ring.set_coalescing(coalescing);
     }
@@ -160,7 +160,7 @@ impl Queue {
                     return;
                 }
             }
-            // Whatever has woken the thread, the ring is polled and completions are reaped.
+            // Whatever has woken the thread, it polls the ring and reaps completions.
             self.serve();
         }
     }

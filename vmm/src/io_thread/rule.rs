@@ -18,8 +18,8 @@ const LAST_TRY: u32 = 16_384;
 const PROBE_EVERY: u32 = 61;
 /// Number of probes that end a trial with success.
 const SUCCESS: u32 = 8;
-/// After [`stop`](Rule::stop), the device's counters are next read before the sleep of this number. Reading them before each sleep would
-/// slow down guests with many requests.
+/// Number of sleeps from [`stop`](Rule::stop) to the one before which the device's counters are next read. Reading them before each sleep
+/// would slow down guests with many requests.
 const UNSEEN: u32 = 8;
 /// The longest time that a request may block a virtual CPU.
 pub(super) const LONGEST: Duration = Duration::from_micros(100);
@@ -47,7 +47,7 @@ pub(super) struct Rule {
     probes: u32,
     /// The device's counters when they were read last.
     before: Work,
-    /// Sleeps of the I/O thread up to the next one before which the counters are read; 0: before each.
+    /// Number of sleeps of the I/O thread until the counters are read again; 0: they are read before each sleep.
     unseen: u32,
     /// Sleeps were skipped since `before`, so the next difference is not that of one wake-up.
     stale: bool,

@@ -48,7 +48,7 @@ pub(super) struct Poisoned;
 pub(crate) enum Served {
     /// Nothing.
     Done,
-    /// Wake the I/O thread: the device has more to do, now or at a time, or KVM is to signal doorbells again.
+    /// Wake the I/O thread: the device has more to do, now or at a deadline, or KVM must signal doorbells again.
     More,
     /// The device was not called: pass the notification to the I/O thread.
     No,

@@ -5,8 +5,8 @@
 //! - `request`: a chain is parsed into a request,
 //! - `requests`: the requests in flight,
 //! - `block`: the back-end of the PCI device,
-//! - `ring`: one queue for another transport, such as vhost-user,
-//! - `threaded`: the PCI device with queues on threads of its own.
+//! - `ring`: one queue without the PCI function, for `threaded` and for other transports such as vhost-user,
+//! - `threaded`: the PCI device with its own threads for the queues.
 
 mod block;
 mod config;
@@ -69,7 +69,7 @@ impl Default for Config {
     }
 }
 
-/// What the transport is told of a device in front of a disk, and its configuration space.
+/// The description of a block device for its transport, and its configuration space.
 fn device_kind(info: &DiskInfo, config: &Config) -> (DeviceKind, Configuration) {
     let queues = config.queues.clamp(1, MAX_QUEUES);
     let queue_size = config.queue_size.clamp(4, MAX_QUEUE_SIZE).next_power_of_two();

@@ -21,13 +21,14 @@ struct Pending {
     head: u16,
     /// Guest-physical address of the status byte.
     status: u64,
-    /// Number of bytes at the start of the writable part that are written for certain: if the request succeeds, and if it fails.
+    /// How many bytes at the start of the writable part the device has certainly written: first if the request succeeds, second if it
+    /// fails.
     written: (u32, u32),
     /// Remaining steps, in reverse order.
     steps: Vec<Step>,
     /// Its queue was reset: its completion is not posted.
     disowned: bool,
-    /// The disk executes a step of it.
+    /// A step of the request is in the disk's queue.
     in_disk: bool,
 }
 
@@ -255,7 +256,7 @@ impl Requests {
             if !self.pushed {
                 break;
             }
-            // They may have completed at once.
+            // The submitted steps may have completed at once: reap again.
             self.submit();
         }
         if self.fault.is_set() {

@@ -1,5 +1,5 @@
-//! One queue of the block device for another transport, such as vhost-user: without the PCI function, its interrupts and its
-//! registers.
+//! One queue of the block device without the PCI function, its interrupts and its registers. `ThreadedBlk` serves each of its queues by a
+//! [`Ring`], and so do other transports such as vhost-user.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const MAX_ROUNDS: usize = 16;
 /// Configuration of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RingConfig {
-    /// Maximum number of entries of its rings: a power of two. The disk's queue must have been made for as many requests.
+    /// Maximum number of entries of its rings: a power of two. The disk's queue must have at least this depth.
     pub max_size: u16,
     /// Serial number ([`serial`](super::serial)).
     pub serial: [u8; VIRTIO_BLK_ID_BYTES],
@@ -128,7 +128,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.write_through = write_through;
     }
 
-    /// The disk has so many bytes from now on.
+    /// Set the capacity of the disk in bytes.
     pub const fn set_capacity(&mut self, bytes: u64) {
         self.requests.set_capacity(bytes);
     }

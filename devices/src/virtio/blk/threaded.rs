@@ -1,5 +1,5 @@
-//! The block device with threads of its own: the owner's thread, which calls the device, accesses the registers, and other threads serve
-//! the queues.
+//! The block device with its own threads. The owner's thread calls the device, which handles register accesses on that thread. Each queue
+//! is served by one of the device's threads.
 //!
 //! ```text
 //! guest: registers -> owner's thread -> ThreadedBlk -> Transport (locked)
@@ -7,15 +7,15 @@
 //! guest: used ring, interrupt <- Transport (locked) <- queue's thread <- Ring <- completions
 //! ```
 //!
-//! - `queues`: the queues of a thread.
+//! - `queues`: the queues of one thread, and its loop.
 //!
-//! Each queue has a queue of the disk, so threads share nothing of a request. The transport's lock is taken for a register access and for
-//! an interrupt, not for a request. The owner's thread starts and stops rings by commands to their threads. It waits for the results,
-//! without the lock.
+//! Each queue of the device has its own queue of the disk, so one thread processes a request from start to end. The transport's lock is
+//! taken for a register access and for an interrupt, not for a request. The owner's thread starts and stops rings by jobs that it sends to
+//! their threads. It waits for the results without holding the lock.
 //!
-//! A reset by the guest does not wait. The queue's thread waits until the disk has completed the requests in flight, and then signals the
-//! device's completion event. Until then the registers show the reset as pending. The thread serves none of its other queues meanwhile, and
-//! a command to it waits.
+//! A reset by the guest does not block the owner's thread. The queue's thread waits until the disk has completed the requests in flight,
+//! and then signals the device's completion event. Until then the registers show the reset as pending. Meanwhile the queue's thread serves
+//! none of its queues and runs no other job.
 #![expect(
     clippy::disallowed_types,
     reason = "taken for an interrupt, a register access or a wake-up of a thread, not for each request"
@@ -65,7 +65,7 @@ struct Shared {
     transport: Mutex<Transport>,
     /// What each queue has done.
     reports: Box<[Mutex<Report>]>,
-    /// The completion event: the owner's thread has something to do.
+    /// The completion event of the device: it wakes the owner's thread, to finish a reset or to deliver interrupts.
     attention: OwnedFd,
     /// [`InterruptSink::delivers_after_calls`].
     delivers_after_calls: bool,
@@ -81,7 +81,7 @@ impl Shared {
         Some(self.reports.get(queue)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Interrupt for completions of a queue. Called on its thread.
+    /// Send an interrupt for completions of a queue. Called on the queue's thread.
     fn signal(&self, queue: usize) {
         self.transport().signal_queue(queue);
         if self.delivers_after_calls {
@@ -89,10 +89,10 @@ impl Shared {
         }
     }
 
-    /// A queue's rings cannot be processed, or its thread has ended.
+    /// A queue's rings cannot be processed, or its thread has ended: set DEVICE_NEEDS_RESET.
     fn broken(&self) {
         let mut transport = self.transport();
-        // A pending reset repairs it. Nothing is signalled until the reset completes.
+        // A pending reset repairs the queue, and until it completes the device must not signal.
         if !transport.resetting() {
             transport.needs_reset();
         }
@@ -101,7 +101,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Fails only after 2^64 writes that nobody has read.
+        // Fails only if the counter is full, and then the event is readable already.
         let _ = rustix::io::write(&self.attention, &1u64.to_ne_bytes());
     }
 }
@@ -114,25 +114,25 @@ enum State {
     Running,
     /// Stopped by [`IoDevice::quiesce`], to be continued at this available index.
     Held(u16),
-    /// A reset waits for the disk. The queue's thread answers at its end.
+    /// A reset waits for the disk. The queue's thread sends a message when the disk has completed the requests, or drops the sender.
     Resetting(Receiver<()>),
 }
 
-/// A virtio block device whose queues are served by threads of its own: queue `n` by thread `n % threads`.
+/// A virtio block device whose queues are served by its own threads: queue `n` by thread `n % threads`.
 ///
-/// Its guest finds the same device as [`VirtioBlk`](super::VirtioBlk).
+/// The guest sees the same device as with [`VirtioBlk`](super::VirtioBlk).
 pub struct ThreadedBlk<A: GuestAddressSpace> {
-    /// First, so that they are dropped first: their threads wait for the requests in flight.
+    /// The first field, so dropped first: the drop waits until the threads have ended and no request is in flight.
     workers: Vec<Worker<Queues<A>>>,
     shared: Arc<Shared>,
     states: Vec<State>,
-    /// For each queue, its doorbell's event. Its thread waits for it.
+    /// For each queue, the eventfd of its doorbell, on which the queue's thread sleeps.
     kicks: Vec<OwnedFd>,
     doorbells: Box<[Doorbell]>,
     disk: Arc<dyn Disk>,
     config: Configuration,
     dma: Dma<A>,
-    /// Doorbells that the owner has forwarded.
+    /// Number of doorbells that came as calls or register writes, not by their eventfds.
     forwarded: u64,
 }
 
@@ -140,8 +140,8 @@ impl<A> ThreadedBlk<A>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    /// A block device in front of `disk` with 1 to [`Config::queues`] threads; a larger number counts as that. `queue` says how the disk's
-    /// queues are made, one for each of the device's; their depth is that of the rings, so [`Config::tasks`] has no effect.
+    /// A block device in front of `disk`. `threads` is limited to the range from 1 to [`Config::queues`]. The disk makes one queue for each
+    /// queue of the device, as `queue` says, but with the rings' size as depth. So [`Config::tasks`] has no effect.
     ///
     /// # Errors
     /// [`ThreadsError`].
@@ -194,7 +194,7 @@ where
         })
     }
 
-    /// Run a command on the thread of a queue, and wait for its result.
+    /// Send a job to the thread of a queue, and wait for its result.
     fn ask<R: Send + 'static>(
         &self,
         queue: usize,
@@ -233,7 +233,7 @@ where
         active.map(setup).collect()
     }
 
-    /// Start the rings that the guest has enabled, and those that were stopped for a change of memory.
+    /// Start the rings that the guest has enabled, and those that [`quiesce`](IoDevice::quiesce) has stopped.
     fn start_rings(&mut self) {
         if !self.states.iter().any(|state| matches!(state, State::Idle | State::Held(_))) {
             return;
@@ -255,7 +255,7 @@ where
         }
     }
 
-    /// A reset of these queues begins. Does not wait.
+    /// Begin a reset of these queues. Does not wait.
     fn begin_reset(&mut self, queues: impl IntoIterator<Item = usize>) {
         for index in queues {
             let Some(state) = self.states.get_mut(index) else { continue };
@@ -265,7 +265,7 @@ where
                 State::Running => {
                     let (ended, end) = sync_channel(1);
                     let shared = Arc::clone(&self.shared);
-                    // If the thread has ended, it has dropped `ended`.
+                    // If the thread has ended, `ended` is dropped, and `finish_resets` finds the channel disconnected.
                     let _ = self.workers[index % self.workers.len()].tell(move |queues| {
                         queues.abandon(index);
                         let _ = ended.send(());
@@ -359,30 +359,30 @@ where
         }
     }
 
-    /// Access memory no longer, after the requests in flight have completed.
+    /// Stop accessing memory. Waits for the requests in flight.
     fn pause(&self) {
-        // All threads first: one that waits for its disk must not keep another from stopping.
+        // Pause all threads before waiting for any: a thread that waits for its disk must not delay the pause of another.
         self.tell_each(|queues| queues.pause(true));
         self.on_each(Queues::drain);
     }
 
-    /// Have each thread run a command.
+    /// Send a job to each thread. Does not wait.
     fn tell_each(&self, job: impl Fn(&mut Queues<A>) + Clone + Send + 'static) {
         for worker in &self.workers {
-            // A thread that has ended accesses nothing. It is found by the next command that waits.
+            // A thread that has ended accesses no memory. The next job with a result detects that the thread has ended.
             let _ = worker.tell(job.clone());
         }
     }
 
-    /// Run a command on each thread, and wait for its end.
+    /// Run a job on each thread, one thread after the other, and wait for each.
     fn on_each(&self, job: impl Fn(&mut Queues<A>) + Clone + Send + 'static) {
         for thread in 0..self.workers.len() {
             let _ = self.ask(thread, job.clone());
         }
     }
 
-    /// Wake the thread of a queue. Not by the doorbell's event: the owner may have shared it with a process that has filled its counter,
-    /// and a write could block.
+    /// Wake the thread of a queue. This does not write the doorbell's eventfd: the owner may have shared that with another process. That
+    /// process could fill its counter and make it blocking, and then the write would block.
     fn kick(&mut self, queue: usize) {
         self.forwarded += 1;
         self.workers[queue % self.workers.len()].wake();
@@ -439,7 +439,7 @@ where
     }
 
     fn on_completions(&mut self, _now: Time) {
-        // Without a wake-up, there is nothing to read.
+        // Reading fails with EAGAIN if the event was not signalled.
         let _ = rustix::io::read(&self.shared.attention, &mut [0; 8]);
         self.finish_resets();
     }

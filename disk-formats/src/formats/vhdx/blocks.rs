@@ -109,8 +109,8 @@ impl VhdxDisk {
         self
     }
 
-    /// Free the whole blocks of a range; with `keep` only those without data in the file. Returns the ranges that
-    /// remain to be zeroed.
+    /// Set the BAT entries of the whole blocks of a range to `to`, and free their space. With `keep`, blocks with data in the file stay as
+    /// they are. Returns the ranges that remain to be zeroed: the partial blocks at both ends, and the blocks that stayed.
     fn free_whole(&self, offset: u64, len: u64, to: Entry, keep: bool) -> Result<Vec<(u64, u64)>, IoError> {
         let layout = &self.blocks.layout;
         let (size, end) = (layout.block_size(), offset + len);

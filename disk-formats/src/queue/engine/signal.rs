@@ -1,5 +1,15 @@
-//! A wake-up for the queue's thread: an eventfd with a state that avoids redundant system calls. Many threads raise it,
-//! one lowers it.
+//! A level-triggered wake-up for the queue's thread: an eventfd, and a state that avoids redundant system calls.
+//!
+//! Any thread may raise the signal after it has published a result. Only the owner, the queue's thread, lowers it. The owner lowers the
+//! signal first and then looks for results, so it misses none.
+//!
+//! ```text
+//! LOWERED -raise-> WRITING -written-> RAISED -lower-> LOWERED
+//!                    | ^
+//!        raise, lower| |written        (the eventfd is written again)
+//!                    v |
+//!                WRITING_TWICE
+//! ```
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -7,16 +17,16 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Nothing is signalled.
+/// The signal is not raised; the eventfd's counter is 0.
 const LOWERED: u8 = 0;
-/// A thread is about to write the eventfd, or has just written it.
+/// A thread in `raise` is about to write the eventfd, or has just written it. No other thread writes.
 const WRITING: u8 = 1;
-/// As [`WRITING`], and the signal has been raised or lowered since: the thread writes once more.
+/// As [`WRITING`], and another thread has called `raise` or `lower` since: the writing thread writes once more.
 const WRITING_TWICE: u8 = 2;
-/// The eventfd is written.
+/// The eventfd is written, and no thread writes.
 const RAISED: u8 = 3;
 
-/// A level: it stays raised until it is lowered. Raising it again has no effect.
+/// The signal. It stays raised until the owner lowers it; raising a raised signal has no effect.
 #[derive(Debug)]
 pub(crate) struct Signal {
     fd: OwnedFd,
@@ -29,9 +39,9 @@ impl Signal {
         Ok(Self { fd, state: AtomicU8::new(LOWERED) })
     }
 
-    /// The thread that lowers the signal afterwards sees everything that was published before this call.
+    /// Raise the signal. If the owner then calls [`lower`](Self::lower), it sees everything that was published before this call.
     pub(crate) fn raise(&self) {
-        // A state that stays the same is stored, too: `lower` then synchronizes with this call.
+        // The state is stored even if it stays the same, so that `lower` synchronizes with this call.
         let before = self.update(|state| match state {
             LOWERED => WRITING,
             RAISED => RAISED,
@@ -40,7 +50,7 @@ impl Signal {
         if before != LOWERED {
             return;
         }
-        // Until the state is `RAISED`, no other thread writes or lowers.
+        // Until the state is `RAISED`, no other thread writes or reads the eventfd here.
         while {
             // Fails only after 2^64 writes that nobody has read.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
@@ -48,8 +58,10 @@ impl Signal {
         } {}
     }
 
-    /// Call this before looking for published results, not after. A signal that is being written stays raised: it is written once more, so
-    /// that the owner wakes again, also one that has read the descriptor itself or waits for edges.
+    /// Lower the signal. The owner must call this before it looks for published results, not after.
+    ///
+    /// While a thread writes the eventfd, the signal cannot be lowered: it stays raised, and the thread writes once more. So the owner
+    /// wakes again, even if it has read the eventfd itself or waits for edges.
     pub(crate) fn lower(&self) {
         match self.state.load(Ordering::Acquire) {
             LOWERED => {}
@@ -111,7 +123,7 @@ mod tests {
         }
     }
 
-    /// The owner of a duplicate has read it before it lowers the signal.
+    /// The owner has read the counter through a duplicate of the eventfd before it lowers the signal.
     #[test]
     fn it_is_lowered_without_a_count() {
         let signal = Signal::new().unwrap();
@@ -122,7 +134,7 @@ mod tests {
         assert!(readable(&signal, 0));
     }
 
-    /// The owner may have read the first write already.
+    /// The owner may already have read what was written first.
     #[test]
     fn a_signal_that_is_being_written_is_written_again() {
         for change in [Signal::raise, Signal::lower] {
@@ -134,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Threads publish and raise; the owner reads the descriptor, lowers the signal and looks.
+    /// Threads publish and raise; the owner reads the eventfd, lowers the signal and looks for results.
     #[test]
     fn an_owner_that_reads_the_descriptor_is_woken() {
         const ROUNDS: u32 = 20_000;
@@ -159,7 +171,8 @@ mod tests {
         });
     }
 
-    /// Threads publish and raise, one lowers and looks. It never sleeps while there is something, and nothing is signalled in the end.
+    /// Threads publish and raise; the owner lowers the signal and looks for results. The owner never sleeps while there are results, and
+    /// the signal is lowered in the end.
     #[test]
     fn no_wake_up_is_lost_and_none_is_left() {
         const ROUNDS: u32 = 20_000;

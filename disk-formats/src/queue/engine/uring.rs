@@ -40,7 +40,7 @@ pub(crate) struct Uring {
     /// The ring has COOP_TASKRUN: completions may wait until this thread enters the kernel. The ring's TASKRUN flag
     /// says whether any do.
     cooperative: bool,
-    /// Maximum number of operations in flight, so that the completion ring cannot overflow.
+    /// Maximum number of transfers in flight, so that the completion ring cannot overflow: one entry is left for the poll of the signal.
     capacity: usize,
     in_flight: usize,
     /// Tokens of the entries in the submission ring.

@@ -1,6 +1,6 @@
-//! Inline (blocking) I/O: transfers that the queue's own thread makes, if the owner allows the thread to block. Inline
-//! are transfers that io_uring would pass to worker threads although they rarely wait. Waking a worker costs several
-//! times as much as the copy.
+//! Inline (blocking) I/O: transfers that the queue's own thread makes, if the owner allows the thread to block. The queue
+//! makes those transfers inline that io_uring would pass to worker threads although they rarely wait. Waking a worker
+//! costs several times as much as the copy.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! The queues of a thread.
+//! The queues that one thread serves, and the thread's loop.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,7 +17,7 @@ use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
 use crate::worker::{Inbox, Worker};
 
-/// There is a command.
+/// There is a job, a forwarded doorbell, or the worker was dropped.
 const WAKE: Event = Event::Own(0);
 
 /// What a queue has done so far.
@@ -30,7 +30,7 @@ pub(super) struct Report {
 
 /// A queue on its thread.
 struct Queue<A: GuestAddressSpace> {
-    /// Number in the device.
+    /// Its number in the device.
     index: usize,
     ring: Ring<A>,
     doorbells: u64,
@@ -39,7 +39,7 @@ struct Queue<A: GuestAddressSpace> {
 /// The queues of a thread.
 pub(super) struct Queues<A: GuestAddressSpace> {
     queues: Vec<Queue<A>>,
-    /// The device must not access memory.
+    /// The device must not access memory: bus mastering is disabled.
     paused: bool,
     events: EventLoop,
     shared: Arc<Shared>,
@@ -47,8 +47,7 @@ pub(super) struct Queues<A: GuestAddressSpace> {
     origin: Instant,
 }
 
-/// Start thread number `thread` with these queues: their numbers, their rings, and the events that are signalled for their doorbells.
-/// Nobody reads the events.
+/// Start thread number `thread` with these queues: their numbers, their rings, and the eventfds of their doorbells, which are never read.
 pub(super) fn start<A>(
     thread: u16,
     rings: Vec<(usize, Ring<A>, BorrowedFd<'_>)>,
@@ -95,7 +94,7 @@ impl<A: GuestAddressSpace> Queues<A> {
                     }
                 }
             }
-            // Whatever has woken the thread, the rings are polled and completions are reaped.
+            // Whatever has woken the thread, it polls all rings and reaps all completions.
             self.serve();
         }
     }
@@ -104,7 +103,7 @@ impl<A: GuestAddressSpace> Queues<A> {
         Time::default().after(self.origin.elapsed())
     }
 
-    /// How long the thread may sleep: as long as all queues allow.
+    /// How long the thread may sleep: until the earliest deadline of its queues.
     fn before_sleep(&mut self, now: Time) -> Sleep {
         let mut until = None::<Time>;
         if self.paused {
@@ -128,7 +127,8 @@ impl<A: GuestAddressSpace> Queues<A> {
         let now = self.now();
         let shared = &*self.shared;
         if self.paused {
-            // After the first call nothing is in flight. But a disk's event may become readable later, and stays so until its queue is reaped.
+            // After the first call nothing is in flight. But a disk's event may become readable later, and stays readable until the disk's
+            // queue is reaped.
             self.drain();
             return;
         }
@@ -164,8 +164,8 @@ impl<A: GuestAddressSpace> Queues<A> {
         queue.ring.start(setup)
     }
 
-    /// Wait for a queue's requests in flight, post their completions, and stop its rings. The index of the next chain; `None`: the rings
-    /// did not run.
+    /// Wait for a queue's requests in flight, post their completions, and stop its rings. Returns the index of the next chain. `None`: the
+    /// rings did not run.
     pub(super) fn stop(&mut self, index: usize) -> Option<u16> {
         let queue = self.queue(index)?;
         let stopped = queue.ring.stop(&mut ());
@@ -182,7 +182,7 @@ impl<A: GuestAddressSpace> Queues<A> {
         }
     }
 
-    /// Access memory no longer, except for the requests in flight, or access it again.
+    /// Stop accessing memory, except for the requests in flight; or resume.
     pub(super) const fn pause(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -192,7 +192,7 @@ impl<A: GuestAddressSpace> Queues<A> {
         self.queues.iter_mut().for_each(|queue| queue.ring.drain());
     }
 
-    /// Release guest memory that the owner has removed. Nothing is in flight.
+    /// Release guest memory that the owner has removed. No request may be in flight.
     pub(super) fn release_memory(&mut self) {
         self.queues.iter_mut().for_each(|queue| queue.ring.release_memory());
     }
@@ -207,7 +207,7 @@ impl<A: GuestAddressSpace> Queues<A> {
         self.queues.iter_mut().for_each(|queue| queue.ring.set_write_through(write_through));
     }
 
-    /// Change the interrupt moderation. The thread serves its queues after a command, which signals what was held back.
+    /// Change the interrupt moderation. After a job the thread serves its queues, and then sends the signals that were held back.
     pub(super) fn set_coalescing(&mut self, coalescing: Coalescing) {
         self.queues.iter_mut().for_each(|queue| queue.ring.set_coalescing(coalescing));
         self.report();

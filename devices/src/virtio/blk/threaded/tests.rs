@@ -1,4 +1,4 @@
-//! A guest in front of queues on threads. The threads run while the test waits.
+//! A guest that drives a [`ThreadedBlk`]. The device's threads run while the test waits.
 
 mod gate;
 
@@ -76,7 +76,7 @@ impl Guest {
         self.memory.read_obj(GuestAddress(REQUESTS + 64 * u64::from(queue) + 32)).unwrap()
     }
 
-    /// Do what the owner's thread does until `done`, which comes to pass by the device's threads.
+    /// Do what the owner's thread does, until the device's threads have made `done` true.
     #[track_caller]
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let begin = Instant::now();
@@ -283,7 +283,7 @@ fn quiescing_posts_all_and_rings_go_on() {
         assert_eq!(guest.completions(queue).len(), 1);
     }
     opened.join().unwrap();
-    // What comes now waits until the owner's thread is about to sleep.
+    // The rings start again when the owner's thread is about to sleep. Until then requests wait.
     guest.request(0, VIRTIO_BLK_T_IN, 0, writes(DATA, 512));
     guest.kick(0);
     thread::sleep(Duration::from_millis(5));

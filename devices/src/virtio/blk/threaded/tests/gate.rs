@@ -40,14 +40,14 @@ impl Gate {
         self.0.open.load(Ordering::SeqCst)
     }
 
-    /// Its disk says that it is larger, once.
+    /// Let the disk report this capacity from now on. May be called once.
     pub(super) fn grow(&self, capacity: u64) {
         let info = self.0.disk.get().unwrap();
         self.0.grown.set(DiskInfo { capacity, ..info.clone() }).unwrap();
     }
 }
 
-/// Twice as large as it says, until it has grown.
+/// A disk with twice the capacity that it reports, until [`Gate::grow`] is called.
 pub(super) struct GatedDisk {
     disk: RamDisk,
     gate: Gate,
