@@ -16,6 +16,9 @@ impl Time {
     /// This time and `duration` more.
     #[must_use]
     pub const fn after(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(duration.as_nanos() as u64))
+        // Longer than 584 years: as long.
+        let nanos = duration.as_nanos();
+        let nanos = if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 };
+        Self(self.0.saturating_add(nanos))
     }
 }

@@ -8,7 +8,7 @@
 //! - `session`: the client's messages,
 //! - `backchannel`: messages from the server to the client,
 //! - `memory`: guest memory as the client has described it,
-//! - `worker`: the thread of a queue,
+//! - `queue_thread`: the thread of a queue,
 //! - `inflight`: requests in flight, recorded in memory of the client for the next server.
 //!
 //! # What a client may do
@@ -21,16 +21,16 @@
 //! in-flight tracking, and locks its rings.
 //!
 //! ```text
-//! client -> socket -> session (a thread): memory, rings, eventfds -> worker (a thread for each queue)
-//! guest: ring, kick -> worker -> Ring -> disk queue
-//! guest: used ring, call <- worker <- Ring <- completions
+//! client -> socket -> session (a thread): memory, rings, eventfds -> queue_thread (one for each queue)
+//! guest: ring, kick -> queue_thread -> Ring -> disk queue
+//! guest: used ring, call <- queue_thread <- Ring <- completions
 //! ```
 
 mod backchannel;
 mod inflight;
 mod memory;
+mod queue_thread;
 mod session;
-mod worker;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -46,9 +46,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use self::backchannel::Backchannel;
 use self::memory::Memory;
+use self::queue_thread::Queue;
+pub use self::queue_thread::QueueReport;
 use self::session::{Outcome, Session};
-use self::worker::Queue;
-pub use self::worker::QueueReport;
 
 /// How a disk is served.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ impl Server {
         };
         let worker = |index| {
             let ring = Ring::new(Memory::default(), disk.queue(&queue)?, disk.info().clone(), ring);
-            worker::start(index, ring).map_err(Error::host("thread of a queue"))
+            queue_thread::start(index, ring).map_err(Error::host("thread of a queue"))
         };
         let workers = (0..options.queues).map(worker).collect::<Result<_, Error>>()?;
         Ok(Self { disk, workers, backchannel: Arc::default(), options })

@@ -120,6 +120,26 @@ fn pci_functions_clear_them() {
     }
 }
 
+/// The thread of the device clears it.
+#[test]
+#[cfg(feature = "event-loop")]
+fn threads_of_a_device_clear_them() {
+    let memory = Arc::new(GuestMemoryMmap::<()>::from_ranges(&MEMORY).unwrap());
+    let late = Arc::new(LateDisk::new());
+    let disks = [(0, Attachment::new(Arc::clone(&late) as Arc<dyn Disk>))];
+    let config = AdapterConfig { tasks: 32, threads: 1, ..AdapterConfig::new(AdapterKind::VirtioBlk) };
+    let sink = Box::new(Sink(Arc::new(Counts::default())));
+    let _device = build(memory, sink, config, &disks).unwrap();
+    for _ in 0..2 {
+        rustix::io::write(&late.event, &1u64.to_ne_bytes()).unwrap();
+        let begin = std::time::Instant::now();
+        while poll(&mut [PollFd::new(&late.event, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0 {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(60), "the thread would not sleep");
+            std::thread::yield_now();
+        }
+    }
+}
+
 #[test]
 #[cfg(feature = "vmbus")]
 fn vmbus_devices_clear_them() {

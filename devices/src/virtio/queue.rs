@@ -151,7 +151,7 @@ impl Virtqueue {
 
     /// Continue rings that were in use before: at available index `next_avail`, and at the used index in memory.
     /// To be called after [`enable`](Self::enable).
-    pub(super) fn go_on<M: Spans>(&mut self, memory: &M, next_avail: u16) -> Result<(), Broken> {
+    pub(super) fn continue_at<M: Spans>(&mut self, memory: &M, next_avail: u16) -> Result<(), Broken> {
         let used = self.ring.used_idx(memory, Relaxed)?.0;
         self.ring.set_next_avail(next_avail);
         self.ring.set_next_used(used);

@@ -95,9 +95,9 @@ impl Inflight {
     }
 
     /// The record of queue `index`, which has `size` entries. `None`: the memory has no record for such a queue.
-    pub(super) fn queue(&self, index: usize, size: u16) -> Option<InflightQueue> {
+    pub(super) fn queue(&self, index: usize, size: u16) -> Option<InflightRecord> {
         let fits = index < usize::from(self.queues) && size <= self.queue_size;
-        fits.then(|| InflightQueue {
+        fits.then(|| InflightRecord {
             mapping: Arc::clone(&self.mapping),
             offset: index * queue_bytes(self.queue_size),
             size,
@@ -114,7 +114,7 @@ fn check(described: &VhostUserInflight, queues: u16) -> Result<()> {
 
 /// The record of one queue.
 #[derive(Debug)]
-pub(super) struct InflightQueue {
+pub(super) struct InflightRecord {
     mapping: Arc<Mapping>,
     offset: usize,
     size: u16,
@@ -131,7 +131,7 @@ pub(super) struct Left {
     pub(super) next_avail: u16,
 }
 
-impl InflightQueue {
+impl InflightRecord {
     /// Start recording for a queue whose used index is `used`. Returns the state that an earlier server left; `None`: the record is new.
     pub(super) fn open(&mut self, used: u16) -> Option<Left> {
         if self.load::<u16>(VERSION) == 0 {
@@ -177,7 +177,7 @@ impl InflightQueue {
     }
 }
 
-impl Track for InflightQueue {
+impl Track for InflightRecord {
     #[inline]
     fn taken(&mut self, head: u16) {
         if let Some(at) = self.desc(head) {
@@ -214,7 +214,7 @@ mod tests {
         Inflight::create(&VhostUserInflight::new(0, 0, 2, SIZE), 2).unwrap()
     }
 
-    fn queue((described, file): &(VhostUserInflight, File)) -> InflightQueue {
+    fn queue((described, file): &(VhostUserInflight, File)) -> InflightRecord {
         let file = file.try_clone().unwrap();
         Inflight::map(described, file, 2).unwrap().queue(1, SIZE).unwrap()
     }

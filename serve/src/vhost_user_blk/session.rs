@@ -25,7 +25,7 @@ use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserB
 use super::backchannel::{Backchannel, peek_socket};
 use super::inflight::Inflight;
 use super::memory::{MAX_SLOTS, Regions};
-use super::worker::{Line, Queue};
+use super::queue_thread::{Eventfds, Queue};
 use crate::notifier::{Notifier, require_eventfd};
 
 /// How a session ended.
@@ -162,7 +162,7 @@ impl Session {
             next_avail: vring.base,
             event_index: self.features & Features::RING_EVENT_IDX.bits() != 0,
         };
-        let line = Line {
+        let eventfds = Eventfds {
             kick: kick.try_clone().map_err(Error::ReqHandlerError)?,
             call: notifier(vring.call.as_ref())?,
             err: notifier(vring.err.as_ref())?,
@@ -171,7 +171,7 @@ impl Session {
         let write_through = self.config.write_through();
         let started = ask(worker, move |queue| {
             queue.set_write_through(write_through);
-            queue.start(setup, line, inflight)
+            queue.start(setup, eventfds, inflight)
         })?;
         started.map_err(Error::ReqHandlerError)?;
         vring.running = true;

@@ -159,7 +159,7 @@ impl<A: GuestAddressSpace> Ring<A> {
             Addresses { desc: setup.descriptors, driver: setup.available, device: setup.used };
         let memory = self.dma.view();
         self.queue.enable(&memory, setup.event_index)?;
-        self.queue.go_on(&memory, setup.next_avail).inspect_err(|_| self.queue.reset())
+        self.queue.continue_at(&memory, setup.next_avail).inspect_err(|_| self.queue.reset())
     }
 
     /// Whether rings are in use.

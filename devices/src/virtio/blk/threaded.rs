@@ -325,7 +325,7 @@ where
                 self.wait_for_resets();
             }
             Event::BusMaster(BusMaster::On) => {
-                self.tell_each(|queues| queues.pause(false));
+                self.send_each(|queues| queues.pause(false));
                 self.start_rings();
             }
             Event::Reset => {
@@ -353,7 +353,7 @@ where
                 self.config.write(offset, value, len);
                 let write_through = self.config.write_through();
                 if write_through != before {
-                    self.on_each(move |queues| queues.set_write_through(write_through));
+                    self.ask_each(move |queues| queues.set_write_through(write_through));
                 }
             }
         }
@@ -362,12 +362,12 @@ where
     /// Stop accessing memory. Waits for the requests in flight.
     fn pause(&self) {
         // Pause all threads before waiting for any: a thread that waits for its disk must not delay the pause of another.
-        self.tell_each(|queues| queues.pause(true));
-        self.on_each(Queues::drain);
+        self.send_each(|queues| queues.pause(true));
+        self.ask_each(Queues::drain);
     }
 
     /// Send a job to each thread. Does not wait.
-    fn tell_each(&self, job: impl Fn(&mut Queues<A>) + Clone + Send + 'static) {
+    fn send_each(&self, job: impl Fn(&mut Queues<A>) + Clone + Send + 'static) {
         for worker in &self.workers {
             // A thread that has ended accesses no memory. The next job with a result detects that the thread has ended.
             let _ = worker.tell(job.clone());
@@ -375,7 +375,7 @@ where
     }
 
     /// Run a job on each thread, one thread after the other, and wait for each.
-    fn on_each(&self, job: impl Fn(&mut Queues<A>) + Clone + Send + 'static) {
+    fn ask_each(&self, job: impl Fn(&mut Queues<A>) + Clone + Send + 'static) {
         for thread in 0..self.workers.len() {
             let _ = self.ask(thread, job.clone());
         }
@@ -465,12 +465,12 @@ where
                 self.states[queue] = State::Held(next);
             }
         }
-        self.on_each(Queues::release_memory);
+        self.ask_each(Queues::release_memory);
         self.dma.release();
     }
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {
-        self.on_each(move |queues| queues.set_coalescing(coalescing));
+        self.ask_each(move |queues| queues.set_coalescing(coalescing));
     }
 
     fn moderation(&self) -> Vec<ModerationState> {
@@ -480,7 +480,7 @@ where
 
     fn refresh(&mut self, _now: Time) {
         let capacity = self.disk.info().capacity;
-        self.on_each(move |queues| queues.set_capacity(capacity));
+        self.ask_each(move |queues| queues.set_capacity(capacity));
         if self.config.set_capacity(capacity) {
             self.shared.transport().config_changed();
         }

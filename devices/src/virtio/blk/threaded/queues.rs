@@ -117,7 +117,10 @@ impl<A: GuestAddressSpace> Queues<A> {
                     until = Some(until.map_or(time, |other| other.min(time)));
                 }
                 Ok(RingSleep::Forever) => {}
-                Err(Broken) => self.shared.broken(),
+                Err(Broken) => {
+                    self.shared.signal(queue.index);
+                    self.shared.broken();
+                }
             }
         }
         until.map_or(Sleep::Forever, Sleep::Until)

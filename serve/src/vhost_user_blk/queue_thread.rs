@@ -10,7 +10,7 @@ use paradisk_devices::worker::{Inbox, Worker};
 use paradisk_devices::{Coalescing, ModerationState, Sleep, Time};
 use paradisk_disk_formats::ThreadKind;
 
-use super::inflight::InflightQueue;
+use super::inflight::InflightRecord;
 use super::memory::Memory;
 use crate::notifier::Notifier;
 
@@ -34,13 +34,13 @@ pub(super) fn start(index: u16, ring: Ring<Memory>) -> io::Result<Worker<Queue>>
     let mut events = EventLoop::new()?;
     events.add(worker.event(), WAKE, Interest::Edge)?;
     events.add_completions(&[ring.event()])?;
-    let queue = Queue { ring, events, line: None, inflight: None, signals: 0, origin: Instant::now() };
+    let queue = Queue { ring, events, eventfds: None, inflight: None, signals: 0, origin: Instant::now() };
     worker.start(ThreadKind::VhostUserQueue, format!("queue-{index}"), move || queue.run(&inbox))?;
     Ok(worker)
 }
 
 /// The client's eventfds of a queue.
-pub(super) struct Line {
+pub(super) struct Eventfds {
     /// Signalled by the client: there are requests. It is polled and never read.
     pub(super) kick: OwnedFd,
     /// Signalled by the server: requests have completed. Without one, the client polls.
@@ -54,8 +54,8 @@ pub(super) struct Queue {
     ring: Ring<Memory>,
     events: EventLoop,
     /// While the queue runs.
-    line: Option<Line>,
-    inflight: Option<InflightQueue>,
+    eventfds: Option<Eventfds>,
+    inflight: Option<InflightRecord>,
     /// Signals for completions so far.
     signals: u64,
     /// Zero of the time that is passed to `ring`.
@@ -70,8 +70,8 @@ impl Queue {
     pub(super) fn start(
         &mut self,
         mut setup: RingSetup,
-        mut line: Line,
-        mut inflight: Option<InflightQueue>,
+        mut eventfds: Eventfds,
+        mut inflight: Option<InflightRecord>,
     ) -> io::Result<()> {
         let broken = |Broken| io::Error::new(io::ErrorKind::InvalidInput, "rings that cannot be used");
         self.ring.start(&setup).map_err(broken)?;
@@ -80,10 +80,10 @@ impl Queue {
             self.ring.start(&setup).map_err(broken)?;
             self.ring.resume(&left.heads).map_err(broken)?;
         }
-        self.events.add(&line.kick, KICK, Interest::Edge).inspect_err(|_| self.ring.abandon())?;
+        self.events.add(&eventfds.kick, KICK, Interest::Edge).inspect_err(|_| self.ring.abandon())?;
         // An earlier server may have been killed between a completion and its signal.
-        signal(line.call.as_mut());
-        self.line = Some(line);
+        signal(eventfds.call.as_mut());
+        self.eventfds = Some(eventfds);
         self.inflight = inflight;
         Ok(())
     }
@@ -94,11 +94,11 @@ impl Queue {
             Some(inflight) => self.ring.stop(inflight),
             None => self.ring.stop(&mut ()),
         };
-        if let Some(mut line) = self.line.take() {
+        if let Some(mut eventfds) = self.eventfds.take() {
             // The client keeps the kick open, so closing it here does not remove it from the epoll set.
-            let _ = self.events.remove(&line.kick);
+            let _ = self.events.remove(&eventfds.kick);
             if stopped.is_some_and(|(_, wanted)| wanted) {
-                self.signals += u64::from(signal(line.call.as_mut()));
+                self.signals += u64::from(signal(eventfds.call.as_mut()));
             }
         }
         self.inflight = None;
@@ -112,16 +112,16 @@ impl Queue {
 
     /// Replace the eventfd for completions, and signal it: the client may have missed a signal of the old one.
     pub(super) fn set_call(&mut self, call: Option<Notifier>) {
-        if let Some(line) = &mut self.line {
-            line.call = call;
-            signal(line.call.as_mut());
+        if let Some(eventfds) = &mut self.eventfds {
+            eventfds.call = call;
+            signal(eventfds.call.as_mut());
         }
     }
 
     /// Replace the eventfd for a broken queue.
     pub(super) fn set_err(&mut self, err: Option<Notifier>) {
-        if let Some(line) = &mut self.line {
-            line.err = err;
+        if let Some(eventfds) = &mut self.eventfds {
+            eventfds.err = err;
         }
     }
 
@@ -187,9 +187,9 @@ impl Queue {
 
     fn serve(&mut self) {
         let now = self.now();
-        let (line, signals) = (&mut self.line, &mut self.signals);
+        let (eventfds, signals) = (&mut self.eventfds, &mut self.signals);
         let call = || {
-            *signals += u64::from(signal(line.as_mut().and_then(|line| line.call.as_mut())));
+            *signals += u64::from(signal(eventfds.as_mut().and_then(|eventfds| eventfds.call.as_mut())));
         };
         let served = match &mut self.inflight {
             Some(inflight) => self.ring.service(now, inflight, call),
@@ -202,8 +202,8 @@ impl Queue {
 
     /// The guest's rings cannot be processed. Completions that were posted before are signalled too.
     fn broken(&mut self) {
-        signal(self.line.as_mut().and_then(|line| line.call.as_mut()));
-        signal(self.line.as_mut().and_then(|line| line.err.as_mut()));
+        signal(self.eventfds.as_mut().and_then(|eventfds| eventfds.call.as_mut()));
+        signal(self.eventfds.as_mut().and_then(|eventfds| eventfds.err.as_mut()));
     }
 }
 
