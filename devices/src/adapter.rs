@@ -329,6 +329,8 @@ mod tests {
 
     use super::*;
     use crate::Time;
+    #[cfg(feature = "vmbus")]
+    use crate::testing::NoSynic;
     use crate::testing::{Counts, MEMORY, MIB, Sink};
 
     #[test]
@@ -393,13 +395,6 @@ mod tests {
     #[test]
     #[cfg(feature = "vmbus")]
     fn each_bus_has_its_own_adapters() {
-        struct NoSynic;
-        impl Synic for NoSynic {
-            fn post_message(&mut self, _vp: u32, _payload: &[u8]) -> vmbus::Posted {
-                vmbus::Posted::Off
-            }
-            fn signal_event(&mut self, _vp: u32, _flag: u16) {}
-        }
         let memory = Arc::new(GuestMemoryMmap::<()>::from_ranges(&MEMORY).unwrap());
         let disk = Attachment::new(Arc::new(RamDisk::new(MIB, SectorSize::B512).unwrap()));
         let error = |kind, targets: &[u8]| {

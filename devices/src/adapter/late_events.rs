@@ -14,6 +14,8 @@ use vm_memory::GuestMemoryMmap;
 use super::*;
 use crate::Time;
 use crate::device::IoDevice;
+#[cfg(feature = "vmbus")]
+use crate::testing::NoSynic;
 use crate::testing::{Counts, MEMORY, MIB, Sink};
 
 /// A disk whose queues share one event. The test makes it readable; it stays readable until a queue is reaped.
@@ -143,13 +145,6 @@ fn threads_of_a_device_clear_them() {
 #[test]
 #[cfg(feature = "vmbus")]
 fn vmbus_devices_clear_them() {
-    struct NoSynic;
-    impl Synic for NoSynic {
-        fn post_message(&mut self, _vp: u32, _payload: &[u8]) -> vmbus::Posted {
-            vmbus::Posted::Off
-        }
-        fn signal_event(&mut self, _vp: u32, _flag: u16) {}
-    }
     let memory = Arc::new(GuestMemoryMmap::<()>::from_ranges(&MEMORY).unwrap());
     let late = Arc::new(LateDisk::new());
     let disks = [(0, Attachment::new(Arc::clone(&late) as Arc<dyn Disk>))];

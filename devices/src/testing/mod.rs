@@ -71,6 +71,18 @@ impl InterruptLine for Counts {
     }
 }
 
+/// A VMBus whose synthetic interrupt controller is off.
+#[cfg(feature = "vmbus")]
+pub(crate) struct NoSynic;
+
+#[cfg(feature = "vmbus")]
+impl crate::vmbus::Synic for NoSynic {
+    fn post_message(&mut self, _vp: u32, _payload: &[u8]) -> crate::vmbus::Posted {
+        crate::vmbus::Posted::Off
+    }
+    fn signal_event(&mut self, _vp: u32, _flag: u16) {}
+}
+
 /// Who has guest memory to look at.
 pub(crate) trait Owner {
     fn memory(&self) -> &GuestMemoryMmap;

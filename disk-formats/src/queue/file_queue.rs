@@ -1,9 +1,8 @@
 //! The I/O queue of all disks with files: the format maps requests to file extents, an engine transfers the data.
 //!
-//! The queue validates a request, maps it to extents, splits it into pieces of at most one transfer each, and starts
-//! them. The request completes when all its pieces have ended. If the format cannot map the request without blocking, a
-//! helper thread prepares the mapping first. Pieces wait in order until the engine has a free slot and, if they need
-//! one, the pool has a free bounce buffer.
+//! The queue validates a request, maps it to extents, splits it into pieces of at most one transfer each, and starts them. The request
+//! completes when all its pieces have ended. If the format cannot map the request without blocking, a helper thread prepares the mapping
+//! first. Pieces wait in order until the engine has a free slot and, if they need one, the pool has a free bounce buffer.
 //!
 //! ```text
 //! push -> check -> Format::map_* --Ready----> pieces -> engine (io_uring, threads) -> reap
@@ -12,12 +11,12 @@
 //!                       `-------------------'         flusher thread: flush
 //! ```
 //!
-//! Flushes run on their own thread, by [`Format::flush`] or [`BackingFile::sync`](crate::BackingFile::sync). One flush
-//! completes all flush requests that wait when it starts. A write with force unit access is a write with RWF_DSYNC if
-//! the files are open for direct I/O and the format has no metadata to record, else a write and a flush.
+//! Flushes run on their own thread, by [`Format::flush`] or [`BackingFile::sync`](crate::BackingFile::sync). One flush completes all flush
+//! requests that wait when it starts. A write with force unit access is a write with RWF_DSYNC if the files are open for direct I/O and the
+//! format has no metadata to record, else a write and a flush.
 //!
-//! If an invariant of the queue is broken ([`FileQueue::fault`]), the requests in flight end with an error as soon as
-//! neither engine nor helpers use their buffers. All later requests fail at once.
+//! If an invariant of the queue is broken ([`FileQueue::fault`]), the requests in flight end with an error as soon as neither engine nor
+//! helpers use their buffers. All later requests fail at once.
 #![allow(unsafe_code, reason = "promises the engine that a slot's buffers stay in place")]
 
 mod bounce;

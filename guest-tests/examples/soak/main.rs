@@ -1,7 +1,7 @@
 //! A soak: servers and adapters under load for a long time, with clients that vanish, servers that are killed, disks that grow, a full host
 //! and hot-plug. What is written is verified; memory, descriptors and threads of the processes that live on must not grow.
 //!
-//! `cargo xtask soak`, or `soak --paradisk FILE [--seconds N]`. Exit status 1: data were wrong, something grew, failed or hangs.
+//! `cargo xtask soak`, or `soak --paradisk FILE [--seconds N [--load NAME]]`. Exit status 1: data were wrong, something grew, failed or hangs.
 
 #[path = "../../../serve/tests/vfio_user/client.rs"]
 #[allow(dead_code, reason = "the tests use all of it")]
@@ -156,11 +156,15 @@ fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
-fn run(paradisk: &Path, time: Duration) -> ExitCode {
+/// Run all loads, or one.
+fn run(paradisk: &Path, time: Duration, only: Option<&str>) -> ExitCode {
     let folder = tempfile::tempdir().unwrap();
     let (begin, until) = (Instant::now(), Instant::now() + time);
     let mut running = Vec::new();
     for (name, make) in loads(paradisk, folder.path()) {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
         let beat = Beat::default();
         let theirs = Arc::clone(&beat);
         let called = name.clone();
@@ -203,16 +207,21 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["guests"] => guests::child(),
-        ["--paradisk", paradisk] => run(&PathBuf::from(paradisk), Duration::from_secs(60)),
-        ["--paradisk", paradisk, "--seconds", seconds] => match seconds.parse() {
-            Ok(seconds) => run(&PathBuf::from(paradisk), Duration::from_secs(seconds)),
-            Err(error) => {
-                eprintln!("error: --seconds {seconds}: {error}");
-                ExitCode::from(2)
+        ["--paradisk", paradisk] => run(&PathBuf::from(paradisk), Duration::from_secs(60), None),
+        ["--paradisk", paradisk, "--seconds", seconds, ref load @ ..] if load.len() != 1 => {
+            match seconds.parse() {
+                Ok(seconds) => {
+                    let load = load.last().filter(|_| load.first() == Some(&"--load")).copied();
+                    run(&PathBuf::from(paradisk), Duration::from_secs(seconds), load)
+                }
+                Err(error) => {
+                    eprintln!("error: --seconds {seconds}: {error}");
+                    ExitCode::from(2)
+                }
             }
-        },
+        }
         _ => {
-            eprintln!("usage: soak --paradisk FILE [--seconds N]");
+            eprintln!("usage: soak --paradisk FILE [--seconds N [--load NAME]]");
             ExitCode::from(2)
         }
     }

@@ -204,6 +204,8 @@ impl Load for Full {
             return 0;
         };
         let ballast = self.place.file("ballast");
+        let free = || rustix::fs::statvfs(&self.place.folder).unwrap().f_bavail;
+        let before = free();
         let mut file = File::create(&ballast).unwrap();
         while file.write_all(&[0xaa; 1 << 16]).is_ok() {}
         let mut verified = 0;
@@ -228,10 +230,18 @@ impl Load for Full {
         }
         drop(file);
         fs::remove_file(ballast).unwrap();
+        // A process that another load is starting has the file open until it executes its program.
+        while free() < before / 2 {
+            thread::sleep(Duration::from_millis(10));
+        }
         for (name, model) in FORMATS.into_iter().zip(&mut self.models) {
             let mut client = Client::of(socket, name, false);
             for (_, block) in again.iter().filter(|(failed, _)| *failed == name) {
-                write(&mut client, model, *block);
+                let data = model.write(*block);
+                if let Err(error) = client.write(0, at(*block), &data) {
+                    panic!("{name}: error {error} with free space: {}", self.place.used());
+                }
+                model.written(*block);
             }
             flush(&mut client);
             for block in 0..BLOCKS {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -63,6 +64,16 @@ impl Drop for Process {
 impl Place {
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// The files with their size and the space that they use, in bytes.
+    pub(crate) fn used(&self) -> String {
+        let files = fs::read_dir(&self.folder).unwrap().flatten();
+        let line = |file: fs::DirEntry| {
+            let facts = file.metadata().unwrap();
+            format!("{}: {} of {}", file.file_name().display(), 512 * facts.blocks(), facts.len())
+        };
+        files.map(line).collect::<Vec<_>>().join(", ")
     }
 
     /// Start a server, which listens when this returns. The kernel frees the image of a server that was killed only when it has taken down

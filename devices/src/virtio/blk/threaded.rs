@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - `queues`: the queues of one thread, and its loop.
+//! - `shared`: what the threads share.
 //!
 //! Each queue of the device has its own queue of the disk, so one thread processes a request from start to end. The transport's lock is
 //! taken for a register access and for an interrupt, not for a request. The owner's thread starts and stops rings by jobs that it sends to
@@ -22,16 +23,18 @@
 )]
 
 mod queues;
+mod shared;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use paradisk_disk_formats::{Disk, OpenError, QueueConfig, QueueStats};
 use rustix::event::{EventfdFlags, eventfd};
 use vm_memory::GuestAddressSpace;
 
-use self::queues::{Queues, Report};
+use self::queues::Queues;
+use self::shared::{Report, Shared};
 use super::super::pci::{Event, MAX_QUEUES, Transport};
 use super::super::queue::{Addresses, Virtqueue};
 use super::super::spec::{DeviceStatus, Features};
@@ -58,52 +61,6 @@ pub enum ThreadsError {
     /// The function cannot be laid out.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-}
-
-/// What the threads share.
-struct Shared {
-    transport: Mutex<Transport>,
-    /// What each queue has done.
-    reports: Box<[Mutex<Report>]>,
-    /// The completion event of the device: it wakes the owner's thread, to finish a reset or to deliver interrupts.
-    attention: OwnedFd,
-    /// [`InterruptSink::delivers_after_calls`].
-    delivers_after_calls: bool,
-}
-
-impl Shared {
-    fn transport(&self) -> MutexGuard<'_, Transport> {
-        // Registers are valid after every statement.
-        self.transport.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn report(&self, queue: usize) -> Option<MutexGuard<'_, Report>> {
-        Some(self.reports.get(queue)?.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Send an interrupt for completions of a queue. Called on the queue's thread.
-    fn signal(&self, queue: usize) {
-        self.transport().signal_queue(queue);
-        if self.delivers_after_calls {
-            self.wake();
-        }
-    }
-
-    /// A queue's rings cannot be processed, or its thread has ended: set DEVICE_NEEDS_RESET.
-    fn broken(&self) {
-        let mut transport = self.transport();
-        // A pending reset repairs the queue, and until it completes the device must not signal.
-        if !transport.resetting() {
-            transport.needs_reset();
-        }
-        drop(transport);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        // Fails only if the counter is full, and then the event is readable already.
-        let _ = rustix::io::write(&self.attention, &1u64.to_ne_bytes());
-    }
 }
 
 /// The state of a queue's rings.

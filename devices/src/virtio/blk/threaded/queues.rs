@@ -10,23 +10,15 @@ use vm_memory::GuestAddressSpace;
 
 use super::super::super::queue::Broken;
 use super::super::ring::{Ring, RingSetup, RingSleep};
-use super::Shared;
+use super::shared::Shared;
 use crate::device::{Sleep, Stats};
 use crate::event_loop::{Event, EventLoop, Interest, Next, Ready};
-use crate::moderation::{Coalescing, ModerationState};
+use crate::moderation::Coalescing;
 use crate::time::Time;
 use crate::worker::{Inbox, Worker};
 
 /// There is a job, a forwarded doorbell, or the worker was dropped.
 const WAKE: Event = Event::Own(0);
-
-/// What a queue has done so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Report {
-    pub(super) stats: Stats,
-    /// `None` before the first report.
-    pub(super) moderation: Option<ModerationState>,
-}
 
 /// A queue on its thread.
 struct Queue<A: GuestAddressSpace> {
