@@ -323,7 +323,7 @@ impl Bus {
     }
 
     /// Reap the queues of units without requests. The event of a disk may become readable after its last completion was reaped, and stays
-    /// so until its queue is reaped again. Call this when an event was readable, so that the thread can sleep.
+    /// so until its queue is reaped again. Call this when a wake-up brought no completion, so that the thread can sleep.
     pub fn clear_late_events(&mut self) {
         if self.busy.len() == self.slots.len() {
             return;

@@ -99,7 +99,7 @@ pub trait Backend: Send {
     /// Reap completions of the disks. True: there are requests to answer.
     fn reap(&mut self) -> bool;
 
-    /// Before [`reap`](Self::reap), when an event of a disk was readable: [`Bus::clear_late_events`](crate::scsi::Bus::clear_late_events), for
+    /// After a wake-up that brought no completion: [`Bus::clear_late_events`](crate::scsi::Bus::clear_late_events), for
     /// a back-end whose `reap` leaves out disks without requests.
     fn clear_late_events(&mut self) {}
 

@@ -71,8 +71,11 @@ where
     }
 
     fn on_completions(&mut self, now: Time) {
-        self.backend.clear_late_events();
+        let completed = self.stats.completions;
         self.service(now);
+        if self.stats.completions == completed {
+            self.backend.clear_late_events();
+        }
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
