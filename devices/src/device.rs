@@ -113,8 +113,8 @@ pub enum Sleep {
     Forever,
 }
 
-/// Counters of an adapter since its creation. Requests are those for a disk, and those management requests that a guest sends as a request
-/// (BusLogic's reset of a target).
+/// Counters of an adapter since its creation. Requests for a disk count, and so does task management that has the form of such a request
+/// (BusLogic's bus device reset is a CCB).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     /// Requests fetched from the guest.

@@ -275,7 +275,7 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.move_near(address);
         let offset = address.wrapping_sub(self.window.start);
         let inside = offset < self.window.len && len as u64 <= self.window.len - offset;
-        // SAFETY: inside the window, which is mapped as in `translate`; not used after the caller returns.
+        // SAFETY: inside the window, which is mapped as in `piece`; not used after the caller returns.
         inside.then(|| unsafe { self.window.host.add(offset as usize) })
     }
 
@@ -454,7 +454,7 @@ fn push_slices<M: GuestMemory + ?Sized>(
     let slices = memory.get_slices(GuestAddress(address), count, access.permissions()).map_err(|_| error)?;
     for slice in slices {
         let slice = slice.map_err(|_| error)?;
-        // SAFETY: the slice is mapped memory of that length; the caller keeps `memory` until `release`.
+        // SAFETY: the slice is mapped memory of that length; the caller keeps `memory` until `release` or `replaced`, as in `piece`.
         bufs.push(unsafe { IoBuf::new(slice.ptr_guard_mut().as_ptr(), slice.len()) });
     }
     Ok(())

@@ -6,8 +6,8 @@
 //! The paper uses no timer: a signal is held back only while commands are in flight, so another completion follows. Here a signal that is
 //! held back also has a deadline ([`Coalescing::backstop`]), because that completion may take long.
 //!
-//! One [`Moderator`] decides for one interrupt vector. Its CIF are the requests in flight and, as far as the adapter can count them, those
-//! that wait. Buffers for events do not count, because they may never be used.
+//! One [`Moderator`] decides for one interrupt vector (in a ring of virtio-blk: for one queue). Its CIF are the requests in flight and, as
+//! far as the adapter can count them, those that wait. Buffers for events do not count, because they may never be used.
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ use crate::memory::Vm;
 const IO_APIC_PINS: u32 = layout::IO_APIC_PINS as u32;
 /// Maximum number of vectors of a device: that of MSI-X.
 const MAX_VECTORS: usize = 2048;
-/// KVM's limit on routes, minus those of the pins (two for each of the PIC's sixteen).
+/// KVM's limit on routes, minus the 40 routes of the pins: 16 of the PIC and 24 of the I/O APIC.
 const MAX_ROUTES: usize = 4096 - 40;
 
 /// How messages are delivered to the guest.
@@ -51,7 +51,7 @@ impl Router {
     pub(crate) fn new(vm: Arc<Vm>, delivery: MsiDelivery) -> Result<Self, Error> {
         let lines = Mutex::new([0; IO_APIC_PINS as usize]);
         let router = Self { vm, delivery, routes: Mutex::default(), lines };
-        // KVM's default routes have the timer at pin 0.
+        // Replace KVM's default routes, which have the timer at pin 0 of the I/O APIC: here it is at pin 2 (`layout::isa_gsi`).
         router.apply(&BTreeMap::new())?;
         Ok(router)
     }

@@ -124,7 +124,7 @@ impl Drop for IoThread {
     }
 }
 
-/// Reports a thread that unwinds.
+/// Reports the end of a thread that was not stopped: it panicked, or [`Worker::run`] failed.
 struct Watch<F: FnOnce(String)> {
     ended: Option<F>,
     cause: String,
@@ -221,7 +221,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             let by_kvm = if sleeps { self.before_sleep(&mut held, now, wait.timeout) } else { None };
             drop(held);
             if let Some(by_kvm) = by_kvm {
-                // Slow system calls, made without the device's lock. Their time is part of the timeout.
+                // Slow system calls, made without the device's lock. The timeout is shortened by the time that they took.
                 self.doorbells.set_by_kvm(by_kvm);
                 wait.timeout = wait.timeout.map(|timeout| now.after(timeout).since(self.now()));
             }
@@ -235,7 +235,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         }
     }
 
-    /// Before a sleep. `Some`: whether KVM signals doorbells has changed, and its new value.
+    /// Call this before a sleep. `Some`: the registration of the doorbells with KVM must change; true: KVM signals them from now on.
     fn before_sleep(&mut self, held: &mut Held<D>, now: Time, timeout: Option<Duration>) -> Option<bool> {
         // With polling, virtual CPUs' threads serve no doorbells: KVM always signals them.
         if !self.options.poll.is_zero() {

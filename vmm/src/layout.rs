@@ -76,7 +76,7 @@ pub const fn io_apic_id(cpus: u8) -> u8 {
 /// Interrupts of the ISA bus.
 pub const ISA_IRQS: u8 = 16;
 
-/// I/O APIC pin of an interrupt of the ISA bus. Only the timer has pin 2.
+/// I/O APIC pin of an interrupt of the ISA bus: the pin with the number of the interrupt, but pin 2 for the timer (interrupt 0).
 #[must_use]
 pub const fn isa_gsi(irq: u8) -> u8 {
     if irq == 0 { 2 } else { irq }

@@ -57,7 +57,7 @@ pub(super) struct Bursts {
     taken_before: u32,
     /// Polls in a row that found no request of the current burst.
     empty_polls: u8,
-    /// The guest has stopped: the duration of the current burst is measured from its first request.
+    /// The guest has stopped, and has not begun the current burst yet: the duration of this burst is measured from its first request.
     stopped: bool,
     /// When the current burst began.
     since: Time,

@@ -61,7 +61,7 @@ impl Causes {
         through
     }
 
-    /// Raise causes again after an acknowledgement. They stay read.
+    /// Raise causes again after an acknowledgement. They do not count as unread, so the next acknowledgement clears them.
     pub(super) fn come_again(&mut self, causes: Interrupts) {
         self.status |= causes;
     }

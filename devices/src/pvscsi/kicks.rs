@@ -74,7 +74,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         let lowered = threshold < before;
         if lowered && can_fetch && rings.waiting() > 0 {
-            // If a single request is taken now, the threshold stays. Another request behind it may have come without a kick.
+            // Schedule the poll now. If the ring has only one request, `disable_kicks` does not raise the threshold, so the next call of
+            // this method does not lower it. Another request may come without a kick all the same, as described above.
             kicks.poll_at = Some(now.after(POLL_IDLE));
             return true;
         }

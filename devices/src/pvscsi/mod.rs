@@ -53,7 +53,7 @@ use crate::scsi::{Bus, TaskEnd};
 /// Maximum number of targets.
 pub const MAX_TARGETS: u8 = 64;
 
-/// How long a reset of the bus or of a device waits for disk I/O, with the virtual CPU that wrote the register.
+/// How long a reset of the bus or of a device waits for disk I/O. This blocks the virtual CPU that wrote the register.
 const RESET_WAIT: Duration = Duration::from_millis(250);
 
 /// Configuration of an adapter.
@@ -95,7 +95,8 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     /// Scratch register.
     debug: u32,
     kicks: Kicks,
-    /// Requests that waited in the ring and the backlog when completions were last reaped. Moderation counts them as in flight.
+    /// Requests that waited in the ring and the backlog when completions were last reaped; 0 if there were no completions to reap.
+    /// Moderation counts them as in flight.
     waiting: u32,
     /// Requests in flight, by task number.
     in_flight: InFlight<Pending>,

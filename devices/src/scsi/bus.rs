@@ -390,7 +390,7 @@ impl Bus {
         for slot in self.slots.iter_mut().flatten() {
             slot.unit.drain(&mut self.tasks, &mut self.completions, &mut self.done);
         }
-        // An adapter without bus mastering does not reap.
+        // `reap` drops detached units, but an adapter without bus mastering does not call it.
         for index in self.indices(|_| true) {
             self.remove_idle(index);
         }

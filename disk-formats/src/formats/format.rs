@@ -36,7 +36,8 @@ pub enum Flush {
 /// - `map_*` never wait for I/O and take no lock. They allocate nothing after warm-up of the extents.
 /// - `map_write` returns only [`Place::File`](crate::Place::File) extents. The payload goes exactly there. When it is
 ///   written, the queue calls [`written`](Self::written) with the same range, and completes the request after that.
-/// - `prepare_*`, `flush`, `discard`, `write_zeroes`, `rescan` and `grow` may block. Queues call them on a helper thread.
+/// - `prepare_*`, `flush`, `discard` and `write_zeroes` may block. Queues call them on a helper thread. `rescan` and `grow` may
+///   block, too; the disk calls them on its caller's thread.
 /// - After [`flush`](Self::flush) (or, if [`flush_kind`](Self::flush_kind) returns [`Flush::SyncFiles`], after a sync
 ///   of the files), all requests that completed before the flush began survive a power failure.
 /// - After a failed operation the metadata are consistent. After a failed `discard` or `write_zeroes`, each sector of the

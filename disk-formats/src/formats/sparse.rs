@@ -210,8 +210,8 @@ impl<B: Blocks> SparseDisk<B> {
         self
     }
 
-    /// Prepare the disk for use inside another disk. Nothing is evicted from the map between a write and its
-    /// completion: the completion must be passed on to the outer disk.
+    /// Prepare the disk for use inside another disk: its map evicts nothing. When a write completes, the map must still
+    /// have the range, because it tells which range of the outer disk was written.
     pub(crate) fn inside(mut self) -> Self {
         if !self.info.read_only {
             self.chain.map.never_evict();

@@ -318,8 +318,8 @@ impl BlockMap {
         let shift = lane_shift(sectors.places.len());
         let [lanes, places] = parts_of(sectors.values.len(), sectors.places.len());
         let units = self.take(slow, 1 + lanes + places, evict)?;
-        // Take the page after these units. Taking the units may evict the page; units without an owner are not evicted
-        // for the page.
+        // Take the page last: taking the units may evict it. Taking the page cannot evict the units, because they have no
+        // owner yet.
         let filled = self.slot(slow, granule, evict).and_then(|slot| {
             let (first, others) = units.split_first().ok_or(Refused::Broken)?;
             let unit = self.pool.fill(*first).ok_or(Refused::Broken)?;
@@ -370,8 +370,8 @@ impl BlockMap {
 
     /// The top file has allocated a block for the granule at `offset`. With `all`, the map takes its sectors (zeros) as
     /// present in the top file; otherwise each sector keeps its place until it is written. Slow path. An unknown
-    /// granule stays unknown. Without `evict`, the granule becomes unknown if there is no free unit; it is resolved
-    /// from the images at its next use.
+    /// granule stays unknown. If there is no free unit, and `evict` is false or nothing can be evicted, the granule becomes
+    /// unknown; it is resolved from the images at its next use.
     ///
     /// # Errors
     /// [`IoError::Damaged`] if the map is inconsistent.

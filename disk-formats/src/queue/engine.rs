@@ -58,9 +58,8 @@ pub(crate) struct EngineStats {
     pub(crate) ticks: u64,
 }
 
-/// Transfers bytes asynchronously. The thread that creates an engine may hand it to another thread. An engine does not
-/// flush: the result of a flush must be recorded before another flush can end
-/// ([`BackingFile::sync`](crate::BackingFile::sync)).
+/// Transfers bytes asynchronously. The thread that creates an engine may hand it to another thread. An engine does not flush. Flushes go
+/// through [`BackingFile::sync`](crate::BackingFile::sync), which records the result of each flush before another flush can end.
 pub(crate) trait Engine: Send {
     /// `io_uring` or `threads`.
     fn name(&self) -> &'static str;

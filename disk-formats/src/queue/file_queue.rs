@@ -74,7 +74,7 @@ struct FileQueue<E: Engine> {
     no_dsync: bool,
     /// The error of all requests, after an invariant of the queue was broken.
     faulted: Option<IoError>,
-    /// The queue itself has staged operations, and the owner may not call `submit` for them: [`advance_once`](Self::advance_once) does.
+    /// The queue itself has staged operations, and must submit them: the owner does not know of them, and may never call `submit`.
     needs_submit: bool,
     /// Transfers that the queue's own thread makes.
     inline: Inline,
@@ -412,7 +412,7 @@ impl<E: Engine> FileQueue<E> {
         while let Some((job, result)) = self.helpers.next() {
             let index = job.slot;
             let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-            // The buffers are stored only while the helper prepares the mapping (`Slot::preparation`): the request is to be started now.
+            // A slot has buffers only if the helper has prepared the mapping (`Slot::preparation`). Then the queue starts the request now.
             let prepared = !slot.bufs.is_empty();
             match result {
                 _ if let JobKind::Pause { piece } = job.kind => {
@@ -509,7 +509,8 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
             self.ready.push(Completion { tag: request.tag, result: Err(error) });
             return Ok(());
         }
-        // After a failed flush of a file, RWF_DSYNC might succeed all the same. A plain write and a flush fail.
+        // After a failed flush of a file, a write with RWF_DSYNC might succeed, although every flush must fail. So the queue makes a plain
+        // write and a flush, and the flush fails.
         let lost = request.op == (Op::Write { fua: true })
             && !self.no_dsync
             && self.writable().any(|file| file.check_flushes().is_err());

@@ -150,7 +150,7 @@ impl<D: IoDevice + ?Sized> Shared<D> {
             Sleep::Until(time) => wakes_at.is_some_and(|wakes_at| wakes_at <= time),
             Sleep::Forever => true,
         };
-        // If the rule has just ended this, wake the I/O thread: before its next sleep it registers the doorbells with KVM again.
+        // If the rule has just ended this mode, wake the I/O thread, which registers the doorbells with KVM again before its next sleep.
         if sleeps_on && on_vcpu { Served::Done } else { Served::More }
     }
 }

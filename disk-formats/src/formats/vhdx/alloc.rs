@@ -26,7 +26,7 @@ pub(super) struct Allocator {
     pending: BTreeMap<u64, Entry>,
     /// By index in the BAT: the changes of the batch that a flush is recording.
     recording: BTreeMap<u64, Entry>,
-    /// Partially present blocks whose bits on disk are stale, because the block was allocated after they were written: they count as 0.
+    /// Partially present blocks whose bits on disk are stale: the bits are older than the allocation of the block. Stale bits count as 0.
     stale_bitmaps: BTreeSet<u64>,
     /// Space that pending changes free, with the index of the change.
     released: Vec<(u64, Run)>,

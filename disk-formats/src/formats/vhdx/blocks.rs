@@ -115,7 +115,7 @@ impl VhdxDisk {
         let layout = &self.blocks.layout;
         let (size, end) = (layout.block_size(), offset + len);
         let first = offset.next_multiple_of(size).min(end);
-        // If the disk ends in the last block, that block counts as whole.
+        // At the end of the disk, the last block counts as whole, even if the disk ends inside of it.
         let last = if end == self.info().capacity { end } else { (end / size * size).max(first) };
         self.begin()?;
         let store = self.store()?;
@@ -205,7 +205,7 @@ impl Blocks for VhdxBlocks {
         let allocator = allocator.as_mut().ok_or(IoError::ReadOnly)?;
         let new = allocator.allocate(&*top.store, &self.epochs, block)?;
         if new.is_some() {
-            // The end of the file, because a new bitmap block may follow the payload block.
+            // The end of all space in the file, not of this block: a new bitmap block may lie behind it.
             top.len.fetch_max(allocator.end(), Ordering::AcqRel);
         }
         Ok(new)

@@ -18,8 +18,8 @@ pub(crate) struct Claim {
     /// Offset of the granule's block in the top file; `None` if the top file has no block for the granule.
     top: Option<u64>,
     bases: Vec<Base>,
-    /// Entry of each sector; `NOWHERE` if unclaimed. Empty if all sectors are the same: in `bases[0]`, or `NOWHERE` if
-    /// `bases` is empty.
+    /// Entry of each sector; `NOWHERE` if unclaimed. Empty if all sectors are the same: in `bases[0]`, or, if `bases` is
+    /// empty, unclaimed or claimed as zeros.
     entries: Vec<u16>,
     unclaimed: usize,
 }

@@ -59,10 +59,10 @@ impl Log {
     ///
     /// # Errors
     /// The host's; `InvalidInput` for an entry that is too long. After an error the entry may still be on stable
-    /// storage, and a crash may apply its changes until another entry is written: what they refer to must stay valid
-    /// until then. The next entry replaces the failed one, with the same offset and sequence number. While it is being
-    /// written, a mixture of the two has a wrong checksum. So a crash leaves one of the two, or the previous entry,
-    /// which is applied already.
+    /// storage. If it is, a replay after a crash applies its changes, until another entry is written. So the space that
+    /// the changes refer to must stay valid until then. The next entry replaces the failed one, with the same offset and
+    /// sequence number. While the next entry is being written, a mixture of the two has a wrong checksum. So a crash
+    /// leaves one of the two, or the entry before them, which is applied already.
     pub(in crate::formats::vhdx) fn append(
         &mut self,
         store: &dyn Store,
