@@ -59,8 +59,11 @@ where
     }
 
     fn on_completions(&mut self, now: Time) {
-        self.storvsc.bus_mut().clear_late_events();
+        let completed = self.stats.completions;
         self.service(now);
+        if self.stats.completions == completed {
+            self.storvsc.bus_mut().clear_late_events();
+        }
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {

@@ -24,7 +24,7 @@ mod vhost_client;
 mod vmm;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -170,6 +170,10 @@ fn run(paradisk: &Path, time: Duration, only: Option<&str>) -> ExitCode {
         let called = name.clone();
         running.push((name, beat, thread::spawn(move || drive(called, make, until, begin, &theirs))));
     }
+    if running.is_empty() {
+        eprintln!("error: --load {}: no such load", only.unwrap_or_default());
+        return ExitCode::from(2);
+    }
     let mut hangs = Vec::new();
     while running.iter().any(|(_, _, thread)| !thread.is_finished()) && hangs.is_empty() {
         thread::sleep(Duration::from_millis(200));
@@ -202,23 +206,25 @@ fn run(paradisk: &Path, time: Duration, only: Option<&str>) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+fn start(paradisk: &str, seconds: &str, only: Option<&str>) -> ExitCode {
+    match seconds.parse() {
+        Ok(seconds) => run(Path::new(paradisk), Duration::from_secs(seconds), only),
+        Err(error) => {
+            eprintln!("error: --seconds {seconds}: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["guests"] => guests::child(),
-        ["--paradisk", paradisk] => run(&PathBuf::from(paradisk), Duration::from_secs(60), None),
-        ["--paradisk", paradisk, "--seconds", seconds, ref load @ ..] if load.len() != 1 => {
-            match seconds.parse() {
-                Ok(seconds) => {
-                    let load = load.last().filter(|_| load.first() == Some(&"--load")).copied();
-                    run(&PathBuf::from(paradisk), Duration::from_secs(seconds), load)
-                }
-                Err(error) => {
-                    eprintln!("error: --seconds {seconds}: {error}");
-                    ExitCode::from(2)
-                }
-            }
+        ["--paradisk", paradisk] => start(paradisk, "60", None),
+        ["--paradisk", paradisk, "--seconds", seconds] => start(paradisk, seconds, None),
+        ["--paradisk", paradisk, "--seconds", seconds, "--load", name] => {
+            start(paradisk, seconds, Some(name))
         }
         _ => {
             eprintln!("usage: soak --paradisk FILE [--seconds N [--load NAME]]");

@@ -236,7 +236,6 @@ impl Requests {
     }
 
     /// Submit the pushed steps.
-    #[inline]
     pub(super) fn submit(&mut self) {
         if std::mem::take(&mut self.pushed) {
             self.queue.submit();
@@ -244,7 +243,6 @@ impl Requests {
     }
 
     /// Reap completed steps, and start the steps that follow.
-    #[inline]
     pub(super) fn reap(&mut self) {
         loop {
             let mut completions = std::mem::take(&mut self.completions);
@@ -330,7 +328,6 @@ impl Requests {
     }
 
     /// Whether there is a completed request.
-    #[inline]
     pub(super) fn has_ended(&self) -> bool {
         !self.ended.is_empty()
     }

@@ -35,7 +35,7 @@ use vm_memory::GuestAddressSpace;
 
 use self::queues::Queues;
 use self::shared::{Report, Shared};
-use super::super::pci::{Event, MAX_QUEUES, Transport};
+use super::super::pci::{Event, Transport};
 use super::super::queue::{Addresses, Virtqueue};
 use super::super::spec::{DeviceStatus, Features};
 use super::ring::{Ring, RingConfig, RingSetup};
@@ -111,7 +111,7 @@ where
         threads: u16,
     ) -> Result<Self, ThreadsError> {
         let (kind, configuration) = device_kind(disk.info(), &config);
-        let count = kind.queues.clamp(1, MAX_QUEUES);
+        let count = kind.queues;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let kick = |_| Ok(eventfd(0, flags)?);
         let kicks = (0..count).map(kick).collect::<Result<Vec<_>, std::io::Error>>()?;
