@@ -1,19 +1,45 @@
-//! A thread that owns a value, and runs jobs on it that other threads send.
-//!
-//! The thread sleeps in its own [`EventLoop`](crate::event_loop::EventLoop). The set of that loop has the worker's eventfd
-//! ([`Worker::event`]), which wakes the thread for the jobs in its [`Inbox`].
+//! A thread that owns a value: it serves the value's events, and runs jobs on it that other threads send.
 //!
 //! ```text
-//! other threads: Worker::tell, Worker::ask -> channel, eventfd -> the thread: EventLoop::wait -> Inbox::take -> job(&mut value)
+//! other threads: Worker::tell, Worker::ask -> channel, eventfd
+//!                                                     |
+//!     +-> Serve::before_sleep -> EventLoop::next, wait -> the jobs: job(&mut value)
+//!     |   Serve::on_doorbell for each doorbell
+//!     +-- Serve::serve
 //! ```
+//!
+//! The thread returns from the loop when its [`Worker`] is dropped, and drops the value.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use paradisk_disk_formats::{ThreadKind, spawn};
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::device::Sleep;
+use crate::event_loop::{Event, EventLoop, Interest, Next, Ready};
+use crate::time::Time;
+
+/// There is a job, the worker was dropped, or another thread has called [`Worker::wake`].
+const WAKE: Event = Event::Own(0);
+
+/// What the thread of a [`Worker`] serves.
+pub trait Serve {
+    /// The set that the thread waits for: doorbells and completion events. [`Event::Own`] is the worker's.
+    fn events(&mut self) -> &mut EventLoop;
+
+    /// How long the thread may sleep. Times are counted from the start of the thread.
+    fn before_sleep(&mut self, now: Time) -> Sleep;
+
+    /// A doorbell of the set has rung. [`serve`](Self::serve) follows.
+    fn on_doorbell(&mut self, index: u32);
+
+    /// The thread has woken, or was not to sleep: whatever the event was, poll all rings and reap all completions.
+    fn serve(&mut self, now: Time);
+}
 
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 
@@ -21,49 +47,30 @@ type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 #[derive(Debug)]
 pub struct Worker<T> {
     jobs: Option<Sender<Job<T>>>,
+    /// Written for each job, for the end, and by [`wake`](Self::wake). The thread waits for edges, so it is never read.
     event: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
-
-/// The jobs that were sent to a thread and not run yet.
-#[derive(Debug)]
-pub struct Inbox<T>(Receiver<Job<T>>);
 
 /// The thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-impl<T: 'static> Worker<T> {
-    /// A worker whose thread is [started](Self::start) later.
+impl<T: Serve + Send + 'static> Worker<T> {
+    /// Start a thread that owns `value`.
     ///
     /// # Errors
-    /// The host has no descriptors left.
-    pub fn new() -> io::Result<(Self, Inbox<T>)> {
+    /// The host has no descriptors left, or refuses the thread.
+    pub fn start(kind: ThreadKind, name: impl Into<String>, mut value: T) -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        value.events().add(&event, WAKE, Interest::Edge)?;
         let (jobs, inbox) = mpsc::channel();
-        Ok((Self { jobs: Some(jobs), event, thread: None }, Inbox(inbox)))
+        let thread = spawn(kind, name, move || run(&mut value, &inbox))?;
+        Ok(Self { jobs: Some(jobs), event, thread: Some(thread) })
     }
+}
 
-    /// An eventfd. It is written for each job, when the worker is dropped, and by [`wake`](Self::wake). The thread waits for edges
-    /// ([`Interest::Edge`](crate::event_loop::Interest::Edge)), so the eventfd is never read.
-    pub fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-
-    /// Start the thread. `run` must return when [`Inbox::take`] has returned false.
-    ///
-    /// # Errors
-    /// The host refuses the thread.
-    pub fn start(
-        &mut self,
-        kind: ThreadKind,
-        name: impl Into<String>,
-        run: impl FnOnce() + Send + 'static,
-    ) -> io::Result<()> {
-        self.thread = Some(spawn(kind, name, run)?);
-        Ok(())
-    }
-
+impl<T: 'static> Worker<T> {
     /// Send a job to the thread. Does not wait. Jobs run in the order in which they were sent.
     ///
     /// # Errors
@@ -103,15 +110,38 @@ impl<T> Drop for Worker<T> {
     }
 }
 
-impl<T> Inbox<T> {
-    /// Run the jobs that were sent. False: the worker was dropped, and the thread must end.
-    pub fn take(&self, value: &mut T) -> bool {
-        loop {
-            match self.0.try_recv() {
-                Ok(job) => job(value),
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return false,
+/// The thread.
+fn run<T: Serve>(value: &mut T, inbox: &Receiver<Job<T>>) {
+    let origin = Instant::now();
+    let now = || Time::default().after(origin.elapsed());
+    let mut ready = Ready::new();
+    loop {
+        let time = now();
+        let sleep = value.before_sleep(time);
+        if let Next::Wait(wait) = value.events().next(sleep, time) {
+            // No error is possible: the descriptor is valid.
+            if value.events().wait(wait, &mut ready).is_err() {
+                return;
             }
+            for event in ready.iter() {
+                match event {
+                    WAKE if !run_jobs(value, inbox) => return,
+                    Event::Doorbell(index) => value.on_doorbell(index),
+                    _ => {}
+                }
+            }
+        }
+        value.serve(now());
+    }
+}
+
+/// Run the jobs that were sent. False: the worker was dropped.
+fn run_jobs<T>(value: &mut T, inbox: &Receiver<Job<T>>) -> bool {
+    loop {
+        match inbox.try_recv() {
+            Ok(job) => job(value),
+            Err(TryRecvError::Empty) => return true,
+            Err(TryRecvError::Disconnected) => return false,
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
 
-use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
+use paradisk_devices::event_loop::{Event, EventLoop, Interest};
 use paradisk_devices::virtio::blk::{Broken, Ring, RingSetup, RingSleep};
-use paradisk_devices::worker::{Inbox, Worker};
+use paradisk_devices::worker::{Serve, Worker};
 use paradisk_devices::{Coalescing, ModerationState, Sleep, Time};
 use paradisk_disk_formats::ThreadKind;
 
@@ -14,8 +13,6 @@ use super::inflight::InflightRecord;
 use super::memory::Memory;
 use crate::notifier::Notifier;
 
-/// There is a job, or the worker was dropped.
-const WAKE: Event = Event::Own(0);
 const KICK: Event = Event::Doorbell(0);
 
 /// What a queue has done so far.
@@ -30,13 +27,10 @@ pub struct QueueReport {
 
 /// Start a thread for queue `index`. Dropping the worker waits for the requests in flight.
 pub(super) fn start(index: u16, ring: Ring<Memory>) -> io::Result<Worker<Queue>> {
-    let (mut worker, inbox) = Worker::new()?;
     let mut events = EventLoop::new()?;
-    events.add(worker.event(), WAKE, Interest::Edge)?;
     events.add_completions(&[ring.event()])?;
-    let queue = Queue { ring, events, eventfds: None, inflight: None, signals: 0, origin: Instant::now() };
-    worker.start(ThreadKind::VhostUserQueue, format!("queue-{index}"), move || queue.run(&inbox))?;
-    Ok(worker)
+    let queue = Queue { ring, events, eventfds: None, inflight: None, signals: 0 };
+    Worker::start(ThreadKind::VhostUserQueue, format!("queue-{index}"), queue)
 }
 
 /// The client's eventfds of a queue.
@@ -58,8 +52,6 @@ pub(super) struct Queue {
     inflight: Option<InflightRecord>,
     /// Signals for completions so far.
     signals: u64,
-    /// Zero of the time that is passed to `ring`.
-    origin: Instant,
 }
 
 impl Queue {
@@ -145,28 +137,16 @@ impl Queue {
         self.ring.set_write_through(write_through);
     }
 
-    fn run(mut self, inbox: &Inbox<Self>) {
-        let mut ready = Ready::new();
-        loop {
-            let now = self.now();
-            let sleep = self.before_sleep(now);
-            if let Next::Wait(wait) = self.events.next(sleep, now) {
-                // No error is possible: the descriptor is valid.
-                if self.events.wait(wait, &mut ready).is_err() {
-                    return;
-                }
-                if ready.iter().any(|event| event == WAKE) && !inbox.take(&mut self) {
-                    self.stop();
-                    return;
-                }
-            }
-            // Whatever has woken the thread, it polls the ring and reaps completions.
-            self.serve();
-        }
+    /// The guest's rings cannot be processed. Completions that were posted before are signalled too.
+    fn broken(&mut self) {
+        signal(self.eventfds.as_mut().and_then(|eventfds| eventfds.call.as_mut()));
+        signal(self.eventfds.as_mut().and_then(|eventfds| eventfds.err.as_mut()));
     }
+}
 
-    fn now(&self) -> Time {
-        Time::default().after(self.origin.elapsed())
+impl Serve for Queue {
+    fn events(&mut self) -> &mut EventLoop {
+        &mut self.events
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
@@ -185,8 +165,10 @@ impl Queue {
         }
     }
 
-    fn serve(&mut self) {
-        let now = self.now();
+    /// The one doorbell is the kick, and `serve` polls the ring.
+    fn on_doorbell(&mut self, _index: u32) {}
+
+    fn serve(&mut self, now: Time) {
         let (eventfds, signals) = (&mut self.eventfds, &mut self.signals);
         let call = || {
             *signals += u64::from(signal(eventfds.as_mut().and_then(|eventfds| eventfds.call.as_mut())));
@@ -199,11 +181,11 @@ impl Queue {
             self.broken();
         }
     }
+}
 
-    /// The guest's rings cannot be processed. Completions that were posted before are signalled too.
-    fn broken(&mut self) {
-        signal(self.eventfds.as_mut().and_then(|eventfds| eventfds.call.as_mut()));
-        signal(self.eventfds.as_mut().and_then(|eventfds| eventfds.err.as_mut()));
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

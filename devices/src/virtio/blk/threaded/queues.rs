@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 use paradisk_disk_formats::ThreadKind;
 use vm_memory::GuestAddressSpace;
@@ -12,13 +11,10 @@ use super::super::super::queue::Broken;
 use super::super::ring::{Ring, RingSetup, RingSleep};
 use super::shared::Shared;
 use crate::device::{Sleep, Stats};
-use crate::event_loop::{Event, EventLoop, Interest, Next, Ready};
+use crate::event_loop::{Event, EventLoop, Interest};
 use crate::moderation::Coalescing;
 use crate::time::Time;
-use crate::worker::{Inbox, Worker};
-
-/// There is a job, a forwarded doorbell, or the worker was dropped.
-const WAKE: Event = Event::Own(0);
+use crate::worker::{Serve, Worker};
 
 /// A queue on its thread.
 struct Queue<A: GuestAddressSpace> {
@@ -35,8 +31,6 @@ pub(super) struct Queues<A: GuestAddressSpace> {
     paused: bool,
     events: EventLoop,
     shared: Arc<Shared>,
-    /// Zero of the time that is passed to the rings.
-    origin: Instant,
 }
 
 /// Start thread number `thread` with these queues: their numbers, their rings, and the eventfds of their doorbells, which are never read.
@@ -48,54 +42,24 @@ pub(super) fn start<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    let (mut worker, inbox) = Worker::new()?;
     let mut events = EventLoop::new()?;
-    events.add(worker.event(), WAKE, Interest::Edge)?;
     for (place, (_, _, kick)) in (0..).zip(&rings) {
         events.add(kick, Event::Doorbell(place), Interest::Edge)?;
     }
     events.add_completions(&rings.iter().map(|(_, ring, _)| ring.event()).collect::<Vec<_>>())?;
     let queue = |(index, ring, _)| Queue { index, ring, doorbells: 0 };
     let queues = rings.into_iter().map(queue).collect();
-    let mut queues = Queues { queues, paused: false, events, shared, origin: Instant::now() };
+    let queues = Queues { queues, paused: false, events, shared };
     queues.report();
-    worker.start(ThreadKind::AdapterQueue, format!("blk-queues-{thread}"), move || queues.run(&inbox))?;
-    Ok(worker)
+    Worker::start(ThreadKind::AdapterQueue, format!("blk-queues-{thread}"), queues)
 }
 
-impl<A: GuestAddressSpace> Queues<A> {
-    fn run(&mut self, inbox: &Inbox<Self>) {
-        let mut ready = Ready::new();
-        loop {
-            let now = self.now();
-            let sleep = self.before_sleep(now);
-            if let Next::Wait(wait) = self.events.next(sleep, now) {
-                // No error is possible: the descriptor is valid.
-                if self.events.wait(wait, &mut ready).is_err() {
-                    return;
-                }
-                for event in ready.iter() {
-                    match event {
-                        WAKE if !inbox.take(self) => return,
-                        Event::Doorbell(place) => {
-                            if let Some(queue) = self.queues.get_mut(place as usize) {
-                                queue.doorbells += 1;
-                            }
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            // Whatever has woken the thread, it polls all rings and reaps all completions.
-            self.serve();
-        }
+impl<A: GuestAddressSpace> Serve for Queues<A> {
+    fn events(&mut self) -> &mut EventLoop {
+        &mut self.events
     }
 
-    fn now(&self) -> Time {
-        Time::default().after(self.origin.elapsed())
-    }
-
-    /// How long the thread may sleep: until the earliest deadline of its queues.
+    /// Until the earliest deadline of the queues.
     fn before_sleep(&mut self, now: Time) -> Sleep {
         let mut until = None::<Time>;
         if self.paused {
@@ -118,8 +82,13 @@ impl<A: GuestAddressSpace> Queues<A> {
         until.map_or(Sleep::Forever, Sleep::Until)
     }
 
-    fn serve(&mut self) {
-        let now = self.now();
+    fn on_doorbell(&mut self, index: u32) {
+        if let Some(queue) = self.queues.get_mut(index as usize) {
+            queue.doorbells += 1;
+        }
+    }
+
+    fn serve(&mut self, now: Time) {
         let shared = &*self.shared;
         if self.paused {
             // After the first call nothing is in flight. But a disk's event may become readable later, and stays readable until the disk's
@@ -137,7 +106,9 @@ impl<A: GuestAddressSpace> Queues<A> {
             queue.report(shared);
         }
     }
+}
 
+impl<A: GuestAddressSpace> Queues<A> {
     fn queue(&mut self, index: usize) -> Option<&mut Queue<A>> {
         self.queues.iter_mut().find(|queue| queue.index == index)
     }
