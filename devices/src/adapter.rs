@@ -66,7 +66,7 @@ impl AdapterKind {
         1
     }
 
-    /// Most threads that [`AdapterConfig::threads`] may ask for: 0 for an adapter that is served by the thread that calls it.
+    /// Maximum of [`AdapterConfig::threads`]. 0: the thread that calls the adapter serves its queues.
     #[must_use]
     pub const fn max_threads(self) -> u16 {
         #[cfg(all(feature = "virtio", feature = "event-loop"))]
@@ -95,8 +95,8 @@ impl Attachment {
         Self { disk, engine: EngineKind::default(), serial: None }
     }
 
-    /// As a SCSI logical unit, for an adapter that keeps so many requests in flight. Without a serial number it has that of its image
-    /// or file; where there is none, the adapter that it is attached to gives it one of its place, as `pvscsi:3`.
+    /// As a SCSI logical unit, for an adapter with `tasks` requests in flight. Without a serial number of its own, the unit has that of its
+    /// image or file; if there is none, the adapter that it is attached to names it by its place, such as `pvscsi:3`.
     ///
     /// # Errors
     /// The host refuses a queue.
@@ -122,11 +122,11 @@ pub struct AdapterConfig {
     pub coalescing: Coalescing,
     /// Requests in flight at the most.
     pub tasks: u32,
-    /// Request queues, 1 to [`max_queues`](AdapterKind::max_queues); a larger number counts as that. A virtio device offers its guest so
-    /// many.
+    /// Number of request queues, limited to the range from 1 to [`max_queues`](AdapterKind::max_queues). A virtio device offers this number
+    /// to its guest.
     pub queues: u16,
-    /// Threads that serve the queues, at most [`max_threads`](AdapterKind::max_threads) and one for each queue; a larger number counts as
-    /// that. 0: the thread that calls the adapter serves them.
+    /// Number of threads that serve the queues, limited to [`max_threads`](AdapterKind::max_threads) and to one for each queue. 0: the
+    /// thread that calls the adapter serves them.
     pub threads: u16,
 }
 

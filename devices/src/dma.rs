@@ -12,7 +12,8 @@
 //!   address. The [`Footprint`] of a request has the regions that it uses.
 //!
 //! So an owner that *unmaps* memory must first let the device end the requests that use it ([`uses_memory`](crate::IoDevice::uses_memory));
-//! until then the mapping stays. A range that is added later needs no call. Writes are not recorded in vm-memory's dirty bitmaps.
+//! until then the device's snapshots keep it mapped. A range that is added later needs no call. Writes are not recorded in vm-memory's
+//! dirty bitmaps.
 #![allow(unsafe_code, reason = "host addresses of guest memory")]
 
 mod footprint;
@@ -141,7 +142,7 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.regions.inside(ranges)
     }
 
-    /// Refuse translations into these ranges until memory is [replaced](Self::replaced).
+    /// Refuse translations into these ranges until memory is [replaced](Self::replaced) or [released](Self::release).
     pub(crate) fn refuse(&mut self, ranges: &[Range<u64>]) {
         self.refused.extend_from_slice(ranges);
         self.window = NO_WINDOW;

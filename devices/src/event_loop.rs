@@ -15,8 +15,8 @@
 //!     +--------------------------------------------------------------------+
 //! ```
 //!
-//! - A device that always has work ([`Sleep::No`]) does not starve other events: after [`BUSY_TURNS`] turns `next` returns a wait with a
-//!   timeout of 0.
+//! - A device that always has work ([`Sleep::No`]) does not starve other events: in one turn of [`BUSY_TURNS`], `next` returns a wait with
+//!   a timeout of 0.
 //! - A deadline ([`Sleep::Until`]) is passed to the kernel in nanoseconds (`epoll_pwait2`, Linux 5.11), and is kept also if other events
 //!   come all the time.
 //! - Only changes of the set allocate. No lock is taken.
@@ -35,7 +35,7 @@ use rustix::io::Errno;
 use crate::device::Sleep;
 use crate::time::Time;
 
-/// Turns in a row without polling for events, while the device always has work.
+/// While the device always has work, one turn in this many polls for events.
 pub const BUSY_TURNS: u32 = 16;
 /// Events taken from the kernel at once; more wait for the next turn.
 const EVENTS: usize = 64;

@@ -11,15 +11,15 @@ pub struct MsiMessage {
     pub data: u32,
 }
 
-/// The way out for a device's interrupts.
+/// Delivers a device's interrupts.
 ///
-/// The device's PCI function decides *whether* (enable, mask and pending bits); this delivers.
+/// The device's PCI function decides *whether* to send an interrupt (enable, mask and pending bits).
 pub trait InterruptSink: Send {
     /// Vector `vector` of MSI or MSI-X now means `message`; `None`: it is disabled or masked. Called when the guest
     /// changed it, before the next [`message`](Self::message).
     fn route(&mut self, vector: u16, message: Option<MsiMessage>);
 
-    /// Send the message that vector `vector` is routed to. On the path of an I/O.
+    /// Send the message that vector `vector` is routed to. Called on the I/O path.
     fn message(&mut self, vector: u16);
 
     /// Level of the INTx line.
@@ -35,8 +35,8 @@ pub trait InterruptSink: Send {
         false
     }
 
-    /// The INTx line, for adapters that lower it on the thread of the virtual CPU that takes its last reason away. `None`: only
-    /// the device's thread can, by [`line`](Self::line). Constant.
+    /// The INTx line, for adapters that lower it on a virtual CPU's thread, when that CPU clears the last cause of the interrupt. `None`:
+    /// only the device's thread can lower it, by [`line`](Self::line). Constant.
     fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
         None
     }

@@ -18,10 +18,11 @@ use crate::time::Time;
 /// Kicks are suppressed only if at least this many requests are in flight, or at least this many are expected.
 pub(crate) const MIN_REQUESTS: u32 = 8;
 
-/// Time to the poll for requests without a kick while others are in flight. The completions of these usually make the device poll earlier.
+/// Time to the poll for requests without a kick while at least [`MIN_REQUESTS`] are in flight. Their completions usually make the device
+/// poll earlier.
 const POLL_BUSY: Duration = Duration::from_millis(1);
 
-/// Time to the poll for requests without a kick while nothing is in flight.
+/// Time to the poll for requests without a kick while fewer than [`MIN_REQUESTS`] are in flight.
 pub(crate) const POLL_IDLE: Duration = Duration::from_micros(100);
 
 /// Bounds of the back-off after a request was found late, in sleeps of the device. It doubles each time, so that a guest that often puts in

@@ -40,8 +40,8 @@ pub struct Coalescing {
     /// Interval at which rate and share are computed.
     pub epoch: Duration,
     /// A signal is held back only for completions that, at the measured rate, arrive within this time ([`Policy::OioIops`]). The published
-    /// ratios bound the added latency only as a share of the latency, so slow requests would wait long. [`Duration::MAX`] selects the
-    /// published ratios.
+    /// ratios bound the added latency only in proportion to the disk's latency: on a slow disk, signals would be held back long.
+    /// [`Duration::MAX`] selects the published ratios.
     pub longest_hold: Duration,
     /// Longest delay of a signal if no other completion follows.
     pub backstop: Duration,
@@ -210,7 +210,8 @@ impl Moderator {
         self.withheld.map(|since| since.after(self.options.backstop))
     }
 
-    /// Call this before a device stops or is quiesced. True: signal for completions that were held back.
+    /// Forget the signals that are due or held back. True: there were some, and the caller must signal for them, unless it signals in any
+    /// case or the guest wants no signal.
     #[must_use]
     pub(crate) fn flush(&mut self) -> bool {
         let owed = self.due || self.withheld.is_some();

@@ -16,7 +16,7 @@ impl Time {
     /// This time and `duration` more.
     #[must_use]
     pub const fn after(self, duration: Duration) -> Self {
-        // Longer than 584 years: as long.
+        // A duration of 2^64 ns (584 years) or more counts as 2^64 - 1 ns.
         let nanos = duration.as_nanos();
         let nanos = if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 };
         Self(self.0.saturating_add(nanos))

@@ -71,7 +71,8 @@ struct Places {
 }
 
 impl Doorbells {
-    /// Events for these writes; the device has events of its own for some. KVM signals them once their addresses are known.
+    /// An event for each of these writes: the device's own event if it has one, else a new one. KVM signals the events once the addresses
+    /// are known.
     pub(crate) fn new<'a>(
         writes: impl IntoIterator<Item = (DoorbellWrite, Option<BorrowedFd<'a>>)>,
     ) -> Result<Self, Error> {

@@ -247,7 +247,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         changed.then_some(!on_vcpu)
     }
 
-    /// Poll the device until it has had no work for the window. True: stop.
+    /// Poll the device until it has had no work for the polling interval (`window`). True: the thread must end.
     fn poll(&mut self, device: &mut D) -> io::Result<bool> {
         let work = |stats: Stats| (stats.requests, stats.completions);
         let mut done = work(device.stats());
@@ -298,7 +298,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         }
     }
 
-    /// Execute the messages in the mailbox. True: stop.
+    /// Execute the messages in the mailbox. True: the thread must end.
     fn take_messages(&mut self, device: &mut D) -> io::Result<bool> {
         let mut called = false;
         let stop = loop {

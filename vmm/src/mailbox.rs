@@ -39,7 +39,7 @@ impl<D: ?Sized> Clone for Mailbox<D> {
 }
 
 impl<D: ?Sized + 'static> Mailbox<D> {
-    /// A mailbox that wakes its thread by `wake`, and the thread's end.
+    /// A mailbox that wakes its thread by `wake`, and the receiver for that thread.
     pub(crate) fn new(wake: Arc<EventFd>) -> (Self, Receiver<Message<D>>) {
         let (messages, inbox) = mpsc::channel();
         let post = move |message| messages.send(message).map_err(|_| DeviceGone);
@@ -78,8 +78,8 @@ impl<D: ?Sized + 'static> Mailbox<D> {
         })
     }
 
-    /// The thread ends and has dropped a call: wait until its end is reported, so that no caller continues before that.
-    /// The thread drops its inbox last.
+    /// The thread is ending and has dropped a call. Wait until the end of the thread has been reported: the thread drops its inbox after
+    /// the report.
     fn await_end(&self) {
         while (self.post)(Message::Call(Box::new(|_, _| ()))).is_ok() {
             thread::sleep(Duration::from_micros(50));

@@ -7,7 +7,7 @@ use vm_memory::{GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryRegion
 /// Bytes of a guest page.
 pub(crate) const PAGE_SIZE: u64 = 4096;
 
-/// A piece of guest memory with one host address: the region of the last translation.
+/// A region of guest memory, with the host address of its start.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) start: u64,
@@ -22,7 +22,7 @@ pub(crate) fn overlap(range: &Range<u64>, start: u64, len: u64) -> bool {
     start < range.end && range.start <= start.saturating_add(len.saturating_sub(1))
 }
 
-/// The region around `address`, if the device may both read and write it: `physical_memory` has no other regions, because accesses through
+/// The region around `address`, if the device may both read and write it. `physical_memory` has only such regions, because accesses through
 /// it check no permissions. `None` also if an IOMMU translates guest-physical addresses.
 pub(super) fn window<M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Option<Window> {
     let region = memory.physical_memory()?.find_region(GuestAddress(address))?;

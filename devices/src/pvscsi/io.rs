@@ -34,7 +34,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.more = true;
     }
 
-    /// Take a batch of requests and hand it to the disks. False: nothing was taken.
+    /// Start requests of the backlog, take a batch from the ring, and submit both to the disks. False: there were none.
     pub(super) fn fetch(&mut self, now: Time) -> bool {
         if !self.can_fetch() {
             return false;

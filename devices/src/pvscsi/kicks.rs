@@ -19,7 +19,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Before requests are taken: pass the number of those that the guest has outstanding to the forecast.
+    /// Before requests are taken: pass the number of requests that the guest has outstanding to the forecast.
     #[inline]
     pub(super) fn note_outstanding(&mut self) {
         if self.kicks.enabled
@@ -62,7 +62,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         let late = kicks.poll_at.is_some_and(|time| now >= time);
         if late && can_fetch && rings.waiting() > 0 {
-            // The caller takes these requests first. Then this runs again, and judges the burst with all waiting requests counted.
+            // The caller takes these requests first. Then the caller calls this method again, which judges the burst with these requests
+            // counted.
             return true;
         }
         let suppressed = kicks.suppress(in_flight, rings.unread_and_read(), late, now);

@@ -16,7 +16,8 @@ const INTERVAL: Duration = Duration::from_micros(50);
 const MIN_FOUND: u32 = 2;
 /// Polling ends after so many polls in a row that find fewer. More than one: a driver takes some time between two batches.
 const MAX_POOR_POLLS: u8 = 3;
-/// Bounds of the back-off after that, in kicks that block. It doubles each time, and each poll that finds enough requests halves it.
+/// Bounds of the back-off after polling has ended, in kicks that block. It doubles each time, and each poll that finds enough requests
+/// halves it.
 const MIN_BACKOFF: u16 = 16;
 const MAX_BACKOFF: u16 = 256;
 

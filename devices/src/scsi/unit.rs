@@ -26,7 +26,8 @@ pub struct LogicalUnit {
     server: DeviceServer,
     order: Order,
     commands: Commands,
-    /// Tasks must take the slow path: the server is not ready, tasks wait, a barrier runs, or the unit is faulted.
+    /// Tasks must take the slow path: the server is not ready, tasks wait, a barrier runs, a reset waits for the disk, or the unit is
+    /// faulted.
     slow_path: bool,
     index: u16,
     fault: Fault,

@@ -214,8 +214,8 @@ impl Chain {
         Some(())
     }
 
-    /// Consume bytes of the first readable segment, which has at least as many. Most headers fill their segment. Then the segment is
-    /// not changed: that would load it whole right after its halves were stored, which stalls the processor.
+    /// Consume bytes of the first readable segment, which has at least as many. Most headers fill their segment. Such a segment is skipped
+    /// and not changed: a change would load the segment whole right after its halves were stored, which stalls the processor.
     #[inline(always)]
     fn take_from_segment(&mut self, len: u64) {
         let Some(segment) = self.readable.get_mut(self.taken) else { return };

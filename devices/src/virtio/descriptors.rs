@@ -52,7 +52,7 @@ impl<'a, M: Spans> DescriptorChain<'a, M> {
         Self { memory, head, table, span, entries, next: head, left: entries, bytes: 0, indirect: false }
     }
 
-    /// The indirect table and the number of its descriptors, if the chain consists of one that is within one region.
+    /// The indirect table and the number of its descriptors, if the chain is an indirect table inside one region.
     #[inline(always)]
     pub(super) fn table(&self) -> Option<(Span<'a>, u16)> {
         let head = if self.head < self.entries { self.read(self.head)? } else { return None };

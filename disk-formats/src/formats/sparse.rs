@@ -211,7 +211,7 @@ impl<B: Blocks> SparseDisk<B> {
     }
 
     /// Prepare the disk for use inside another disk: its map evicts nothing. When a write completes, the map must still
-    /// have the range, because it tells which range of the outer disk was written.
+    /// have the range, because only the map knows which range of the outer disk was written.
     pub(crate) fn inside(mut self) -> Self {
         if !self.info.read_only {
             self.chain.map.never_evict();

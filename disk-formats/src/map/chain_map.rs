@@ -222,7 +222,7 @@ impl<L: Layer> ChainMap<L> {
     ) -> Result<Extents, IoError> {
         let mut extents = Extents::new();
         for _ in 0..TRIES {
-            // Also if the range is mapped: besides allocating, `prepare` does what must precede the first change of the image.
+            // Call `prepare` even if the range is mapped: besides allocating, it does what must precede the first change of the image.
             prepare()?;
             extents.clear();
             if self.map.map_write(offset, len, &mut extents) == Mapping::Ready {

@@ -58,8 +58,9 @@ pub(crate) struct EngineStats {
     pub(crate) ticks: u64,
 }
 
-/// Transfers bytes asynchronously. The thread that creates an engine may hand it to another thread. An engine does not flush. Flushes go
-/// through [`BackingFile::sync`](crate::BackingFile::sync), which records the result of each flush before another flush can end.
+/// Transfers bytes asynchronously. The thread that creates an engine may hand it to another thread. An engine flushes only by writes with
+/// `dsync`. All other flushes go through [`BackingFile::sync`](crate::BackingFile::sync), which records the result of each flush before
+/// another flush can end.
 pub(crate) trait Engine: Send {
     /// `io_uring` or `threads`.
     fn name(&self) -> &'static str;

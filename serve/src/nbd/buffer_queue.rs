@@ -64,7 +64,7 @@ pub(super) struct Completed {
 pub(super) struct BufferQueue {
     /// The first field, so dropped first: that waits for the requests that use the buffers.
     queue: Box<dyn DiskQueue>,
-    /// By the request's number: `None` while there is no such request, else its buffer, where it has one.
+    /// By the request's number. Outer `None`: no such request is in flight. Inner `None`: the request has no buffer.
     in_use: Box<[Option<Option<Buffer>>]>,
     completions: Vec<Completion>,
     pushed: bool,

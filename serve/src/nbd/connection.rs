@@ -27,20 +27,20 @@ use super::status::status;
 use super::stop::Stop;
 use super::stream::Stream;
 
-/// Requests taken and not answered yet, at the most.
+/// Maximum number of requests that were taken and are not answered yet.
 const DEPTH: u32 = 128;
 /// Bytes received ahead of what is being parsed.
 const STAGING: usize = 64 << 10;
-/// Requests of a round at the most, so that the client can process replies to some while the disk processes others.
+/// Maximum number of requests of a round. A limit, so that the client can process some replies while the disk processes other requests.
 const ROUND: u32 = 16;
 /// How long a client may take to receive the last replies when the server stops.
 const FINAL_REPLIES_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to sleep before memory is taken again, where the client has disconnected and nothing can wake the thread.
+/// Time between two tries to take memory, after the client has disconnected and nothing can wake the thread.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Idle memory of the pool is freed after so long without an event.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Serve a client until it disconnects; `slot`: where the server limits connections.
+/// Serve a client until it disconnects. `slot`: its slot, if the server limits connections.
 pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Option<&Slot>) {
     let agreed = match negotiate(&mut stream, exports, stop) {
         Ok(agreed) => agreed,
@@ -50,7 +50,7 @@ pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Op
         return;
     }
     let Some(export) = exports.as_slice().get(agreed.export) else { return };
-    // An error closes the connection; requests without a reply may or may not have been done.
+    // An error closes the connection. Requests that have no reply then may or may not have been executed.
     tracing::info!(export = export.name, "NBD client connected");
     if let Ok(mut connection) = Connection::new(stream, export, agreed, exports.pool(), stop) {
         connection.slot = slot;
@@ -62,7 +62,7 @@ pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Op
 /// Why the server closes a connection.
 #[derive(Debug)]
 enum Failed {
-    /// A system call failed.
+    /// A system call failed, or the client did not receive the last replies in time when the server stopped.
     Host,
     /// The client violates the protocol.
     Protocol,
@@ -100,14 +100,16 @@ struct Pending {
 /// What follows when the disk has completed a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    /// Reply with the data.
     Read,
+    /// Reply without data.
     Write,
-    /// A flush, then the reply: for FUA with an operation that has no FUA of the disk's queue.
+    /// Push a flush, and reply when that has completed: FUA for operations other than writes, for which the disk's queue has no FUA.
     ThenFlush,
 }
 
 struct Connection<'a> {
-    /// Before `buffers`, so dropped first.
+    /// Before `buffers`, so dropped first: the buffers of requests in flight are freed before `buffers` returns their bytes to the pool.
     disk: BufferQueue,
     buffers: Buffers<'a>,
     export: &'a Export,
@@ -178,7 +180,7 @@ impl<'a> Connection<'a> {
 
     fn run(&mut self) -> Result<(), Failed> {
         loop {
-            // In every round: with a client that keeps the socket full, this thread never sleeps.
+            // Checked in every round: while a client keeps the socket full, this thread never sleeps.
             if self.stopping.is_none() && self.stop.is_raised() {
                 self.stopping = Some(Instant::now() + FINAL_REPLIES_TIMEOUT);
                 self.input = Input::Ended;
@@ -510,7 +512,7 @@ impl<'a> Connection<'a> {
         self.slot.into_iter().for_each(Slot::wakes);
         if let Some(begin) = begin {
             self.minimum_rate.waited(begin.elapsed());
-            // Before the bytes that have arrived meanwhile are counted.
+            // The bytes that have arrived meanwhile are counted only in the next round, after this check.
             if self.minimum_rate.is_missed() && self.buffers.others_wait() {
                 return Err(Failed::Stalled);
             }
@@ -531,7 +533,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// How long to sleep where nothing happens; `None`: for ever.
+    /// The longest time to sleep; `None`: until an event.
     fn sleep_at_most(&mut self) -> Result<Option<Duration>, Failed> {
         let mut most = None;
         if let Some(deadline) = self.stopping {

@@ -11,7 +11,7 @@ use super::tls::Tls;
 
 /// Bytes for requests in flight of all connections together.
 const MEMORY: usize = 256 << 20;
-/// How long a client that neither sends nor receives may hold some of them while other connections wait for memory.
+/// How long a client that neither sends nor receives may hold memory of the pool while other connections wait for it.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A disk with a name.
@@ -66,7 +66,7 @@ pub enum ExportsError {
 }
 
 impl Exports {
-    /// These, the first of them being the default: clients that name none get it.
+    /// Serve these exports. Clients that name none get the first.
     ///
     /// # Errors
     /// [`ExportsError`].
@@ -86,16 +86,17 @@ impl Exports {
         Ok(Self { all: exports, tls: None, pool: Arc::new(Pool::new(MEMORY, STALL_TIMEOUT)) })
     }
 
-    /// The same, for clients that use TLS only.
+    /// The same exports, only for clients that use TLS.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn under(self, tls: Tls) -> Self {
         Self { tls: Some(tls), ..self }
     }
 
-    /// The same, where all connections together hold at most `bytes` for requests in flight, besides 1 MiB that each has of its
-    /// own. At least 32 MiB, the largest request; the default is 256 MiB. When it is exhausted, requests wait in the order in which
-    /// they were refused, and a client that holds some of it and transfers less than 8 MiB in 30 s is disconnected.
+    /// The same exports, with a memory budget of `bytes` for the requests in flight of all connections together. Each connection has 1 MiB
+    /// besides. The budget is at least 32 MiB, the largest request; the default is 256 MiB. When it is exhausted, requests wait in the
+    /// order in which they were refused. While requests wait, a client that holds some of the budget and transfers less than 8 MiB in 30 s
+    /// is disconnected.
     #[must_use]
     pub fn within(self, bytes: usize) -> Self {
         self.sharing(Pool::new(bytes, STALL_TIMEOUT))
@@ -119,7 +120,7 @@ impl Exports {
         self.tls.as_ref()
     }
 
-    /// The one of this name, and its number.
+    /// The export of this name, and its number. For an empty name that no export has: the first export.
     pub(super) fn find(&self, name: &[u8]) -> Option<(usize, &Export)> {
         let mut all = self.all.iter().enumerate();
         let named = all.find(|(_, export)| export.name.as_bytes() == name);

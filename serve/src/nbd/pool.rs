@@ -4,8 +4,8 @@
 //!   accumulates for the first. So a large request is served even if many connections need less than it does.
 //! - First is the earliest waiter that stays within its share (the budget divided by the number of connections, but at least the
 //!   largest request); where none does, the earliest.
-//! - The thread that frees memory grants it to waiters, under the lock under which connections are refused. So no wake-up is lost,
-//!   and a busy thread does not delay the waiters behind it: its grant stays valid until it takes it.
+//! - The thread that frees memory grants it to waiters, under the lock under which connections are refused. So no wake-up is lost. A
+//!   waiter whose thread is busy does not delay the waiters behind it: a grant stays valid until the waiter takes it.
 //! - A connection waits only while it has the whole header of a request that it can take ([`Reservation::withdraw`]).
 //!
 //! ```text

@@ -120,7 +120,7 @@ fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, stop: &Arc<Stop>) {
         };
         clients.retain(|client| !client.is_finished());
         let Some(slot) = slots.enter(&socket) else { continue };
-        // Fail for sockets that are not TCP.
+        // Without effect on sockets that are not TCP.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let _ = sockopt::set_socket_keepalive(&socket, true);
         let (exports, stop) = (Arc::clone(exports), Arc::clone(stop));
@@ -129,7 +129,7 @@ fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, stop: &Arc<Stop>) {
                 serve(stream, &exports, &stop, Some(&slot));
             }
         };
-        // Without a thread, the socket is closed.
+        // If the host refuses the thread, the socket is closed.
         clients.extend(spawn(ThreadKind::NbdClient, "nbd-client", client));
     }
     for client in clients {

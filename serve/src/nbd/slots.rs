@@ -1,9 +1,9 @@
 //! The limit on connections of a server, and which connection is closed when it is reached.
 //!
 //! Connections that negotiate and connections that are served have separate limits: a client that sends nothing does not keep
-//! others from being served. At a limit, the peer with the most connections loses one: of negotiations the oldest; of served
-//! connections the one that has been idle longest, and only if the new connection's peer then still has fewer connections than it. A
-//! peer is an address (of IPv6, the /64 network); all clients of a Unix socket are one peer.
+//! others from being served. At a limit, the peer with the most connections loses one: of negotiations the oldest, of served
+//! connections the one that has been idle longest. A served connection is closed only if the new connection's peer has at least two
+//! fewer. A peer is an address (of IPv6, the /64 network); all clients of a Unix socket are one peer.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};

@@ -11,8 +11,8 @@ const MOST: usize = 4096;
 /// A reply ends after so much time spent on look-ups.
 const LONGEST: Duration = Duration::from_millis(20);
 
-/// The status of a range that lies inside the disk: of all of it, or of as much from its start as was looked up within
-/// [`LONGEST`] and [`MOST`]; with `one`, of the first piece alone.
+/// The status of a range that lies inside the disk. If [`LONGEST`] or [`MOST`] is reached, the status of its first part only; with `one`,
+/// that of the first piece only.
 ///
 /// # Errors
 /// The disk's, where not even the status at the start is known.

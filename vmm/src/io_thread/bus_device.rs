@@ -60,7 +60,7 @@ pub(crate) struct Reach<D: BusDevice + ?Sized> {
 }
 
 impl<D: BusDevice + ?Sized> Reach<D> {
-    /// The guest has rung a doorbell by an exit.
+    /// The guest's write to this doorbell has exited: serve it on this thread, or pass it on.
     pub(crate) fn ring(&self, index: usize) {
         match self.shared.serve(Notification::Doorbell(index)) {
             Served::Done => {}

@@ -18,7 +18,7 @@ const LAST_TRY: u32 = 16_384;
 const PROBE_EVERY: u32 = 61;
 /// Number of probes that end a trial with success.
 const SUCCESS: u32 = 8;
-/// The device's counters are read again before the sleep with this number, counted from [`stop`](Rule::stop). Reading them before each
+/// Number of the sleep, counted from [`stop`](Rule::stop), before which the device's counters are read again. Reading them before each
 /// sleep would slow down guests with many requests.
 const UNSEEN: u32 = 8;
 /// The longest time that a request may block a virtual CPU.

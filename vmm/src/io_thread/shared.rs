@@ -78,7 +78,7 @@ impl<D: IoDevice + ?Sized> Shared<D> {
         self.held.lock().map_err(|_| Poisoned)
     }
 
-    /// On the I/O thread, before it ends: from now on, no other thread calls the device.
+    /// On the I/O thread, before it ends: from now on, no virtual CPU's thread serves doorbells.
     pub(super) fn stop_on_vcpu(&self, held: &mut Held<D>) {
         held.rule.stop();
         self.on_vcpu.store(false, Ordering::Relaxed);

@@ -21,8 +21,8 @@ struct Pending {
     head: u16,
     /// Guest-physical address of the status byte.
     status: u64,
-    /// How many bytes at the start of the writable part the device has certainly written: first if the request succeeds, second if it
-    /// fails.
+    /// Length for the used ring if the request succeeds, and if it fails: the bytes at the start of the writable part that the device has
+    /// certainly written.
     written: (u32, u32),
     /// Remaining steps, in reverse order.
     steps: Vec<Step>,
@@ -118,8 +118,7 @@ impl Requests {
         self.bufs.clear();
         dma.begin();
         let durable = write_through && self.info.volatile_cache;
-        // The bytes at the start of the writable part that are written if the device writes no data: 1 if the part is the status byte
-        // alone.
+        // Length for the used ring if the device writes no data: 1 if the writable part is the status byte alone, else 0.
         let status_only = u32::from(self.chain.writable.is_empty());
         // A closure, so that the record is built in its slot: a copy would load it right after it was stored in smaller pieces.
         let pending = |good, steps, in_disk| Pending {

@@ -4,7 +4,8 @@
 //! ```text
 //! guest: registers -> owner's thread -> ThreadedBlk -> Transport (locked)
 //! guest: ring, doorbell -> queue's thread -> Ring -> disk's queue
-//! guest: used ring, interrupt <- Transport (locked) <- queue's thread <- Ring <- completions
+//! guest: used ring <- Ring (queue's thread) <- completions
+//! guest: interrupt <- Transport (locked) <- queue's thread
 //! ```
 //!
 //! - `queues`: the queues of one thread, and its loop.

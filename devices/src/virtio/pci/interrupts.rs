@@ -161,8 +161,8 @@ impl Transport {
         (vector < self.signals.len()).then_some(vector)
     }
 
-    /// Queues have other vectors now. Signals that were held back for the old ones are sent by the new ones, when the device serves
-    /// its queues, which it does at once.
+    /// Queues have other vectors now. The device serves its queues at once, and then sends the signals that were held back for the old
+    /// vectors by the new ones.
     pub(super) fn rerouted(&mut self) {
         for signal in &mut self.signals {
             signal.reset();

@@ -219,7 +219,8 @@ impl Blocks for VhdxBlocks {
         allocator: &Mutex<Option<Allocator>>,
     ) -> Result<(), IoError> {
         let mut journal = lock(&self.writer()?.journal)?;
-        // Bytes of bitmap sectors that a dirty granule takes at the most: the bits of its whole block, if those on disk are stale.
+        // Maximum number of bytes of bitmap sectors for a dirty granule. If the bits on disk are stale, the bits of its whole block are
+        // written.
         let per_granule = (self.layout.bits_per_block() / 8).max(4096);
         let record = Composer { layout: &self.layout, chain, store: &*top.store };
         // `committed`: an earlier batch has flushed all payload, so an empty batch needs no sync.
@@ -249,7 +250,8 @@ impl Blocks for VhdxBlocks {
                 Err(_) => table.restore(batch),
             }
             drop(guard);
-            // After this call these granules may be evicted. A later resolve uses the allocator's state, so that was updated first.
+            // After this call these granules may be evicted. They are then resolved from the allocator's state, so the allocator was
+            // updated first.
             chain.map.recorded(&dirty, done.is_ok());
             done.map_err(host)?;
             if scan.is_over() && below == 0 {

@@ -28,9 +28,9 @@ pub(super) struct Journal {
     store: Arc<dyn Store>,
     headers: Headers,
     log: Option<Log>,
-    /// The in-place writes of the last log entry, until they are flushed.
+    /// The changes of the last log entry, until their in-place writes are flushed.
     applied: Vec<Update>,
-    /// One of these writes failed: the next sync repeats them first.
+    /// An in-place write of `applied` failed: the next sync first repeats all of them.
     unapplied: bool,
 }
 
@@ -54,7 +54,7 @@ impl Journal {
         };
         self.headers.update(&*self.store, |header| {
             header.file_write_guid = file.to_bytes_le();
-            // After a failed attempt it may be set, and the log is about to be overwritten.
+            // After a failed attempt the log GUID may be set, and the log is about to be overwritten.
             header.log_guid = [0; 16];
             header.data_write_guid = data.to_bytes_le();
         })?;

@@ -22,8 +22,9 @@ const IORING_UNREGISTER_FILES: u8 = 3;
 #[cfg(feature = "io-uring")]
 const IORING_REGISTER_EVENTFD: u8 = 4;
 
-/// Restrict each io_uring that this crate creates from now on, in the whole process: whoever writes to its rings, it can only transfer
-/// data of its disk. System-call filters do not see the operations of a ring, so a process calls this before it installs such filters.
+/// Restrict each io_uring that this crate creates from now on, in the whole process. A restricted io_uring can only transfer data of its
+/// disk, whatever is written to its submission ring. System-call filters do not see the operations of a ring, so a process calls this
+/// before it installs such filters.
 ///
 /// # Errors
 /// The kernel does not support restrictions (Linux before 5.10). Rings are then not restricted.

@@ -77,8 +77,8 @@ struct InlineIo {
 }
 
 impl InlineIo {
-    /// Inline are writes to the page cache, and reads of tmpfs. On other file systems io_uring itself reads what the
-    /// page cache has, without its workers; a read of anything else waits for the disk.
+    /// Writes to the page cache and reads of tmpfs are inline. Reads of other file systems are not: io_uring reads cached data without its
+    /// workers, and a read of uncached data waits for the disk.
     fn of(file: &BackingFile) -> Self {
         if file.direct().is_some() || file.device().is_some() {
             return Self::default();

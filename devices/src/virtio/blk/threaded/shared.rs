@@ -28,7 +28,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn transport(&self) -> MutexGuard<'_, Transport> {
-        // Registers are valid after every statement.
+        // A poisoned lock is no error: the registers are valid after every statement.
         self.transport.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
