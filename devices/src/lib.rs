@@ -21,6 +21,7 @@
 
 mod adapter;
 #[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
+mod asleep;
 mod backlog;
 #[cfg(any(feature = "pvscsi", feature = "vmbus"))]
 mod bursts;

@@ -12,6 +12,7 @@
 //!
 //! [`open`] opens a disk of any format. [`nested`] opens an image that is the content of another disk.
 
+pub(crate) mod begun;
 pub(crate) mod chain;
 pub(crate) mod field;
 pub(crate) mod file_info;

@@ -10,6 +10,7 @@ pub(crate) mod crash;
 pub(crate) mod iobuf;
 pub(crate) mod memory;
 pub(crate) mod passed;
+pub(crate) mod shared_flush;
 pub(crate) mod store;
 pub(crate) mod sys;
 pub(crate) mod threads;

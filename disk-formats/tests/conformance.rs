@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{LoopDevice, can_direct, image};
+use common::{can_direct, image, loop_device};
 use paradisk_disk_formats::conformance::{Driver, Fresh, Peek, Suite};
 use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
 use paradisk_disk_formats::vhdx::{self, CreateOptions};
@@ -232,12 +232,12 @@ fn metered() {
 fn passthrough() {
     for sector in [512, 4096] {
         for direct in [true, false] {
-            if let Err(reason) = LoopDevice::new(CAPACITY, sector) {
+            if let Err(reason) = loop_device(CAPACITY, sector) {
                 println!("skipped pass-through with sectors of {sector}: {reason}");
                 continue;
             }
             let make = |read_only: bool| {
-                let device = LoopDevice::new(CAPACITY, sector).expect("a loop device");
+                let device = loop_device(CAPACITY, sector).expect("a loop device");
                 let disk = open(device.path(), FormatName::Passthrough, direct, read_only);
                 assert_eq!(disk.info().logical_sector.bytes(), sector);
                 // A second open reads the page cache, so it shows the medium only after direct writes.

@@ -7,7 +7,7 @@ mod common;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use common::{LoopDevice, image, mount, mount_ext4};
+use common::{image, loop_device, mount, mount_ext4};
 use paradisk_disk_formats::conformance::{Driver, Guest};
 use paradisk_disk_formats::vhd::{create_fixed, create_fixed_watched};
 use paradisk_disk_formats::{EngineKind, FormatName, IoError, Op, OpenOptions, Raw};
@@ -100,7 +100,7 @@ fn a_ring_that_can_no_longer_be_entered_fails_its_requests() {
 /// A file system on a device with sectors of 4,096 bytes.
 #[test]
 fn direct_io_of_4096_bytes() {
-    let device = match LoopDevice::new(64 << 20, 4096) {
+    let device = match loop_device(64 << 20, 4096) {
         Ok(device) => device,
         Err(reason) => return println!("skipped: {reason}"),
     };
@@ -146,7 +146,7 @@ fn on_large_sectors(point: &Path) {
 fn a_fixed_disk_has_its_space_where_the_file_system_cannot_reserve_it() {
     use std::os::unix::fs::MetadataExt;
     const SIZE: u64 = 80 << 20;
-    let mounted = LoopDevice::new(200 << 20, 512).and_then(|device| {
+    let mounted = loop_device(200 << 20, 512).and_then(|device| {
         Ok((mount(&device, &["mkfs.ext2", "-q", "-F"]).ok_or("it cannot be mounted")?, device))
     });
     let (mounted, _device) = match mounted {

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::thread;
 
-use common::{LoopDevice, check, image, image_of, resize};
+use common::{check, image, image_of, loop_device, resize};
 use paradisk_disk_formats::ParentRules;
 use paradisk_disk_formats::conformance::{Driver, Guest};
 use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
@@ -92,7 +92,7 @@ fn zeros_are_not_allocated() {
 /// On a full file system a write fails, and other requests succeed. The same write succeeds when there is space again.
 #[test]
 fn space_that_runs_out_is_an_error_of_the_write() {
-    let device = match LoopDevice::new(32 << 20, 512) {
+    let device = match loop_device(32 << 20, 512) {
         Ok(device) => device,
         Err(reason) => return println!("skipped a full file system: {reason}"),
     };

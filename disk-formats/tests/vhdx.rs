@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LoopDevice, check, image, image_of, mount, mount_ext4, resize};
+use common::{LoopDevice, check, image, image_of, loop_device, mount, mount_ext4, resize};
 use paradisk_disk_formats::conformance::{Driver, Guest};
 use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::vhdx::{CreateOptions, create_differencing, create_dynamic, create_fixed, open};
@@ -34,23 +34,12 @@ fn value_of(bytes: &[u8]) -> u64 {
     value
 }
 
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % limit
-    }
-}
-
 /// A queue that writes its own sectors, and discards blocks that all queues share.
 struct Worker {
     number: u64,
     driver: Driver,
     guest: Guest,
-    numbers: Numbers,
+    random: fastrand::Rng,
     /// The value of each sector, unless it was discarded since.
     values: Vec<u64>,
     next: u64,
@@ -64,7 +53,7 @@ impl Worker {
 
     fn random_own(&mut self) -> u64 {
         loop {
-            let sector = self.numbers.below(SIZE / SECTOR);
+            let sector = self.random.u64(..SIZE / SECTOR);
             if self.own(sector) {
                 return sector;
             }
@@ -100,7 +89,7 @@ impl Worker {
     /// Check some sectors. The worker's own sectors have its values, unless others discard. Other sectors have values of their
     /// own workers.
     fn read(&mut self, parent: bool) {
-        let first = self.numbers.below(SIZE / SECTOR - 16);
+        let first = self.random.u64(..SIZE / SECTOR - 16);
         let found = self.driver.read(first * SECTOR, 16 * SECTOR as usize);
         for (bytes, sector) in found.chunks(SECTOR as usize).zip(first..) {
             // Another queue may be writing this sector, so it may be torn.
@@ -121,8 +110,8 @@ impl Worker {
 
     /// Discard or zero a whole block, which has sectors of all queues.
     fn discard(&mut self) {
-        let block = self.numbers.below(SIZE / MIB) * MIB;
-        let op = match self.numbers.below(3) {
+        let block = self.random.u64(..SIZE / MIB) * MIB;
+        let op = match self.random.u64(..3) {
             0 => Op::Discard,
             other => Op::WriteZeroes { may_unmap: other == 1 },
         };
@@ -133,14 +122,14 @@ impl Worker {
         // On a slow disk, until there is enough to compare.
         while Instant::now() < until || self.next <= 50 {
             assert!(Instant::now() < until + Duration::from_secs(120), "{} writes", self.next);
-            match self.numbers.below(16) {
+            match self.random.u64(..16) {
                 0..8 => self.write(),
                 8..12 => self.read(parent),
                 12 if self.discards => self.discard(),
                 13 => {
                     // Zero one of the worker's own sectors.
                     let sector = self.random_own();
-                    let op = Op::WriteZeroes { may_unmap: self.numbers.below(2) == 0 };
+                    let op = Op::WriteZeroes { may_unmap: self.random.u64(..2) == 0 };
                     assert_eq!(self.driver.run(op, sector * SECTOR, SECTOR, &[]), Ok(()));
                     self.values[sector as usize] = 0;
                 }
@@ -180,7 +169,7 @@ fn stress(sector: SectorSize, parent: bool, discards: bool) {
                     number,
                     driver: Driver::new(&*disk, engine, 8),
                     guest: Guest::new(8 * SECTOR as usize),
-                    numbers: Numbers(number * 77 + 5),
+                    random: fastrand::Rng::with_seed(number * 77 + 5),
                     values: initial.collect(),
                     next: 0,
                     discards,
@@ -261,7 +250,7 @@ fn a_fixed_disk_that_cannot_grow_is_as_it_was() {
     let xfs = |device: &LoopDevice| mount(device, &["mkfs.xfs", "-q", "-f"]);
     type Mount<'a> = &'a dyn Fn(&LoopDevice) -> Option<common::Mounted>;
     for (name, len, mount) in [("ext4", 64 << 20, &ext4 as Mount<'_>), ("xfs", 400 << 20, &xfs)] {
-        let device = match LoopDevice::new(len, 512) {
+        let device = match loop_device(len, 512) {
             Ok(device) => device,
             Err(reason) => return println!("skipped: {reason}"),
         };

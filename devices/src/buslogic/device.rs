@@ -131,7 +131,7 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        self.port.set_asleep(self.in_flight.count() == 0);
+        self.port.asleep.set(self.in_flight.count() == 0);
         if self.more || self.port.is_rung() || self.can_fetch() || self.bus.fail_lost() {
             return Sleep::No;
         }

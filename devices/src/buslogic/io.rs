@@ -25,7 +25,7 @@ const MAX_BATCHES: usize = 16;
 impl<A: GuestAddressSpace> BusLogic<A> {
     /// Complete requests that have ended, and take requests from the mailboxes.
     pub(super) fn service(&mut self, now: Time) {
-        self.port.set_awake();
+        self.port.asleep.clear();
         self.poll_doorbell();
         self.more = false;
         self.retry_late();

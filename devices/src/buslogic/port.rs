@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::line::Line;
 use super::spec::{Control, opcode, reg};
+use crate::asleep::Asleep;
 use crate::device::{FastRegisters, FastWrite};
 use crate::interrupt::InterruptLine;
 
@@ -17,10 +18,7 @@ pub(super) struct Port {
     rung: AtomicBool,
     /// No command is in progress.
     idle: AtomicBool,
-    /// The device's thread sleeps, and must be woken.
-    asleep: AtomicBool,
-    /// No request was in flight when the device's thread went to sleep.
-    no_requests: AtomicBool,
+    pub(super) asleep: Asleep,
     /// The interrupt register.
     pub(super) line: Line,
 }
@@ -31,8 +29,7 @@ impl Port {
         Self {
             rung: AtomicBool::new(false),
             idle: AtomicBool::new(true),
-            asleep: AtomicBool::new(false),
-            no_requests: AtomicBool::new(false),
+            asleep: Asleep::default(),
             line: Line::new(line),
         }
     }
@@ -40,7 +37,7 @@ impl Port {
     /// Ring the doorbell.
     #[inline]
     pub(super) fn ring(&self) {
-        // In one total order with the load of `asleep`.
+        // In one total order with `asleep`.
         self.rung.store(true, Ordering::SeqCst);
     }
 
@@ -57,19 +54,6 @@ impl Port {
     /// Set whether no command is in progress, so that a byte written to the data register may be the doorbell.
     pub(super) fn set_idle(&self, idle: bool) {
         self.idle.store(idle, Ordering::Release);
-    }
-
-    /// The device's thread is about to sleep; `no_requests`: none is in flight. It polls the doorbell once more afterwards.
-    pub(super) fn set_asleep(&self, no_requests: bool) {
-        self.no_requests.store(no_requests, Ordering::Relaxed);
-        // In one total order with `ring` and the poll that follows: either that poll sees the doorbell, or `write` sees `asleep`.
-        self.asleep.store(true, Ordering::SeqCst);
-    }
-
-    /// The device's thread is awake.
-    #[inline]
-    pub(super) fn set_awake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
     }
 }
 
@@ -93,10 +77,7 @@ impl FastRegisters for Port {
             _ => return FastWrite::Forward,
         }
         self.ring();
-        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::Relaxed) {
-            return FastWrite::Wake { idle: self.no_requests.load(Ordering::Relaxed) };
-        }
-        FastWrite::Taken
+        self.asleep.take().map_or(FastWrite::Taken, |idle| FastWrite::Wake { idle })
     }
 }
 
@@ -111,11 +92,11 @@ mod tests {
         assert_eq!(port.write(0, 1, &[2]), FastWrite::Taken);
         assert_eq!(port.write(1, 29, &[2]), FastWrite::Taken);
         assert!(port.is_rung() && port.take_rung() && !port.take_rung());
-        port.set_asleep(true);
+        port.asleep.set(true);
         assert_eq!(port.write(0, 5, &[2]), FastWrite::Wake { idle: true });
         assert_eq!(port.write(0, 5, &[2]), FastWrite::Taken, "once");
-        port.set_asleep(false);
-        port.set_awake();
+        port.asleep.set(false);
+        port.asleep.clear();
         assert_eq!(port.write(0, 5, &[2]), FastWrite::Taken);
     }
 

@@ -303,7 +303,7 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        self.port.set_asleep(self.in_flight.count() == 0);
+        self.port.asleep.set(self.in_flight.count() == 0);
         let requests = self.port.has_requests() && self.can_fetch() && !self.frames_refused;
         if self.more || requests || self.bus.fail_lost() {
             return Sleep::No;

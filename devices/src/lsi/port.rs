@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use super::fifo::{Inbound, Outbound};
 use super::line::Line;
 use super::spec::{FIFO_EMPTY, REGISTER_BARS, int, reg};
+use crate::asleep::Asleep;
 use crate::device::{FastRegisters, FastWrite};
 use crate::interrupt::InterruptLine;
 use crate::pci::Function;
@@ -32,10 +33,7 @@ pub(super) struct Port {
     /// Bit 0 of the interrupt status.
     doorbell: AtomicBool,
     mask: AtomicU32,
-    /// The I/O thread sleeps, and must be woken for a request.
-    asleep: AtomicBool,
-    /// As `asleep`, with no request in flight.
-    idle: AtomicBool,
+    pub(super) asleep: Asleep,
     line: Line,
 }
 
@@ -49,25 +47,9 @@ impl Port {
             signalled: AtomicBool::new(false),
             doorbell: AtomicBool::new(false),
             mask: AtomicU32::new(int::REPLY | int::DOORBELL),
-            asleep: AtomicBool::new(false),
-            idle: AtomicBool::new(false),
+            asleep: Asleep::default(),
             line: Line::new(line),
         }
-    }
-
-    /// The I/O thread is about to sleep; `idle` if no request is in flight. After this call it polls for requests once
-    /// more.
-    pub(super) fn set_asleep(&self, idle: bool) {
-        self.idle.store(idle, Ordering::Relaxed);
-        // In one total order with the push in `write` and the following poll for requests: either the poll sees the
-        // request, or `write` sees this flag.
-        self.asleep.store(true, Ordering::SeqCst);
-    }
-
-    /// The I/O thread is awake.
-    #[inline]
-    pub(super) fn set_awake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
     }
 
     /// The guest posts a request. `false`: it has posted more requests than credits, and the request is lost, as on
@@ -269,11 +251,9 @@ impl FastRegisters for Port {
             }
             reg::REQUEST_FIFO => {
                 self.post_request(value);
-                let asleep = self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::Relaxed);
-                if !asleep {
-                    return FastWrite::Taken;
-                }
-                FastWrite::Wake { idle: self.idle.load(Ordering::Relaxed) && self.reply_post.is_empty() }
+                self.asleep.take().map_or(FastWrite::Taken, |idle| FastWrite::Wake {
+                    idle: idle && self.reply_post.is_empty(),
+                })
             }
             _ => FastWrite::Forward,
         }

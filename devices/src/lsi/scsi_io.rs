@@ -33,7 +33,7 @@ const MAX_CDB: u8 = 16;
 impl<A: GuestAddressSpace> Lsi<A> {
     /// Process completions and requests.
     pub(super) fn service(&mut self, now: Time) {
-        self.port.set_awake();
+        self.port.asleep.clear();
         self.more = false;
         self.finish_reset();
         self.retry_late();

@@ -11,14 +11,16 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::disk::MapMemory;
 use crate::disk::identity::of_image;
 use crate::disk::info::DiskInfo;
 use crate::error::IoError;
+use crate::formats::begun::Begun;
 use crate::formats::format::{Flush, Format, Mapping};
 use crate::host::backing::BackingFile;
+use crate::host::shared_flush::SharedFlush;
 use crate::host::store::Store;
 use crate::map::chain_map::{ChainMap, Layer};
 use crate::map::epochs::Epochs;
@@ -156,17 +158,12 @@ pub(crate) struct SparseDisk<B: Blocks> {
     /// Also held while granules are resolved.
     allocator: Mutex<B::Allocator>,
     /// [`Blocks::begin`] has succeeded, so writes may use the map.
-    begun: AtomicBool,
-    beginning: Mutex<()>,
+    begun: Begun,
     /// Number of changes for flushes to record.
     changes: AtomicU64,
     /// Number of changes that are recorded.
-    settled: AtomicU64,
-    /// Held for the duration of a flush.
-    flushing: Mutex<()>,
-    /// Number of flushes that have begun, and the number of the last one that succeeded.
-    started: AtomicU64,
-    finished: AtomicU64,
+    recorded: AtomicU64,
+    flushes: SharedFlush,
 }
 
 impl<B: Blocks> SparseDisk<B> {
@@ -187,13 +184,10 @@ impl<B: Blocks> SparseDisk<B> {
             files,
             id: [0; 16],
             allocator: Mutex::new(allocator),
-            begun: AtomicBool::new(false),
-            beginning: Mutex::new(()),
+            begun: Begun::default(),
             changes: AtomicU64::new(0),
-            settled: AtomicU64::new(0),
-            flushing: Mutex::new(()),
-            started: AtomicU64::new(0),
-            finished: AtomicU64::new(0),
+            recorded: AtomicU64::new(0),
+            flushes: SharedFlush::default(),
         }
     }
 
@@ -206,7 +200,7 @@ impl<B: Blocks> SparseDisk<B> {
     /// Skip [`Blocks::begin`], because it was done already or must not be done. Not for a VHDX whose log has not been
     /// started.
     pub(crate) fn begun(mut self) -> Self {
-        self.begun = AtomicBool::new(true);
+        self.begun = Begun::new(true);
         self
     }
 
@@ -323,15 +317,7 @@ impl<B: Blocks> SparseDisk<B> {
     pub(crate) fn begin(&self) -> Result<(), IoError> {
         let top = self.top()?;
         self.blocks.check_flushes(top)?;
-        if self.begun.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let _one_at_a_time = lock(&self.beginning)?;
-        if !self.begun.load(Ordering::Acquire) {
-            self.blocks.begin(top, &self.allocator)?;
-            self.begun.store(true, Ordering::Release);
-        }
-        Ok(())
+        self.begun.begin(|| self.blocks.begin(top, &self.allocator))
     }
 
     /// Resolve a range ([`ChainMap::resolve`]). `true`: the map knows all of the range. `false`: the map was full; flush, and resolve
@@ -365,10 +351,10 @@ impl<B: Blocks> SparseDisk<B> {
     /// Whether a flush has changes to record.
     #[inline]
     fn has_changes(&self) -> bool {
-        self.settled.load(Ordering::Acquire) < self.changes.load(Ordering::Acquire)
+        self.recorded.load(Ordering::Acquire) < self.changes.load(Ordering::Acquire)
     }
 
-    /// Flush. The caller holds the lock of flushes.
+    /// Flush. Runs as one of `flushes`.
     fn record(&self) -> Result<(), IoError> {
         let top = self.top()?;
         self.blocks.check_flushes(top)?;
@@ -378,7 +364,7 @@ impl<B: Blocks> SparseDisk<B> {
             self.resolve(&*lock(&self.allocator)?, start, 1).map(|_full_or_not| ())
         };
         self.chain.record(resolve, || self.blocks.record(top, &self.chain, &self.allocator))?;
-        self.settled.store(changes, Ordering::Release);
+        self.recorded.store(changes, Ordering::Release);
         Ok(())
     }
 
@@ -387,12 +373,13 @@ impl<B: Blocks> SparseDisk<B> {
     /// # Errors
     /// The host's. After an error, changes that were not recorded are lost as after a power failure.
     pub(crate) fn close(&self) -> Result<(), IoError> {
-        if !self.begun.load(Ordering::Acquire) {
+        if !self.begun.is_done() {
             return Ok(());
         }
-        let _one_at_a_time = lock(&self.flushing)?;
-        self.record()?;
-        self.blocks.end()
+        self.flushes.run_always(|| {
+            self.record()?;
+            self.blocks.end()
+        })
     }
 }
 
@@ -416,7 +403,7 @@ impl<B: Blocks> Format for SparseDisk<B> {
 
     #[inline]
     fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        match self.begun.load(Ordering::Acquire) {
+        match self.begun.is_done() {
             true => Ok(self.chain.map.map_write(offset, len, extents)),
             false => Ok(Mapping::Blocked),
         }
@@ -478,17 +465,8 @@ impl<B: Blocks> Format for SparseDisk<B> {
         if self.info.read_only {
             return Ok(());
         }
-        // Flush even without changes: writes of an earlier process may not be on stable storage yet. If another thread's flush
-        // begins after this point and succeeds, it covers this request, too.
-        let wanted = self.started.load(Ordering::Acquire) + 1;
-        let _one_at_a_time = lock(&self.flushing)?;
-        if self.finished.load(Ordering::Acquire) >= wanted {
-            return Ok(());
-        }
-        let number = self.started.fetch_add(1, Ordering::AcqRel) + 1;
-        self.record()?;
-        self.finished.store(number, Ordering::Release);
-        Ok(())
+        // Flush even without changes: writes of an earlier process may not be on stable storage yet.
+        self.flushes.run(|| self.record())
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {

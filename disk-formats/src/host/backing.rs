@@ -241,6 +241,19 @@ impl BackingFile {
         self.direct
     }
 
+    /// Whether direct I/O can transfer single sectors of this size in bytes.
+    ///
+    /// # Errors
+    /// [`OpenError::Unsupported`] if direct I/O needs larger units.
+    pub(crate) fn check_direct(&self, sector: u32) -> Result<(), OpenError> {
+        let Some(direct) = self.direct.filter(|direct| direct.offset > sector) else { return Ok(()) };
+        let reason = format!(
+            "direct I/O needs units of {} bytes here, but the disk has sectors of {sector}: open it with direct=off",
+            direct.offset
+        );
+        Err(OpenError::Unsupported { path: self.path.clone(), reason })
+    }
+
     /// Limits of a block device; `None` for a regular file.
     pub(crate) fn device(&self) -> Option<&DeviceLimits> {
         self.device.as_ref()

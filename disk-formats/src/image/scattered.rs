@@ -14,6 +14,7 @@ use crate::formats::format::{Format, Mapping};
 use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
 use crate::map::extent::{Extents, Place};
+use crate::queue::conformance::Random;
 
 const SECTOR: u64 = 512;
 
@@ -152,21 +153,15 @@ pub(super) fn vhd(path: &Path, access: Access) -> Arc<dyn Format> {
 
 /// Data, zeros and holes of various lengths; the same for the same seed.
 pub(super) fn sample(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = Random(seed | 1);
     let mut data = vec![0; len];
     let mut at = 0;
     while at < len {
-        let run =
-            [1, 511, 512, 4096, 4097, 65536, 300_000][(random() % 7) as usize] * (1 + random() % 4) as usize;
+        let unit = [1, 511, 512, 4096, 4097, 65536, 300_000][random.below(7) as usize];
+        let run = unit * (1 + random.below(4)) as usize;
         let end = (at + run).min(len);
-        if !random().is_multiple_of(3) {
-            data[at..end].fill_with(|| random() as u8);
+        if random.below(3) != 0 {
+            data[at..end].copy_from_slice(&random.bytes(end - at));
         }
         at = end;
     }

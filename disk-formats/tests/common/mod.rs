@@ -1,9 +1,12 @@
 //! Helpers of the tests: temporary images, loop devices and file systems.
 #![allow(dead_code, reason = "each test uses its part")]
 
+mod loop_device;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub(crate) use loop_device::LoopDevice;
 use paradisk_disk_formats::ParentRules;
 use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::vhd::open;
@@ -40,46 +43,12 @@ pub(crate) fn can_direct() -> bool {
         .is_ok_and(|file| file.direct().is_some_and(|direct| direct.offset <= 512))
 }
 
-/// A loop device over a temporary file. Detached when dropped.
-pub(crate) struct LoopDevice {
-    path: PathBuf,
-    _folder: TempDir,
-}
-
-impl LoopDevice {
-    /// Create a device of `size` bytes. The error is the reason why the host refuses.
-    pub(crate) fn new(size: u64, sector: u32) -> Result<Self, String> {
-        let (folder, file) = image("medium");
-        std::fs::File::create(&file)
-            .and_then(|file| file.set_len(size))
-            .map_err(|error| error.to_string())?;
-        let mut refused = String::new();
-        // Another test may take the free device that it has found.
-        for _ in 0..5 {
-            let made = Command::new("losetup")
-                .args(["--find", "--show", "--sector-size", &sector.to_string()])
-                .arg(&file)
-                .output()
-                .map_err(|error| format!("losetup: {error}"))?;
-            if made.status.success() {
-                let path = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim());
-                return Ok(Self { path, _folder: folder });
-            }
-            refused = format!("losetup: {}", String::from_utf8_lossy(&made.stderr).trim());
-            std::thread::sleep(std::time::Duration::from_millis(200));
-        }
-        Err(refused)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
-    }
+/// A loop device of `size` bytes over a temporary file, which keeps its space until the device is detached. The error is the
+/// reason why the host refuses.
+pub(crate) fn loop_device(size: u64, sector: u32) -> Result<LoopDevice, String> {
+    let (_folder, file) = image("medium");
+    std::fs::File::create(&file).and_then(|file| file.set_len(size)).map_err(|error| error.to_string())?;
+    LoopDevice::attach(&file, &["--sector-size", &sector.to_string()])
 }
 
 /// A mounted file system. Unmounted when dropped.
@@ -118,7 +87,7 @@ pub(crate) fn mount(device: &LoopDevice, make: &[&str]) -> Option<Mounted> {
 
 /// An XFS that can clone; `None` if this process may not create one.
 pub(crate) fn mount_xfs() -> Option<(Mounted, LoopDevice)> {
-    let device = LoopDevice::new(400 << 20, 512).ok()?;
+    let device = loop_device(400 << 20, 512).ok()?;
     Some((mount(&device, &["mkfs.xfs", "-q", "-m", "reflink=1"])?, device))
 }
 

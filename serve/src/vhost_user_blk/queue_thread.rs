@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest};
-use paradisk_devices::virtio::blk::{Broken, Ring, RingSetup, RingSleep};
+use paradisk_devices::virtio::blk::{Broken, Ring, RingSetup};
 use paradisk_devices::worker::{Serve, Worker};
 use paradisk_devices::{Coalescing, ModerationState, Sleep, Time};
 use paradisk_disk_formats::ThreadKind;
@@ -154,15 +154,10 @@ impl Serve for Queue {
             Some(inflight) => self.ring.before_sleep(now, inflight),
             None => self.ring.before_sleep(now, &mut ()),
         };
-        match sleep {
-            Ok(RingSleep::No) => Sleep::No,
-            Ok(RingSleep::For(time)) => Sleep::Until(now.after(time)),
-            Ok(RingSleep::Forever) => Sleep::Forever,
-            Err(Broken) => {
-                self.broken();
-                Sleep::Forever
-            }
-        }
+        sleep.unwrap_or_else(|Broken| {
+            self.broken();
+            Sleep::Forever
+        })
     }
 
     /// The one doorbell is the kick, and `serve` polls the ring.

@@ -1,109 +1,15 @@
 //! A disk whose I/O does not complete, and a guest that resets the device meanwhile.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use guest_driver::Platform;
 use paradisk_devices::AdapterKind;
 use paradisk_devices::virtio::spec::*;
-use paradisk_disk_formats::{
-    Allocation, Completion, Disk, DiskInfo, DiskQueue, IoBuf, IoError, Op, OpenError, PushError, QueueConfig,
-    QueueStats, RamDisk, Request, SectorSize,
-};
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::vmm::{Habits, Served, Vmm, new_event};
-
-/// Whether requests are held back.
-struct Gate {
-    held: AtomicBool,
-    event: OwnedFd,
-}
-
-impl Gate {
-    fn open(&self) {
-        self.held.store(false, Ordering::Release);
-        rustix::io::write(&self.event, &1u64.to_ne_bytes()).unwrap();
-    }
-}
-
-/// A disk in memory that starts no request while its gate is shut.
-struct GatedDisk {
-    disk: RamDisk,
-    gate: Arc<Gate>,
-}
-
-impl Disk for GatedDisk {
-    fn info(&self) -> &DiskInfo {
-        self.disk.info()
-    }
-
-    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
-        let queue = self.disk.queue(config)?;
-        Ok(Box::new(GatedQueue { queue, gate: Arc::clone(&self.gate), kept: Vec::new() }))
-    }
-
-    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
-        self.disk.status(offset, limit)
-    }
-}
-
-struct GatedQueue {
-    queue: Box<dyn DiskQueue>,
-    gate: Arc<Gate>,
-    kept: Vec<(u64, Op, u64, u64, Vec<IoBuf>)>,
-}
-
-impl GatedQueue {
-    fn start(&mut self) {
-        for (tag, op, offset, len, bufs) in self.kept.drain(..) {
-            self.queue.push(&Request { tag, op, offset, len, bufs: &bufs }).unwrap();
-        }
-        self.queue.submit();
-    }
-}
-
-impl DiskQueue for GatedQueue {
-    fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
-        let Request { tag, op, offset, len, bufs } = *request;
-        self.kept.push((tag, op, offset, len, bufs.to_vec()));
-        Ok(())
-    }
-
-    fn submit(&mut self) {}
-
-    fn reap(&mut self, out: &mut Vec<Completion>) {
-        if !self.gate.held.load(Ordering::Acquire) {
-            let _ = rustix::io::read(&self.gate.event, &mut [0; 8]);
-            self.start();
-            self.queue.reap(out);
-        }
-    }
-
-    fn in_flight(&self) -> usize {
-        self.kept.len() + self.queue.in_flight()
-    }
-
-    fn event(&self) -> BorrowedFd<'_> {
-        self.gate.event.as_fd()
-    }
-
-    fn wait(&mut self) {
-        while self.gate.held.load(Ordering::Acquire) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn engine(&self) -> &'static str {
-        "gated"
-    }
-
-    fn stats(&self) -> QueueStats {
-        self.queue.stats()
-    }
-}
+use crate::gate::{Gate, GatedDisk};
+use crate::vmm::{Habits, Served, Vmm};
 
 const NOTIFY: u64 = 0x3000;
 const DESCRIPTORS: u64 = 0x1_0000;
@@ -158,9 +64,9 @@ fn used(vmm: &Vmm) -> u16 {
 /// that.
 #[test]
 fn a_device_reset_ends_when_the_disk_has_done() {
-    let gate = Arc::new(Gate { held: AtomicBool::new(true), event: new_event() });
-    let disk = RamDisk::new(1 << 20, SectorSize::B512).unwrap();
-    let served = Served::new(AdapterKind::VirtioBlk, Arc::new(GatedDisk { disk, gate: Arc::clone(&gate) }));
+    let gate = Gate::default();
+    gate.close();
+    let served = Served::new(AdapterKind::VirtioBlk, Arc::new(GatedDisk::new(1 << 20, gate.clone())));
     let mut vmm = Vmm::new(&served, Habits::default());
     start(&mut vmm);
     let begin = Instant::now();

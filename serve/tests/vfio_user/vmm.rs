@@ -46,14 +46,18 @@ impl Served {
 
     /// A device whose queues are served by so many threads of its own.
     pub(crate) fn on_threads(kind: AdapterKind, threads: u16, disk: Arc<dyn Disk>) -> Self {
+        Self::with(AdapterConfig { threads, ..AdapterConfig::new(kind) }, disk)
+    }
+
+    /// A device of this configuration, except that its moderation is [`Policy::Batch`].
+    pub(crate) fn with(config: AdapterConfig, disk: Arc<dyn Disk>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
         let (stop, stopped) = UnixStream::pair().unwrap();
-        let target = kind.targets().next().unwrap();
+        let target = config.kind.targets().next().unwrap();
         let disks = [(target, Attachment { disk, engine: EngineKind::default(), serial: None })];
-        let coalescing = Coalescing::policy(Policy::Batch);
-        let config = AdapterConfig { coalescing, threads, ..AdapterConfig::new(kind) };
+        let config = AdapterConfig { coalescing: Coalescing::policy(Policy::Batch), ..config };
         let sandbox = Sandbox::of_threads(Program::VfioUser).unwrap();
         let mut server = Server::new(listener, |memory, interrupts| {
             Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)

@@ -59,7 +59,7 @@ impl Default for Shape {
 #[derive(Debug)]
 pub(crate) struct Ring {
     pub(crate) avail: u16,
-    published: u16,
+    pub(crate) published: u16,
     pub(crate) used: u16,
     pub(crate) kick: EventFd,
     pub(crate) call: EventFd,

@@ -25,7 +25,7 @@ use vm_memory::GuestAddressSpace;
 pub use self::block::Block;
 pub use self::config::Configuration;
 use self::requests::Requests;
-pub use self::ring::{Ring, RingConfig, RingSetup, RingSleep, Track};
+pub use self::ring::{Ring, RingConfig, RingSetup, Track};
 use self::spec::VIRTIO_BLK_ID_BYTES;
 #[cfg(feature = "event-loop")]
 pub use self::threaded::{ThreadedBlk, ThreadsError};

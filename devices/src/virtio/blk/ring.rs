@@ -2,7 +2,6 @@
 //! [`Ring`], and so do other transports such as vhost-user.
 
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 use paradisk_disk_formats::{DiskInfo, DiskQueue, QueueStats};
 use vm_memory::GuestAddressSpace;
@@ -11,7 +10,7 @@ use super::super::queue::{Addresses, Armed, Broken, Virtqueue};
 use super::super::signals::Signal;
 use super::requests::Requests;
 use super::spec::{Status, VIRTIO_BLK_ID_BYTES};
-use crate::device::Stats;
+use crate::device::{Sleep, Stats};
 use crate::dma::{Dma, Spans};
 use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
@@ -69,18 +68,6 @@ impl Track for () {
     fn posting(&mut self, _: u16) {}
     #[inline]
     fn posted(&mut self, _: u16, _: u16) {}
-}
-
-/// How long the thread may sleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RingSleep {
-    /// Not at all: requests wait.
-    No,
-    /// Until the guest notifies or the disk's event is readable, or this time has passed: notifications are
-    /// suppressed, or a signal is held back.
-    For(Duration),
-    /// Until the guest notifies or the disk's event is readable.
-    Forever,
 }
 
 /// One queue of a block device. One thread at a time uses it.
@@ -317,20 +304,21 @@ impl<A: GuestAddressSpace> Ring<A> {
     }
 
     /// To be called before the thread sleeps: enables notifications, then checks for requests that came before the guest saw that.
+    /// A notification or the disk's event ends the sleep. It has a deadline while notifications are suppressed or a signal is held back.
     ///
     /// # Errors
     /// [`Broken`] if the rings are no longer in memory. The queue is stopped then.
-    pub fn before_sleep(&mut self, now: Time, track: &mut impl Track) -> Result<RingSleep, Broken> {
+    pub fn before_sleep(&mut self, now: Time, track: &mut impl Track) -> Result<Sleep, Broken> {
         if !self.running() {
-            return Ok(RingSleep::Forever);
+            return Ok(Sleep::Forever);
         }
         if self.requests.fail_lost() {
-            return Ok(RingSleep::No);
+            return Ok(Sleep::No);
         }
         if self.requests.free_slots() > 0 {
             let memory = self.dma.view();
             match self.queue.arm(&memory, self.late, now) {
-                Ok(Armed::ChainsWait) => return Ok(RingSleep::No),
+                Ok(Armed::ChainsWait) => return Ok(Sleep::No),
                 Ok(Armed::Notifies) => {}
                 Ok(Armed::PollAfter(wait)) => self.poll_at = Some(now.after(wait)),
                 Err(Broken) => {
@@ -340,7 +328,7 @@ impl<A: GuestAddressSpace> Ring<A> {
             }
         }
         let until = self.signal.deadline().into_iter().chain(self.poll_at).min();
-        Ok(until.map_or(RingSleep::Forever, |time| RingSleep::For(time.since(now))))
+        Ok(until.map_or(Sleep::Forever, Sleep::Until))
     }
 
     /// Wait for requests in flight, post their completions, then stop using the rings. Returns the index of the first chain that was not

@@ -41,13 +41,7 @@ impl Image {
         let os =
             |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
         let found = footer::find(&*file).map_err(os)?.map_err(|bad| bad.of(path))?;
-        if let Some(direct) = file.direct().filter(|direct| u64::from(direct.offset) > SECTOR) {
-            let reason = format!(
-                "direct I/O needs units of {} bytes here, but a VHD has sectors of 512: open it with direct=off",
-                direct.offset
-            );
-            return Err(OpenError::Unsupported { path: path.into(), reason });
-        }
+        file.check_direct(SECTOR as u32)?;
         let sparse = match found.subformat {
             Subformat::Fixed => None,
             Subformat::Dynamic | Subformat::Differencing => {

@@ -4,7 +4,6 @@
 //! The space stays allocated: discards are not supported, and zeroing does not deallocate.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::footer::{self, Found, Source};
 use super::spec::Footer;
@@ -12,13 +11,11 @@ use super::stamp;
 use crate::disk::identity;
 use crate::disk::info::DiskInfo;
 use crate::error::IoError;
+use crate::formats::begun::Begun;
 use crate::formats::format::{Format, Mapping};
 use crate::host::backing::BackingFile;
 use crate::host::store::{Store, io_error};
 use crate::map::extent::{Extents, Place};
-
-#[allow(clippy::disallowed_types, reason = "the first write of a session alone")]
-type Mutex<T> = std::sync::Mutex<T>;
 
 /// A fixed VHD.
 pub(super) struct FixedVhd {
@@ -26,12 +23,13 @@ pub(super) struct FixedVhd {
     store: Arc<dyn Store>,
     /// The file of `store`; empty in crash tests.
     files: Vec<Arc<BackingFile>>,
-    footer: Mutex<Footer>,
+    /// As it was when the disk was opened.
+    footer: Footer,
     footer_at: Option<u64>,
     /// Unique Id of the footer.
     id: [u8; 16],
     /// The new time stamp is on stable storage, so data may be written.
-    stamped: AtomicBool,
+    stamped: Begun,
 }
 
 impl FixedVhd {
@@ -50,30 +48,25 @@ impl FixedVhd {
             info: DiskInfo { discard: None, ..info },
             store,
             files,
-            footer: Mutex::new(found.footer),
+            footer: found.footer,
             footer_at,
             id: found.footer.unique_id,
-            stamped: AtomicBool::new(false),
+            stamped: Begun::default(),
         }
     }
 
     /// Keep the time stamp: the content will not change, and the children must stay valid.
     pub(super) fn without_stamp(self) -> Self {
-        Self { stamped: AtomicBool::new(true), ..self }
+        Self { stamped: Begun::new(true), ..self }
     }
 
     /// Call this before the first change of the disk's content.
     fn begin(&self) -> Result<(), IoError> {
-        if self.stamped.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let mut footer = self.footer.lock().map_err(|_| IoError::Damaged("an earlier request panicked"))?;
-        if !self.stamped.load(Ordering::Acquire) {
+        self.stamped.begin(|| {
+            let mut footer = self.footer;
             stamp::renew(&mut footer, &*self.store);
-            footer::rewrite(&*self.store, &footer, self.footer_at).map_err(|error| io_error(&error))?;
-            self.stamped.store(true, Ordering::Release);
-        }
-        Ok(())
+            footer::rewrite(&*self.store, &footer, self.footer_at).map_err(|error| io_error(&error))
+        })
     }
 }
 
@@ -99,7 +92,7 @@ impl Format for FixedVhd {
 
     #[inline]
     fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        match self.stamped.load(Ordering::Acquire) {
+        match self.stamped.is_done() {
             true => self.map_read(offset, len, extents),
             false => Ok(Mapping::Blocked),
         }

@@ -62,13 +62,7 @@ impl Member for Image {
         let replaying = if access.read_only { Replaying::InMemory(memory) } else { Replaying::InFile };
         let opened = Opened::read_with(store, replaying).map_err(os)?.map_err(|bad| bad.of(path))?;
         let sector = opened.layout.sector.bytes();
-        if let Some(direct) = file.direct().filter(|direct| direct.offset > sector) {
-            let reason = format!(
-                "direct I/O needs units of {} bytes here, but the disk has sectors of {sector}: open it with direct=off",
-                direct.offset
-            );
-            return Err(OpenError::Unsupported { path: path.into(), reason });
-        }
+        file.check_direct(sector)?;
         Ok(Self { file, opened })
     }
 
@@ -222,13 +216,7 @@ fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenEr
             .then_some(DiscardLimits { granularity, reads_zero: !parameters.has_parent }),
         ..host.clone()
     };
-    let writer = match host.read_only {
-        true => None,
-        false => Some((
-            Allocator::open(&opened).map_err(os)?.map_err(|bad| bad.of(&path))?,
-            Journal::new(Arc::clone(&opened.store), opened.headers),
-        )),
-    };
+    let writer = if host.read_only { None } else { Some(writer(&opened, &path)?) };
     let layers = layers(std::iter::once(opened)).map_err(os)?;
     Ok(VhdxDisk::of_layers(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
 }
@@ -241,16 +229,17 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxD
     let id = top.opened.metadata.parameters.disk_id;
     let info = info(&top.file, &images);
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the BAT", source };
-    let writer = match access.read_only {
-        true => None,
-        false => Some((
-            Allocator::open(&top.opened).map_err(os)?.map_err(|bad| bad.of(&path))?,
-            Journal::new(Arc::clone(&top.opened.store), top.opened.headers),
-        )),
-    };
+    let writer = if access.read_only { None } else { Some(writer(&top.opened, &path)?) };
     let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
     let layers = layers(images.into_iter().map(|image| image.opened)).map_err(os)?;
     Ok(VhdxDisk::of_layers(info, layout, layers, files, writer, map_memory).with_id(id.into_bytes()))
+}
+
+/// What changes the metadata of the image at `path`.
+fn writer(opened: &Opened, path: &Path) -> Result<(Allocator, Journal), OpenError> {
+    let os = |source| OpenError::Os { path: path.into(), action: "cannot read the BAT", source };
+    let allocator = Allocator::open(opened).map_err(os)?.map_err(|bad| bad.of(path))?;
+    Ok((allocator, Journal::new(Arc::clone(&opened.store), opened.headers)))
 }
 
 /// The layers of images, from the top down.

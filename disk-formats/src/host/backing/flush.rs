@@ -18,7 +18,6 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -26,8 +25,9 @@ use rustix::io::Errno;
 
 use crate::error::IoError;
 use crate::host;
+use crate::host::shared_flush::SharedFlush;
 
-#[allow(clippy::disallowed_types, reason = "held by a flush, never by a read or write")]
+#[allow(clippy::disallowed_types, reason = "names of files whose flush failed")]
 type Mutex<T> = std::sync::Mutex<T>;
 
 /// Maximum number of retries of a flush after EAGAIN, and the delay before each.
@@ -52,32 +52,18 @@ pub fn on_flush_lost(report: fn(IoError)) {
 pub(super) struct Flushes {
     /// [`IoError::FlushLost`] after a failed flush.
     lost: OnceLock<IoError>,
-    /// Number of flushes that have begun.
-    begun: AtomicU64,
-    /// Number of the last successful flush. Locked during a flush.
-    done: Mutex<u64>,
+    shared: SharedFlush,
 }
 
 impl Flushes {
     /// Flush `file`, whose name is `path`.
     pub(super) fn sync(&self, file: &File, path: &Path) -> Result<(), IoError> {
-        // Any flush that begins from now on covers this request.
-        let wanted = self.begun.load(Ordering::Acquire) + 1;
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check()?;
-        if *done >= wanted {
-            return Ok(());
-        }
-        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
-        match fdatasync(file) {
-            Ok(()) => {
-                // Another thread may have recorded a writeback error in the meantime.
-                self.check()?;
-                *done = number;
-                Ok(())
-            }
-            Err(errno) => Err(self.failed(path, errno)),
-        }
+        self.shared.run(|| {
+            self.check()?;
+            fdatasync(file).map_err(|errno| self.failed(path, errno))
+        })?;
+        // Another thread may have recorded a writeback error in the meantime.
+        self.check()
     }
 
     pub(super) fn start_writeback(&self, file: &File, path: &Path, offset: u64, len: u64) {

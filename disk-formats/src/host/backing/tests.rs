@@ -1,5 +1,9 @@
+#[path = "../../../tests/common/loop_device.rs"]
+mod loop_device;
+
 use std::process::Command;
 
+use self::loop_device::LoopDevice;
 use super::*;
 
 #[test]
@@ -32,27 +36,26 @@ fn a_busy_device_names_its_holder() {
     let folder = tempfile::tempdir().unwrap();
     let medium = folder.path().join("medium");
     std::fs::File::create(&medium).unwrap().set_len(16 << 20).unwrap();
-    let made = Command::new("losetup").args(["--find", "--show"]).arg(&medium).output();
-    let Some(made) = made.ok().filter(|made| made.status.success()) else {
-        return println!("skipped: no loop device can be made here");
+    let device = match LoopDevice::attach(&medium, &[]) {
+        Ok(device) => device,
+        Err(reason) => return println!("skipped: {reason}"),
     };
-    let device = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim());
+    let path = device.path();
     let access = Access { read_only: false, direct: true };
-    let first = BackingFile::open(&device, access);
-    let second = BackingFile::open(&device, access);
+    let first = BackingFile::open(path, access);
+    let second = BackingFile::open(path, access);
     let is_device = first.as_ref().is_ok_and(|file| file.device().is_some() && file.size() == 16 << 20);
     drop(first);
     let mounted = Command::new("mkfs.ext4")
         .args(["-q", "-F"])
-        .arg(&device)
+        .arg(path)
         .status()
         .is_ok_and(|done| done.success())
-        && Command::new("mount").arg(&device).arg(folder.path()).status().is_ok_and(|done| done.success());
-    let third = mounted.then(|| BackingFile::open(&device, access));
+        && Command::new("mount").arg(path).arg(folder.path()).status().is_ok_and(|done| done.success());
+    let third = mounted.then(|| BackingFile::open(path, access));
     if mounted {
         let _ = Command::new("umount").arg(folder.path()).status();
     }
-    let _ = Command::new("losetup").arg("--detach").arg(&device).status();
     assert!(is_device);
     let error = second.expect_err("a second exclusive open").to_string();
     let holder = format!("busy: this process, {} (", std::process::id());

@@ -8,7 +8,7 @@ use paradisk_disk_formats::ThreadKind;
 use vm_memory::GuestAddressSpace;
 
 use super::super::super::queue::Broken;
-use super::super::ring::{Ring, RingSetup, RingSleep};
+use super::super::ring::{Ring, RingSetup};
 use super::shared::Shared;
 use crate::device::{Sleep, Stats};
 use crate::event_loop::{Event, EventLoop, Interest};
@@ -67,12 +67,9 @@ impl<A: GuestAddressSpace> Serve for Queues<A> {
         }
         for queue in &mut self.queues {
             match queue.ring.before_sleep(now, &mut ()) {
-                Ok(RingSleep::No) => return Sleep::No,
-                Ok(RingSleep::For(wait)) => {
-                    let time = now.after(wait);
-                    until = Some(until.map_or(time, |other| other.min(time)));
-                }
-                Ok(RingSleep::Forever) => {}
+                Ok(Sleep::No) => return Sleep::No,
+                Ok(Sleep::Until(time)) => until = Some(until.map_or(time, |other| other.min(time))),
+                Ok(Sleep::Forever) => {}
                 Err(Broken) => {
                     self.shared.signal(queue.index);
                     self.shared.broken();

@@ -233,7 +233,7 @@ fn a_flush_fails_whose_error_another_call_got() {
     let host = Host::new();
     let file = BackingFile::create(&host.folder().join("disk"), SIZE).unwrap();
     file.sync().unwrap();
-    let begun = || file.flushes.begun.load(Ordering::Acquire);
+    let begun = || file.flushes.shared.begun();
     let before = begun();
     host.arm(None);
     std::thread::scope(|scope| {

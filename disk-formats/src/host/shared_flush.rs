@@ -1,0 +1,47 @@
+//! Flushes of one file or disk: one at a time, and one for all threads that wait for it.
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[allow(clippy::disallowed_types, reason = "held by a flush, never by a read or write")]
+type Mutex<T> = std::sync::Mutex<T>;
+
+/// The flushes of a file or disk.
+#[derive(Debug, Default)]
+pub(crate) struct SharedFlush {
+    /// Number of flushes that have begun.
+    begun: AtomicU64,
+    /// Number of the last flush that succeeded. Locked during a flush.
+    done: Mutex<u64>,
+}
+
+impl SharedFlush {
+    /// Run `flush`, unless a flush that begins after this call has succeeded before it is this thread's turn: that flush covers all writes
+    /// that completed before this call.
+    ///
+    /// # Errors
+    /// Those of `flush`. They concern this call alone: another thread that waits runs its own.
+    pub(crate) fn run<E>(&self, flush: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let wanted = self.begun.load(Ordering::Acquire) + 1;
+        // A flush that has panicked did not change the number.
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        if *done >= wanted {
+            return Ok(());
+        }
+        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        flush()?;
+        *done = number;
+        Ok(())
+    }
+
+    /// Run `flush` whatever other threads have flushed. No other flush runs meanwhile.
+    pub(crate) fn run_always<T>(&self, flush: impl FnOnce() -> T) -> T {
+        let _one_at_a_time = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        flush()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
+    }
+}
