@@ -8,6 +8,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new
 use crate::error::Error;
 use crate::files::{self, Grants};
 use crate::filters;
+use crate::lacking::lacking;
 use crate::mode::{Mode, Program};
 use crate::tables::Kind;
 
@@ -21,7 +22,7 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// Confine this thread, and prepare filters for the threads that it starts from now on. The caller has opened all files and sockets
-    /// but those of `grants`, and has started no thread. `note` gets a line for each feature that the kernel lacks.
+    /// but those of `grants`, and has started no thread. `note` gets one line if the kernel lacks something.
     ///
     /// # Errors
     /// The kernel refuses something that it has, or has no filters of system calls.
@@ -38,12 +39,8 @@ impl Sandbox {
             }
             Mode::On => {
                 drop_privileges().map_err(Error::Privileges)?;
-                if let Err(error) = paradisk_disk_formats::restrict_rings() {
-                    note(&format!(
-                        "sandbox: this kernel cannot restrict the operations of io_uring: {error}"
-                    ));
-                }
-                if let Some(lacking) = files::restrict(grants)? {
+                let rings = paradisk_disk_formats::restrict_rings();
+                if let Some(lacking) = lacking(&rings, files::restrict(grants)?) {
                     note(&format!("sandbox: {lacking}"));
                 }
                 filters::prepare(mode)?;

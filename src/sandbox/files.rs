@@ -26,8 +26,8 @@ const NEWEST: ABI = ABI::V6;
 /// Where the limits of a block device are found when it is opened.
 const DEVICES: [&str; 2] = ["/sys/dev/block", "/sys/devices"];
 
-/// Restrict this thread and those that it starts. Returns a message if the kernel does not limit everything.
-pub(crate) fn restrict(grants: &Grants) -> Result<Option<&'static str>, Error> {
+/// Restrict this thread and those that it starts, as far as this kernel can. Returns what Landlock it has.
+pub(crate) fn restrict(grants: &Grants) -> Result<LandlockStatus, Error> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(AccessNet::from_all(NEWEST))?
@@ -50,7 +50,7 @@ pub(crate) fn restrict(grants: &Grants) -> Result<Option<&'static str>, Error> {
         // The folder is opened to lock it.
         rules = grant(rules, folder(socket), make_bitflags!(AccessFs::{ReadDir | RemoveFile}))?;
     }
-    Ok(lacking(&rules.restrict_self()?.landlock))
+    Ok(rules.restrict_self()?.landlock)
 }
 
 fn grant(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Error> {
@@ -66,26 +66,4 @@ fn grant(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Resu
 
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// What a kernel with this Landlock does not limit.
-fn lacking(status: &LandlockStatus) -> Option<&'static str> {
-    let LandlockStatus::Available { effective_abi, .. } = status else {
-        return Some("this kernel has no Landlock: files, TCP and signals are limited by system call alone");
-    };
-    match effective_abi {
-        ABI::V1 | ABI::V2 => Some(
-            "this kernel's Landlock (before Linux 6.2) does not limit truncation, TCP, ioctls of devices and signals",
-        ),
-        ABI::V3 => Some(
-            "this kernel's Landlock (before Linux 6.7) does not limit TCP, ioctls of devices and signals",
-        ),
-        ABI::V4 => {
-            Some("this kernel's Landlock (before Linux 6.10) does not limit ioctls of devices and signals")
-        }
-        ABI::V5 => {
-            Some("this kernel's Landlock (before Linux 6.12) does not limit signals and abstract sockets")
-        }
-        _ => None,
-    }
 }

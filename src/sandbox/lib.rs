@@ -10,7 +10,8 @@
 //! - `tables`: the system calls of each kind of thread, with reasons,
 //! - `filters`, `bpf`: the tables as seccomp filters,
 //! - `denied`: what happens at a call that no filter allows,
-//! - `files`: Landlock.
+//! - `files`: Landlock,
+//! - `lacking`: what the kernel lacks.
 //!
 //! All of it holds for a thread and the threads that it starts afterwards. So [`Sandbox::enter`] must come before the first thread.
 
@@ -20,6 +21,7 @@ mod denied;
 mod error;
 mod files;
 mod filters;
+mod lacking;
 mod mode;
 mod tables;
 

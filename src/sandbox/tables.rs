@@ -435,8 +435,8 @@ const NOBODY: &[(c_long, &str)] = &[
     (libc::SYS_setxattr, "SYS_setxattr"),
 ];
 
-/// Every table, for names.
-const ALL: &[&[Rule]] = &[
+/// Every table, for names and tests.
+pub(crate) const ALL: &[&[Rule]] = &[
     EVERY,
     STARTS_THREADS,
     DISK,

@@ -1,9 +1,11 @@
 //! The tables agree with each other, and the kernel enforces what they say: each call is made by a child process, whose end is looked at.
 
 mod child;
+mod rings;
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
 
 use child::{Act, act};
 use paradisk_disk_formats::ThreadKind;
@@ -11,7 +13,47 @@ use paradisk_disk_formats::ThreadKind;
 use crate::denied::label;
 use crate::filters::{KINDS, compile};
 use crate::mode::{Mode, Program};
-use crate::tables::{Kind, Rule, Test, allowed, name, refused, starts};
+use crate::tables::{ALL, Kind, Rule, Test, allowed, name, refused, starts};
+
+const MAINS: [Kind; 4] = [
+    Kind::Main(Program::Run),
+    Kind::Main(Program::Nbd),
+    Kind::Main(Program::VhostUser),
+    Kind::Main(Program::VfioUser),
+];
+
+/// Threads beside main that make rings and use them. The listener makes none, but starts threads that do.
+const MAKE_AND_USE_RINGS: [Kind; 2] =
+    [Kind::Thread(ThreadKind::NbdListener), Kind::Thread(ThreadKind::NbdClient)];
+
+/// It makes rings for other threads.
+const MAKES_RINGS: Kind = Kind::Thread(ThreadKind::VhostUserSession);
+
+/// They use rings that were made at the start or by the thread above.
+const USE_RINGS: [Kind; 3] = [
+    Kind::Thread(ThreadKind::Adapter),
+    Kind::Thread(ThreadKind::AdapterQueue),
+    Kind::Thread(ThreadKind::VhostUserQueue),
+];
+
+fn makes_and_uses_rings(kind: Kind) -> bool {
+    MAINS.contains(&kind) || MAKE_AND_USE_RINGS.contains(&kind)
+}
+
+#[track_caller]
+fn assert_succeeds(child: &Output, kind: Kind) {
+    let text = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{}: {}: {text}", label(kind), child.status);
+}
+
+/// The child was killed because a thread of this kind made this call.
+#[track_caller]
+fn assert_killed(child: &Output, kind: Kind, call: &str) {
+    let text = String::from_utf8_lossy(&child.stderr);
+    assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{}: {}: {text}", label(kind), child.status);
+    let (thread, call) = (format!("thread `{}`, system call ", label(kind)), format!(" ({call}): "));
+    assert!(text.lines().any(|line| line.contains(&thread) && line.contains(&call)), "{text}");
+}
 
 /// Whether a thread with these rules may make each call that `rule` allows.
 fn covers(rules: &[&Rule], rule: &Rule) -> bool {
@@ -55,6 +97,9 @@ fn nobody_makes_the_calls_that_lead_out() {
             libc::SYS_mount,
             libc::SYS_rename,
             libc::SYS_openat2,
+            libc::SYS_open_by_handle_at,
+            libc::SYS_setrlimit,
+            libc::SYS_prlimit64,
         ] {
             assert!(!allowed.contains_key(&number), "{}: {:?}", label(kind), name(number));
         }
@@ -68,8 +113,27 @@ fn nobody_makes_the_calls_that_lead_out() {
     // Only these kinds open files by path, and only the first of them for writing.
     let opens = |kind: &Kind| allowed(*kind).contains_key(&libc::SYS_openat);
     let openers: Vec<Kind> = KINDS.into_iter().filter(opens).collect();
-    let mains = [Program::Run, Program::Nbd, Program::VhostUser, Program::VfioUser].map(Kind::Main);
-    assert_eq!(openers, mains);
+    assert_eq!(openers, MAINS);
+}
+
+/// No rule is made useless by another one: each is written once in its table, and each condition limits the call in some kind of thread.
+#[test]
+fn no_wider_rule_undoes_a_condition() {
+    for rules in ALL {
+        for (index, rule) in rules.iter().enumerate() {
+            let others = rules.iter().enumerate().filter(|(other, _)| *other != index);
+            let same = others.map(|(_, other)| other).filter(|other| other.number == rule.number);
+            assert!(!covers(&same.collect::<Vec<_>>(), rule), "{rule:?}");
+        }
+    }
+    let limits = |kind: Kind, rule: &Rule| {
+        let rules = allowed(kind).remove(&rule.number).unwrap_or_default();
+        let (same, others): (Vec<_>, Vec<_>) = rules.into_iter().partition(|other| other.tests == rule.tests);
+        !same.is_empty() && !covers(&others, rule)
+    };
+    for rule in ALL.iter().copied().flatten().filter(|rule| !rule.tests.is_empty()) {
+        assert!(KINDS.into_iter().any(|kind| limits(kind, rule)), "{rule:?}");
+    }
 }
 
 #[test]
@@ -101,11 +165,7 @@ fn sizes_of_the_filters() {
 #[test]
 fn a_call_outside_of_its_filter_kills_each_kind_of_thread() {
     for (index, kind) in KINDS.into_iter().enumerate() {
-        let child = act(Act::Socket, Mode::On, index);
-        assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{}: {child:?}", label(kind));
-        let text = String::from_utf8(child.stderr).unwrap();
-        let expected = format!("thread `{}`, system call {} (socket)", label(kind), libc::SYS_socket);
-        assert!(text.contains(&expected), "{text}");
+        assert_killed(&act(Act::Socket, Mode::On, index), kind, "socket");
     }
 }
 
@@ -126,9 +186,6 @@ fn arguments_count() {
         let child = act(act_of, Mode::On, kind);
         assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{act_of:?}: {child:?}");
     }
-    // A server's main thread opens folders to read them, and nothing to write.
-    let child = act(Act::OpenForWriting, Mode::On, of(Program::Nbd));
-    assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{child:?}");
 }
 
 /// The seventh instruction allows KVM_RUN, and the six before it test for nothing else.
@@ -148,6 +205,66 @@ fn what_the_allocator_and_panics_do_is_refused_and_survived() {
     for (act_of, kind) in [(Act::Open, vcpu), (Act::Panic, vcpu), (Act::StartThread, main)] {
         let child = act(act_of, Mode::On, kind);
         assert!(child.status.success(), "{act_of:?}: {child:?}");
+    }
+}
+
+#[test]
+fn each_kind_of_thread_opens_no_path_but_those_that_were_granted_to_it() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        assert_succeeds(&act(Act::Open, Mode::On, index), kind);
+        match kind {
+            // It opens images that are attached: `Act::Paths`.
+            Kind::Main(Program::Run) => {}
+            // A server's main thread opens folders to read them, and nothing to write.
+            Kind::Main(_) => assert_killed(&act(Act::OpenForWriting, Mode::On, index), kind, "openat"),
+            Kind::Thread(_) => assert_succeeds(&act(Act::OpenForWriting, Mode::On, index), kind),
+        }
+    }
+}
+
+#[test]
+fn what_an_old_kernel_lacks_is_one_line_and_threads_still_open_nothing() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        if let Kind::Thread(_) = kind {
+            assert_succeeds(&act(Act::OpenOnOldKernel, Mode::On, index), kind);
+        }
+    }
+}
+
+#[test]
+fn a_ring_that_a_thread_makes_opens_only_paths_that_were_granted() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        let [called, polled] = [Act::OwnRing, Act::OwnPolledRing].map(|act_of| act(act_of, Mode::On, index));
+        if makes_and_uses_rings(kind) {
+            assert_succeeds(&called, kind);
+            assert_succeeds(&polled, kind);
+        } else if kind == MAKES_RINGS {
+            assert_killed(&called, kind, "io_uring_enter");
+            // The kernel's own thread takes the entries.
+            assert_succeeds(&polled, kind);
+        } else {
+            assert_killed(&called, kind, "io_uring_setup");
+            assert_killed(&polled, kind, "io_uring_setup");
+        }
+    }
+}
+
+#[test]
+fn a_ring_of_a_disk_transfers_and_does_nothing_else() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        let [given, new] = [Act::DiskRing, Act::NewDiskRing].map(|act_of| act(act_of, Mode::On, index));
+        if makes_and_uses_rings(kind) {
+            assert_succeeds(&given, kind);
+            assert_succeeds(&new, kind);
+            continue;
+        }
+        if USE_RINGS.contains(&kind) {
+            assert_succeeds(&given, kind);
+        } else {
+            assert_killed(&given, kind, "io_uring_enter");
+        }
+        // The session finds its new ring restricted before it makes this call.
+        assert_killed(&new, kind, if kind == MAKES_RINGS { "io_uring_enter" } else { "io_uring_setup" });
     }
 }
 

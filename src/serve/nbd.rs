@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let exports = match (&args.tls_certificate, &args.tls_key) {
         (Some(certificate), Some(key)) => {
             let tls = Tls::from_files(certificate, key, args.tls_client_ca.as_deref());
-            exports.under(tls.map_err(|error| Failure::Failed(format!("TLS: {error}")))?)
+            exports.with_tls(tls.map_err(|error| Failure::Failed(format!("TLS: {error}")))?)
         }
         _ => exports,
     };

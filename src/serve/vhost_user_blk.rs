@@ -148,3 +148,47 @@ fn tell(event: Event) {
         eprintln!("disconnected a client: {reason}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use paradisk_devices::Policy;
+    use paradisk_disk_formats::{RamDisk, SectorSize};
+
+    use super::*;
+
+    /// A queue that has `unit` requests in flight. The kinds have `unit` times 1, 2, 4, 8 and 16 errors, and three times as many
+    /// completions: no sum of some of these counts is the sum of others.
+    fn queue(unit: u64) -> QueueMetrics {
+        let mut queue = QueueMetrics::default();
+        let QueueMetrics { read, write, flush, discard, write_zeroes, in_flight, submits, .. } = &mut queue;
+        for (kind, power) in [read, write, flush, discard, write_zeroes].into_iter().zip(0..) {
+            kind.errors = unit << power;
+            kind.completed = 3 * kind.errors;
+        }
+        (*in_flight, *submits) = (unit, 5 * unit);
+        queue
+    }
+
+    #[test]
+    fn the_report_adds_up_what_all_queues_have_done() {
+        let ram = Arc::new(RamDisk::new(1 << 20, SectorSize::B512).unwrap());
+        let coalescing = Coalescing::policy(Policy::Batch);
+        let server = Server::new(ram, Options { queues: 2, coalescing, ..Options::default() }).unwrap();
+        let mut reports = server.reports();
+        (reports[0].signals, reports[1].signals) = (5, 70);
+        let disk = DiskSnapshot {
+            id: "disk0".to_owned(),
+            adapter: ADAPTER.to_owned(),
+            format: "raw".to_owned(),
+            capacity: 1 << 20,
+            map_memory: None,
+            queues: vec![queue(1), queue(32)],
+        };
+        let AdapterSnapshot { name, stats, moderation } = report(&[disk], &reports);
+        let Stats { requests, completions, errors, interrupts, submits, .. } = stats;
+        // Each count of the second queue is 32 times that of the first.
+        assert_eq!((completions, errors, requests), (3 * 31 * 33, 31 * 33, 3 * 31 * 33 + 33));
+        assert_eq!((name.as_str(), interrupts, submits), ("virtio-blk0", 75, 5 * 33));
+        assert_eq!(moderation.iter().map(|vector| vector.policy).collect::<Vec<_>>(), [Policy::Batch; 2]);
+    }
+}

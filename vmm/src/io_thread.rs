@@ -22,7 +22,7 @@ use paradisk_devices::{Stats, Time};
 use paradisk_disk_formats::{ThreadKind, spawn};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use self::bus_device::{BusDevice, Reach};
+use self::bus_device::{BusDevice, DeviceHandle};
 use self::counters::Counters;
 use self::shared::{Held, Poisoned, Shared};
 use crate::doorbells::Doorbells;
@@ -62,7 +62,7 @@ impl IoThread {
         posted: Option<&Arc<PostedWrites>>,
         origin: Instant,
         ended: impl FnOnce(String) + Send + 'static,
-    ) -> Result<(Self, Reach<D>), Error> {
+    ) -> Result<(Self, DeviceHandle<D>), Error> {
         let wake = EventFd::new(EFD_NONBLOCK).map(Arc::new).map_err(Error::os("eventfd"))?;
         let (on_bus, inbox) = Mailbox::<D>::new(Arc::clone(&wake));
         let mailbox = on_bus.view(D::as_io_device);
@@ -83,7 +83,7 @@ impl IoThread {
             doorbells: Arc::clone(&doorbells),
             counters: Arc::clone(&counters),
             events: EventLoop::new().map_err(Error::os("epoll_create"))?,
-            window: Duration::ZERO,
+            poll_interval: Duration::ZERO,
             doorbells_exit: false,
             posted: zone.clone().map(|(posted, zone)| PostedWatch::new(posted, zone)),
         };
@@ -93,7 +93,7 @@ impl IoThread {
             let _ = tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
             // Adds the thread's name to the device's log messages.
             let _span = tracing::error_span!("adapter", thread = thread::current().name()).entered();
-            let mut watch = Watch { ended: Some(ended), cause: "panicked".to_owned() };
+            let mut watch = EndReport { ended: Some(ended), cause: "panicked".to_owned() };
             match worker.run() {
                 Ok(()) => watch.ended = None,
                 Err(Failed { what, source }) => watch.cause = format!("{what}: {source}"),
@@ -105,7 +105,7 @@ impl IoThread {
         let zone = zone.map(|(_, zone)| zone);
         let clock = ThreadClock::of(tid).ok();
         let thread = Self { mailbox, clock, counters, zone, thread: Some(thread) };
-        Ok((thread, Reach { mailbox: on_bus, doorbells, shared }))
+        Ok((thread, DeviceHandle { mailbox: on_bus, doorbells, shared }))
     }
 }
 
@@ -125,12 +125,12 @@ impl Drop for IoThread {
 }
 
 /// Reports the end of a thread that was not stopped: it panicked, or [`Worker::run`] failed.
-struct Watch<F: FnOnce(String)> {
+struct EndReport<F: FnOnce(String)> {
     ended: Option<F>,
     cause: String,
 }
 
-impl<F: FnOnce(String)> Drop for Watch<F> {
+impl<F: FnOnce(String)> Drop for EndReport<F> {
     fn drop(&mut self) {
         if let Some(ended) = self.ended.take() {
             ended(std::mem::take(&mut self.cause));
@@ -170,7 +170,7 @@ struct Worker<D: BusDevice + ?Sized> {
     counters: Arc<Counters>,
     events: EventLoop,
     /// The current polling interval, up to [`Options::poll`].
-    window: Duration,
+    poll_interval: Duration,
     /// Virtual CPUs' threads may serve doorbells: writes to doorbells exit from the guest, and KVM does not signal their eventfds.
     doorbells_exit: bool,
     posted: Option<PostedWatch>,
@@ -192,7 +192,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         loop {
             let unfinished = held.take_unfinished();
             let device = held.device()?;
-            if self.take_messages(device)? || !self.window.is_zero() && self.poll(device)? {
+            if self.take_messages(device)? || !self.poll_interval.is_zero() && self.poll(device)? {
                 device.reset(self.now());
                 shared.stop_on_vcpu(&mut held);
                 return Ok(());
@@ -247,7 +247,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         changed.then_some(!on_vcpu)
     }
 
-    /// Poll the device until it has had no work for the polling interval (`window`). True: the thread must end.
+    /// Poll the device until it has had no work for the polling interval (`poll_interval`). True: the thread must end.
     fn poll(&mut self, device: &mut D) -> io::Result<bool> {
         let work = |stats: Stats| (stats.requests, stats.completions);
         let mut done = work(device.stats());
@@ -260,7 +260,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             let so_far = work(device.stats());
             if so_far != done {
                 (done, last, found) = (so_far, now, true);
-            } else if now.since(last) >= self.window {
+            } else if now.since(last) >= self.poll_interval {
                 break;
             }
             if self.take_messages(device)? {
@@ -283,7 +283,8 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             return;
         }
         let slept = self.now().since(slept_at);
-        self.window = if slept > most { Duration::ZERO } else { (self.window * 2).max(most / 8).min(most) };
+        self.poll_interval =
+            if slept > most { Duration::ZERO } else { (self.poll_interval * 2).max(most / 8).min(most) };
     }
 
     fn deliver(&self, device: &mut D, ready: &Ready) {

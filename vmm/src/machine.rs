@@ -18,7 +18,7 @@ use crate::console::Console;
 use crate::error::Error;
 use crate::hyperv::{self, Controllers, Hyperv};
 use crate::interrupts::{MsiDelivery, Router};
-use crate::io_thread::bus_device::{BusDevice, Reach};
+use crate::io_thread::bus_device::{BusDevice, DeviceHandle};
 use crate::io_thread::counters::Counters;
 use crate::io_thread::{IoThread, Options};
 use crate::mailbox::Mailbox;
@@ -332,7 +332,7 @@ impl Machine {
         name: String,
         id: DeviceId,
         device: Box<D>,
-    ) -> Result<(IoThread, Reach<D>), Error> {
+    ) -> Result<(IoThread, DeviceHandle<D>), Error> {
         let events = Arc::clone(&self.events);
         let ended = move |cause| {
             tracing::error!(device = %id, %cause, "I/O thread ended");

@@ -12,7 +12,7 @@ use paradisk_devices::{Access, Bar, BarKind, FastRegisters, FastWrite, PciDevice
 
 use crate::error::Error;
 use crate::host_bridge;
-use crate::io_thread::bus_device::Reach;
+use crate::io_thread::bus_device::DeviceHandle;
 use crate::io_thread::shared::{Notification, Served};
 use crate::layout::{CONFIG_ADDRESS, CONFIG_DATA, PCI_IO, PCI_MEMORY, intx_gsi};
 use crate::mailbox::DeviceGone;
@@ -46,7 +46,7 @@ type Device = dyn PciDevice;
 
 /// A device, with the registers that do not need its thread.
 struct Endpoint {
-    reach: Reach<Device>,
+    reach: DeviceHandle<Device>,
     fast: Option<Arc<dyn FastRegisters>>,
 }
 
@@ -96,7 +96,7 @@ impl PciRoot {
     }
 
     /// Add a device with its posted writes. Its doorbells work once its memory is decoded.
-    pub(crate) fn add(&self, reach: Reach<Device>, posted: Option<ZoneId>) -> Result<(), DeviceGone> {
+    pub(crate) fn add(&self, reach: DeviceHandle<Device>, posted: Option<ZoneId>) -> Result<(), DeviceGone> {
         let (bars, fast) = reach.mailbox.call(|device, _| (device.bars(), device.fast_registers()))?;
         let mut slot = Slot { device: Arc::new(Endpoint { reach, fast }), bars: Vec::new(), posted };
         slot.moved(&self.vm, self.posted.as_deref(), bars);

@@ -1,16 +1,15 @@
 //! Machines with a few bytes of code. Without `/dev/kvm` each test says why it is skipped.
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use paradisk_vmm::boot::LongMode;
+use common::{CODE, SOON, descriptor_tables, ended_by_handler, host};
 use paradisk_vmm::{BusHandler, Config, Event, Flow, GuestMemory, Host, Machine, StopReason, layout};
 use vm_memory::{Bytes, GuestAddress};
-
-const CODE: u64 = 0x10_0000;
-const SOON: Duration = Duration::from_secs(60);
 
 /// Keeps the sum of what is written and the number of reads; ends the guest at a write of zero.
 #[derive(Default)]
@@ -37,25 +36,13 @@ fn machine_with(
     cpus: u8,
     prepare: impl FnOnce(&GuestMemory),
 ) -> Option<(Machine, Receiver<Event>, Arc<Sum>)> {
-    let host = match Host::open() {
-        Ok(host) => host,
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            return None;
-        }
-    };
-    let (sender, events) = channel();
-    let sink = Arc::new(move |event| drop(sender.send(event)));
-    let config = Config { memory: 4 << 20, cpus, ..Config::default() };
-    let mut machine = Machine::new(&host, config, sink).unwrap();
+    let (mut machine, events) = common::machine(&host()?, Config { cpus, ..Config::default() });
     let sum = Arc::new(Sum::default());
     machine.add_mmio(layout::USER_MMIO.start..layout::USER_MMIO.start + 0x1000, sum.clone());
     machine.add_pio(0x500..0x504, sum.clone());
     machine.memory().write_slice(code, GuestAddress(CODE)).unwrap();
     prepare(machine.memory());
-    let boot = LongMode { entry: CODE, stack: CODE, argument: 7, low_pages: Vec::new() };
-    boot.write_tables(machine.memory()).unwrap();
-    machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
+    common::start(&mut machine, 7);
     Some((machine, events, sum))
 }
 
@@ -74,10 +61,7 @@ fn handlers_see_accesses_and_end_the_guest() {
         0xee,                           // out dx, al
     ];
     let Some((machine, events, sum)) = machine(&code, 1) else { return };
-    match events.recv_timeout(SOON) {
-        Ok(Event::Vcpu { id: 0, outcome: Ok(StopReason::Handler) }) => {}
-        other => panic!("{other:?}"),
-    }
+    ended_by_handler(&events, 0);
     assert_eq!(sum.0.load(Ordering::Relaxed), 36);
     let exits = machine.exits()[0];
     assert_eq!((exits.mmio, exits.pio), (3, 2));
@@ -96,7 +80,7 @@ fn string_instructions_access_the_port_each_time() {
         0xee,                           // out dx, al
     ];
     let Some((machine, events, port)) = machine(&code, 1) else { return };
-    assert!(matches!(events.recv_timeout(SOON), Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. })));
+    ended_by_handler(&events, 0);
     assert_eq!(port.1.load(Ordering::Relaxed), 3);
     let mut words = [0; 8];
     machine.memory().read_slice(&mut words, GuestAddress(CODE + 0x80)).unwrap();
@@ -127,26 +111,6 @@ fn several_spinning_cpus_stop() {
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     assert_eq!(machine.exits().len(), 3);
     assert!(events.try_recv().is_err(), "stopping is no event");
-}
-
-/// Where [`descriptor_tables`] puts what `lgdt` and, 16 bytes on, `lidt` read.
-const TABLES: u64 = 0x20_0000;
-
-/// Flat segments, and a handler of one interrupt.
-fn descriptor_tables(memory: &GuestMemory, vector: u64, handler: u64) {
-    let (gdt, idt) = (TABLES + 0x100, TABLES + 0x200);
-    let gate = handler & 0xffff | 0x08 << 16 | 0x8e00 << 32 | handler >> 16 << 48;
-    for (at, value) in [
-        (TABLES, 0x17 | gdt << 16),
-        (TABLES + 8, gdt >> 48),
-        (TABLES + 0x10, 0xfff | idt << 16),
-        (TABLES + 0x18, idt >> 48),
-        (gdt + 8, 0x00af_9b00_0000_ffff),
-        (gdt + 16, 0x00cf_9300_0000_ffff),
-        (idt + vector * 16, gate),
-    ] {
-        memory.write_obj(value, GuestAddress(at)).unwrap();
-    }
 }
 
 /// Instructions that KVM's interpreter may lack do what they do on the CPU.
@@ -183,15 +147,9 @@ fn what_an_interpreter_lacks_is_done() {
     ];
     code.resize((HANDLER - CODE) as usize, 0x90);
     code.extend([0xff, 0xc3, 0x48, 0xcf]); // inc ebx; iretq
-    let Some((_machine, events, sum)) =
-        machine_with(&code, 1, |memory| descriptor_tables(memory, 3, HANDLER))
-    else {
-        return;
-    };
-    match events.recv_timeout(SOON) {
-        Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. }) => {}
-        other => panic!("{other:?}"),
-    }
+    let tables = |memory: &GuestMemory| descriptor_tables(memory, &[(3, HANDLER)]);
+    let Some((_machine, events, sum)) = machine_with(&code, 1, tables) else { return };
+    ended_by_handler(&events, 0);
     assert_eq!(sum.0.load(Ordering::Relaxed), 5);
 }
 
@@ -246,10 +204,7 @@ fn one_cpu_starts_another() {
     let started = [0xba, 0x00, 0x05, 0xb0, 0x2a, 0xee, 0x30, 0xc0, 0xee];
     let put = |memory: &GuestMemory| memory.write_slice(&started, GuestAddress(0x8000)).unwrap();
     let Some((_machine, events, port)) = machine_with(&code, 3, put) else { return };
-    match events.recv_timeout(SOON) {
-        Ok(Event::Vcpu { id: 2, outcome: Ok(StopReason::Handler) }) => {}
-        other => panic!("{other:?}"),
-    }
+    ended_by_handler(&events, 2);
     assert_eq!(port.0.load(Ordering::Relaxed), 42);
 }
 
@@ -308,18 +263,14 @@ fn a_cpu_that_reads_a_port_is_started_anew() {
     let first = [0xba, 0x00, 0x05, 0xec, 0x0f, 0x0b];
     // mov dx, 0x503; out dx, al
     let second = [0xba, 0x03, 0x05, 0xee];
-    let Ok(host) = Host::open() else { return eprintln!("skipped: no KVM") };
-    let (sender, events) = channel();
-    let config = Config { memory: 4 << 20, cpus: 2, ..Config::default() };
-    let mut machine = Machine::new(&host, config, Arc::new(move |event| drop(sender.send(event)))).unwrap();
+    let Some(host) = host() else { return };
+    let (mut machine, events) = common::machine(&host, Config { cpus: 2, ..Config::default() });
     let ports = Arc::new(Ports::default());
     machine.add_pio(0x500..0x504, ports.clone());
     for (at, bytes) in [(CODE, &code[..]), (0x8000, &first), (0x9000, &second)] {
         machine.memory().write_slice(bytes, GuestAddress(at)).unwrap();
     }
-    let boot = LongMode { entry: CODE, stack: CODE, argument: 0, low_pages: Vec::new() };
-    boot.write_tables(machine.memory()).unwrap();
-    machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
+    common::start(&mut machine, 0);
     let start = Instant::now();
     let ended = loop {
         assert!(!machine.is_halted() || events.try_recv().is_ok(), "the second CPU has never read");
@@ -358,12 +309,9 @@ fn the_timer_interrupts_through_the_pin_that_the_tables_tell() {
     code.resize((HANDLER - CODE) as usize, 0x90);
     // mov edx, 0x500; xor al, al; out dx, al
     code.extend([0xba, 0x00, 0x05, 0x00, 0x00, 0x30, 0xc0, 0xee]);
-    let put = |memory: &GuestMemory| descriptor_tables(memory, 0x40, HANDLER);
-    let Some((_machine, events, _)) = machine_with(&code, 1, put) else { return };
-    match events.recv_timeout(SOON) {
-        Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. }) => {}
-        other => panic!("{other:?}"),
-    }
+    let tables = |memory: &GuestMemory| descriptor_tables(memory, &[(0x40, HANDLER)]);
+    let Some((_machine, events, _)) = machine_with(&code, 1, tables) else { return };
+    ended_by_handler(&events, 0);
 }
 
 #[test]
@@ -378,16 +326,12 @@ fn a_virtual_cpu_whose_thread_panics_is_told() {
             Flow::Continue
         }
     }
-    let Ok(host) = Host::open() else { return eprintln!("skipped: no KVM") };
-    let (sender, events) = channel();
-    let config = Config { memory: 4 << 20, ..Config::default() };
-    let mut machine = Machine::new(&host, config, Arc::new(move |event| drop(sender.send(event)))).unwrap();
+    let Some(host) = host() else { return };
+    let (mut machine, events) = common::machine(&host, Config::default());
     machine.add_pio(0x500..0x501, Arc::new(Broken));
     // mov edx, 0x500; in al, dx
     machine.memory().write_slice(&[0xba, 0x00, 0x05, 0x00, 0x00, 0xec], GuestAddress(CODE)).unwrap();
-    let boot = LongMode { entry: CODE, stack: CODE, argument: 0, low_pages: Vec::new() };
-    boot.write_tables(machine.memory()).unwrap();
-    machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
+    common::start(&mut machine, 0);
     match events.recv_timeout(SOON) {
         Ok(Event::Vcpu { id: 0, outcome: Err(error) }) => assert!(error.to_string().contains("panicked")),
         other => panic!("{other:?}"),

@@ -1,21 +1,19 @@
 //! String instructions on ports of a PCI function. Without `/dev/kvm` the test says why it is skipped.
 
+mod common;
+
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
 
+use common::{CODE, End, ended_by_handler, host};
 use paradisk_devices::{
     Bar, BarKind, Coalescing, Doorbell, FastRegisters, FastWrite, IoDevice, PciDevice, Sleep, Stats, Time,
 };
-use paradisk_vmm::boot::LongMode;
-use paradisk_vmm::{BusHandler, Config, Event, Flow, Host, Machine, StopReason, layout};
+use paradisk_vmm::{Config, Host, layout};
 use vm_memory::{Bytes, GuestAddress};
 
-const CODE: u64 = 0x10_0000;
 const READ: u64 = CODE + 0x100;
-const SOON: Duration = Duration::from_secs(60);
 const PORTS: u16 = layout::PCI_IO.start as u16;
 /// Ports of the function.
 const FAST: u64 = 0;
@@ -138,18 +136,6 @@ impl IoDevice for Function {
     }
 }
 
-/// Ends the guest.
-struct End(AtomicBool);
-
-impl BusHandler for End {
-    fn read(&self, _: u64, _: &mut [u8]) {}
-
-    fn write(&self, _: u64, _: &[u8]) -> Flow {
-        self.0.store(true, Ordering::Relaxed);
-        Flow::Stop
-    }
-}
-
 /// `rep insw` or `rep outsw`, three words, at a port of the function.
 fn string(port: u64, is_read: bool) -> Vec<u8> {
     let [low, high] = (PORTS + port as u16).to_le_bytes();
@@ -164,24 +150,19 @@ fn string(port: u64, is_read: bool) -> Vec<u8> {
 
 /// What the function sees of strings read and written at its ports, and what the guest reads.
 fn run(host: &Host, fast: bool, ports: &[(u64, bool)]) -> (Vec<Seen>, [u8; 8]) {
-    let (sender, events) = channel();
-    let sink = Arc::new(move |event| drop(sender.send(event)));
-    let mut machine = Machine::new(host, Config { memory: 4 << 20, ..Config::default() }, sink).unwrap();
+    let (mut machine, events) = common::machine(host, Config::default());
     let (seen, all) = channel();
     let make = move || {
         let fast = fast.then(|| Arc::new(Fast(seen.clone())));
         Function { seen, fast, command: 0, bar: [0; 4] }
     };
     machine.add_device(move |_, _| Ok(Box::new(make()))).unwrap();
-    machine.add_pio(0x500..0x501, Arc::new(End(AtomicBool::new(false))));
+    machine.add_pio(0x500..0x501, Arc::new(End));
     let mut code: Vec<u8> = ports.iter().flat_map(|(port, is_read)| string(*port, *is_read)).collect();
     code.extend([0xba, 0x00, 0x05, 0x00, 0x00, 0xee]); // mov edx, 0x500; out dx, al
     machine.memory().write_slice(&code, GuestAddress(CODE)).unwrap();
-    let boot = LongMode { entry: CODE, stack: CODE, argument: 0, low_pages: Vec::new() };
-    boot.write_tables(machine.memory()).unwrap();
-    machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
-    let end = events.recv_timeout(SOON);
-    assert!(matches!(end, Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. })), "{end:?}");
+    common::start(&mut machine, 0);
+    ended_by_handler(&events, 0);
     let mut read = [0; 8];
     machine.memory().read_slice(&mut read, GuestAddress(READ)).unwrap();
     drop(machine);
@@ -196,10 +177,7 @@ fn words() -> Vec<Vec<u8>> {
 
 #[test]
 fn fast_registers_and_doorbells_have_their_part_of_a_string() {
-    let host = match Host::open() {
-        Ok(host) => host,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
+    let Some(host) = host() else { return };
     let (seen, read) = run(&host, true, &[(FAST, false), (FAST, true)]);
     let written = words().into_iter().map(Seen::FastWrite);
     let expected: Vec<_> = written.chain((0..3).map(|_| Seen::FastRead)).collect();

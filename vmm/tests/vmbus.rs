@@ -1,26 +1,21 @@
 //! A small guest that uses Hyper-V's interfaces, with a bus that answers. Without `/dev/kvm` each test says why it is skipped.
 
+mod common;
+
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
 
+use common::{CODE, End, SOON, TABLES, descriptor_tables, ended_by_handler, host};
 use paradisk_devices::vmbus::{HypercallStatus, Posted, Synic, VmbusDevice};
 use paradisk_devices::{Coalescing, IoDevice, Sleep, Stats, Time};
-use paradisk_vmm::boot::LongMode;
-use paradisk_vmm::{
-    BusHandler, Config, Event, Flow, GuestMemory, Host, Machine, MsiDelivery, StopReason, layout,
-};
+use paradisk_vmm::{Config, Event, GuestMemory, Machine, MsiDelivery, StopReason, layout};
 use vm_memory::{Bytes, GuestAddress};
 
-const SOON: Duration = Duration::from_secs(60);
-
 /// Where things are in guest memory.
-const CODE: u64 = 0x10_0000;
 const INTERRUPT_HANDLER: u64 = CODE + 0x800;
 const FAULT_HANDLER: u64 = CODE + 0x900;
-const TABLES: u64 = 0x20_0000;
 const HYPERCALL_PAGE: u32 = 0x30_0000;
 const MESSAGES: u32 = 0x30_1000;
 const FLAGS: u32 = 0x30_2000;
@@ -111,17 +106,6 @@ impl VmbusDevice for Fake {
 
     fn connections(&self) -> &[u32] {
         &CONNECTIONS
-    }
-}
-
-/// Ends the guest.
-struct End;
-
-impl BusHandler for End {
-    fn read(&self, _: u64, _: &mut [u8]) {}
-
-    fn write(&self, _: u64, _: &[u8]) -> Flow {
-        Flow::Stop
     }
 }
 
@@ -249,24 +233,6 @@ fn handlers() -> [(u64, Vec<u8>); 2] {
     [(INTERRUPT_HANDLER, interrupt.0), (FAULT_HANDLER, fault.0)]
 }
 
-/// Flat segments, and handlers, as `lgdt` and `lidt` read them.
-fn write_tables(memory: &GuestMemory) {
-    let (gdt, idt) = (TABLES + 0x100, TABLES + 0x200);
-    let gate = |handler: u64| handler & 0xffff | 0x08 << 16 | 0x8e00 << 32 | handler >> 16 << 48;
-    for (at, value) in [
-        (TABLES, 0x17 | gdt << 16),
-        (TABLES + 8, gdt >> 48),
-        (TABLES + 0x10, 0xfff | idt << 16),
-        (TABLES + 0x18, idt >> 48),
-        (gdt + 8, 0x00af_9b00_0000_ffff),
-        (gdt + 16, 0x00cf_9300_0000_ffff),
-        (idt + u64::from(VECTOR) * 16, gate(INTERRUPT_HANDLER)),
-        (idt + u64::from(GENERAL_PROTECTION) * 16, gate(FAULT_HANDLER)),
-    ] {
-        memory.write_obj(value, GuestAddress(at)).unwrap();
-    }
-}
-
 fn write_inputs(memory: &GuestMemory) {
     for (at, connection, payload) in [(POST, 4_u32, b"contact!"), (STRANGER, 3, b"stranger")] {
         let header = [connection, 0, 1, payload.len() as u32].map(u32::to_le_bytes).concat();
@@ -277,16 +243,7 @@ fn write_inputs(memory: &GuestMemory) {
 
 /// Run the program to its end.
 fn run(msi: MsiDelivery) -> Option<(Machine, Receiver<Called>)> {
-    let host = match Host::open() {
-        Ok(host) => host,
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            return None;
-        }
-    };
-    let (sender, events) = channel();
-    let config = Config { memory: 4 << 20, msi, ..Config::default() };
-    let mut machine = Machine::new(&host, config, Arc::new(move |event| drop(sender.send(event)))).unwrap();
+    let (mut machine, events) = common::machine(&host()?, Config { msi, ..Config::default() });
     let (called, calls) = channel();
     let build = |_, synic| {
         let fake: Box<dyn VmbusDevice> = Box::new(Fake { synic, waiting: VecDeque::new(), called });
@@ -304,11 +261,9 @@ fn run(msi: MsiDelivery) -> Option<(Machine, Receiver<Called>)> {
     for (at, bytes) in [(CODE, code)].into_iter().chain(handlers()) {
         memory.write_slice(&bytes, GuestAddress(at)).unwrap();
     }
-    write_tables(&memory);
+    descriptor_tables(&memory, &[(VECTOR, INTERRUPT_HANDLER), (GENERAL_PROTECTION, FAULT_HANDLER)]);
     write_inputs(&memory);
-    let boot = LongMode { entry: CODE, stack: CODE, argument: 0, low_pages: Vec::new() };
-    boot.write_tables(&memory).unwrap();
-    machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
+    common::start(&mut machine, 0);
     match events.recv_timeout(SOON) {
         Ok(Event::Vcpu { id: 0, outcome: Ok(StopReason::Handler) }) => Some((machine, calls)),
         other => {
@@ -361,10 +316,8 @@ fn a_guest_talks_to_its_bus() {
 /// Without a bus there is nothing of Hyper-V.
 #[test]
 fn a_machine_without_a_bus_is_kvms() {
-    let Ok(host) = Host::open() else { return eprintln!("skipped: no KVM") };
-    let (sender, events) = channel();
-    let config = Config { memory: 4 << 20, ..Config::default() };
-    let mut machine = Machine::new(&host, config, Arc::new(move |event| drop(sender.send(event)))).unwrap();
+    let Some(host) = host() else { return };
+    let (mut machine, events) = common::machine(&host, Config::default());
     machine.add_pio(0x500..0x501, Arc::new(End));
     let mut code = Code::default();
     code.cpuid(0x4000_0000, RESULTS);
@@ -375,13 +328,8 @@ fn a_machine_without_a_bus_is_kvms() {
     code.end();
     let memory = Arc::clone(machine.memory());
     memory.write_slice(&code.0, GuestAddress(CODE)).unwrap();
-    let boot = LongMode { entry: CODE, stack: CODE, argument: 0, low_pages: Vec::new() };
-    boot.write_tables(&memory).unwrap();
-    machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
-    match events.recv_timeout(SOON) {
-        Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. }) => {}
-        other => panic!("{other:?}"),
-    }
+    common::start(&mut machine, 0);
+    ended_by_handler(&events, 0);
     let word = |at: u32| memory.read_obj::<u32>(GuestAddress((RESULTS + at).into())).unwrap();
     assert_eq!([4, 8, 12].map(word).map(u32::to_le_bytes).concat(), b"KVMKVMKVM\0\0\0");
     assert_eq!(word(0x10), 7);

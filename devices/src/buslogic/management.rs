@@ -89,7 +89,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.bus.reset_all();
         self.bus.drain();
         self.bus.discard();
-        self.stats.completions += self.held();
+        self.stats.completions += self.unanswered();
         self.in_flight.clear();
         self.backlog.clear();
         self.resets.clear();

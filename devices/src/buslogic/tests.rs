@@ -17,7 +17,7 @@ use super::*;
 use crate::device::{IoDevice, PciDevice, Sleep};
 use crate::moderation::Policy;
 use crate::scsi::Address;
-use crate::testing::{Counts, Hold, MEMORY, MEMORY_END, MIB, Owner, Sink, unit};
+use crate::testing::{Counts, Hold, MEMORY, MEMORY_END, MIB, Owner, Sink, bus, transfer10, unit};
 use crate::time::Time;
 
 const MAILBOXES: u64 = 0x1000;
@@ -56,10 +56,7 @@ impl Guest {
         let memory = Arc::new(GuestMemoryMmap::from_ranges(&MEMORY).unwrap());
         let counts = Arc::new(Counts::default());
         let hold = Hold::default();
-        let mut bus = Bus::new(config.tasks);
-        for target in [0, 3] {
-            bus.attach(Address { target, lun: 0 }, unit(&hold)).unwrap();
-        }
+        let bus = bus(config.tasks, &[0, 3].map(|target| Address { target, lun: 0 }), &hold);
         let mut device = BusLogic::new(memory.clone(), bus, Box::new(Sink(counts.clone())), config).unwrap();
         device.config_write(4, &3u16.to_le_bytes());
         let now = Time(0);
@@ -192,11 +189,7 @@ impl Guest {
 
     /// READ(10) or WRITE(10), with the data in one piece at `DATA`, without a residual count.
     fn transfer(&self, write: bool, lba: u32, sectors: u16) -> Ccb {
-        let mut cdb = [0; 10];
-        cdb[0] = if write { 0x2a } else { 0x28 };
-        cdb[2..6].copy_from_slice(&lba.to_be_bytes());
-        cdb[7..9].copy_from_slice(&sectors.to_be_bytes());
-        let mut ccb = self.ccb(&cdb);
+        let mut ccb = self.ccb(&transfer10(write, lba, sectors));
         ccb.data_len = (u32::from(sectors) * 512).into();
         ccb.data_address = (DATA as u32).into();
         ccb

@@ -205,7 +205,7 @@ mod tests {
     /// With a single thread, both FIFOs behave as bounded queues.
     #[test]
     fn words_come_out_as_they_went_in() {
-        let mut random = Random(0x1fd5_0b17);
+        let mut random = Random::new(0x1fd5_0b17);
         let (inbound, outbound) = (Inbound::new(8), Outbound::new(8));
         let mut model = VecDeque::new();
         let (mut full, mut empty) = (0, 0);

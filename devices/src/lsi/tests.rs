@@ -17,7 +17,7 @@ use super::*;
 use crate::device::{IoDevice, PciDevice, Sleep};
 use crate::moderation::Policy;
 use crate::scsi::Address;
-use crate::testing::{Counts, Hold, MEMORY, MIB, Owner, Sink, unit};
+use crate::testing::{Counts, Hold, MEMORY, MIB, Owner, Sink, bus, transfer10, unit};
 use crate::time::Time;
 
 const FRAMES: u64 = 0x1_0000;
@@ -74,10 +74,7 @@ impl Guest {
         let memory = Arc::new(GuestMemoryMmap::from_ranges(&MEMORY).unwrap());
         let counts = Arc::new(Counts::default());
         let hold = Hold::default();
-        let mut bus = Bus::new(tasks);
-        for target in [0, 3] {
-            bus.attach(Address { target, lun: 0 }, unit(&hold)).unwrap();
-        }
+        let bus = bus(tasks, &[0, 3].map(|target| Address { target, lun: 0 }), &hold);
         let config = Config { coalescing: Coalescing::policy(Policy::Batch), tasks, personality };
         let mut device = Lsi::new(memory.clone(), bus, Box::new(Sink(counts.clone())), config).unwrap();
         device.config_write(4, &7u16.to_le_bytes());
@@ -223,12 +220,8 @@ impl Guest {
 
     /// READ(10) or WRITE(10).
     fn transfer(&self, write: bool, lba: u32, sectors: u16) -> ScsiIoRequest {
-        let mut cdb = [0; 10];
-        cdb[0] = if write { 0x2a } else { 0x28 };
-        cdb[2..6].copy_from_slice(&lba.to_be_bytes());
-        cdb[7..9].copy_from_slice(&sectors.to_be_bytes());
         let direction = if write { control::DIRECTION_WRITE } else { control::DIRECTION_READ };
-        self.scsi(&cdb, direction, u32::from(sectors) * 512)
+        self.scsi(&transfer10(write, lba, sectors), direction, u32::from(sectors) * 512)
     }
 
     /// Run one request alone.

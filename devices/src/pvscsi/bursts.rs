@@ -64,7 +64,7 @@ pub(super) struct Bursts {
     /// Complete bursts since the guest last stopped early.
     complete: u8,
     /// Duration of bursts: a moving average.
-    takes: Duration,
+    average: Duration,
     excuses: EarlyPolls,
     /// Requests taken since the guest last stopped, and between its last two stops.
     run: u32,
@@ -101,7 +101,7 @@ impl Bursts {
             stopped: false,
             since: Time(0),
             complete: 0,
-            takes: Duration::ZERO,
+            average: Duration::ZERO,
             excuses: EarlyPolls::new(),
             run: 0,
             run_before: 0,
@@ -163,7 +163,7 @@ impl Bursts {
             Burst::InProgress => {}
             Burst::Complete => {
                 let took = now.since(self.since).min(LONGEST_WAIT);
-                self.takes = (3 * self.takes + took) / 4;
+                self.average = (3 * self.average + took) / 4;
                 self.complete = self.complete.saturating_add(1);
                 self.begin(next, now);
             }
@@ -171,7 +171,7 @@ impl Bursts {
                 self.complete = 0;
                 if burst == Burst::Excused {
                     // The poll may have come too early.
-                    self.takes = self.takes.max(now.since(self.since)).min(LONGEST_WAIT);
+                    self.average = self.average.max(now.since(self.since)).min(LONGEST_WAIT);
                 }
                 self.stops();
                 self.begin(self.whole, now);
@@ -252,6 +252,6 @@ impl Bursts {
 
     /// Time to the next poll.
     pub(super) fn poll_after(&self) -> Duration {
-        (self.takes + self.takes / 2).clamp(POLL_IDLE, LONGEST_WAIT)
+        (self.average + self.average / 2).clamp(POLL_IDLE, LONGEST_WAIT)
     }
 }

@@ -170,7 +170,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Drop rings and requests. The disks have completed all of them. Nothing is written to guest memory afterwards.
     fn drop_rings(&mut self) {
         self.bus.discard();
-        self.stats.completions += self.held();
+        self.stats.completions += self.unanswered();
         self.in_flight.clear();
         self.backlog.clear();
         self.stuck = false;

@@ -336,7 +336,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     /// Requests that were taken from the request ring and have no completion in the completion ring yet.
-    pub(super) fn held(&self) -> u64 {
+    pub(super) fn unanswered(&self) -> u64 {
         u64::from(self.in_flight.count()) + (self.backlog.len() + self.late_completions.len()) as u64
     }
 

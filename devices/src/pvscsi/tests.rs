@@ -19,7 +19,7 @@ use super::*;
 use crate::device::{IoDevice, PciDevice};
 use crate::moderation::Policy;
 use crate::scsi::Address;
-use crate::testing::{Counts, Hold, MEMORY, MEMORY_END, MIB, Owner, Sink, unit};
+use crate::testing::{Counts, Hold, MEMORY, MEMORY_END, MIB, Owner, Sink, bus, transfer10, unit};
 use crate::time::Time;
 
 const STATE: u64 = 0x1000;
@@ -54,11 +54,7 @@ impl Guest {
         let memory = Arc::new(GuestMemoryMmap::from_ranges(&MEMORY).unwrap());
         let counts = Arc::new(Counts::default());
         let hold = Hold::default();
-        let mut bus = Bus::new(config.tasks);
-        for target in [0, 3] {
-            let unit = unit(&hold);
-            bus.attach(Address { target, lun: 0 }, unit).unwrap();
-        }
+        let bus = bus(config.tasks, &[0, 3].map(|target| Address { target, lun: 0 }), &hold);
         let mut device = Pvscsi::new(memory.clone(), bus, Box::new(Sink(counts.clone())), config).unwrap();
         device.config_write(4, &6u16.to_le_bytes());
         device.reset_wait = Duration::ZERO;
@@ -136,11 +132,7 @@ impl Guest {
 
     /// READ(10) or WRITE(10) of `sectors` at `lba`, with the data in one piece at `DATA`.
     fn transfer(&self, write: bool, lba: u32, sectors: u16) -> RingReqDesc {
-        let mut cdb = [0; 10];
-        cdb[0] = if write { 0x2a } else { 0x28 };
-        cdb[2..6].copy_from_slice(&lba.to_be_bytes());
-        cdb[7..9].copy_from_slice(&sectors.to_be_bytes());
-        let mut request = self.request(&cdb);
+        let mut request = self.request(&transfer10(write, lba, sectors));
         let flags = if write { RequestFlags::CMD_DIR_TODEVICE } else { RequestFlags::CMD_DIR_TOHOST };
         request.flags = flags.bits().into();
         request.data_addr = DATA.into();

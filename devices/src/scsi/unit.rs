@@ -169,7 +169,7 @@ impl LogicalUnit {
             Outcome::Started(entry) | Outcome::Kept(entry) => entry,
             Outcome::Steps(steps, entry) => {
                 if self.commands.add(task.id, steps) {
-                    self.order.stall(task.id);
+                    self.order.queue_push(task.id);
                 }
                 entry
             }
@@ -211,7 +211,7 @@ impl LogicalUnit {
 
     /// Push the next requests of running tasks, as long as the queue has free slots.
     fn resume(&mut self, tasks: &mut Tasks) {
-        while let Some(id) = self.order.stalled() {
+        while let Some(id) = self.order.next_to_push() {
             let medium = &mut self.server.medium;
             let steps = tasks.get(id).is_some_and(|entry| entry.state == State::Steps);
             let taken =
@@ -219,7 +219,7 @@ impl LogicalUnit {
             if !taken {
                 break;
             }
-            self.order.resumed(id);
+            self.order.no_more_to_push(id);
         }
     }
 
@@ -264,7 +264,7 @@ impl LogicalUnit {
         for completion in completions.drain(..) {
             self.complete(completion, tasks, ended);
         }
-        if self.order.stalled().is_some() {
+        if self.order.next_to_push().is_some() {
             self.resume(tasks);
         }
         if self.slow_path {
@@ -306,7 +306,7 @@ impl LogicalUnit {
             (Some(end), ..) => end,
             (None, State::Steps, result) => {
                 match self.commands.completed(result, &entry, &self.server.medium, tasks) {
-                    Progress::More => return self.order.stall(id),
+                    Progress::More => return self.order.queue_push(id),
                     Progress::Done { flush: true } => return self.flush_next(id, tasks),
                     Progress::Done { flush: false } => good,
                     Progress::Failed(sense) => self.server.check(sense, entry.transferred, entry.wanted),
@@ -315,7 +315,7 @@ impl LogicalUnit {
             (None, State::WriteThenFlush, Ok(())) => return self.flush_next(id, tasks),
             (None, State::FlushThenRead, Ok(())) => {
                 tasks.set_state(id, State::PendingRead);
-                return self.order.stall(id);
+                return self.order.queue_push(id);
             }
             (None, _, Ok(())) => good,
             (None, _, Err(error)) => self.server.check(block::error(error, &entry), 0, entry.wanted),
@@ -327,20 +327,20 @@ impl LogicalUnit {
     fn flush_next(&mut self, id: u32, tasks: &mut Tasks) {
         self.leave_commands(id);
         tasks.set_state(id, State::PendingFlush);
-        self.order.stall(id);
+        self.order.queue_push(id);
     }
 
     /// If the task is a command of several steps, remove it, and let the next such command begin.
     fn leave_commands(&mut self, id: u32) {
         if let Some(next) = self.commands.remove(id) {
-            self.order.stall(next);
+            self.order.queue_push(next);
         }
     }
 
     /// End a running task.
     fn finish(&mut self, id: u32, end: TaskEnd, tasks: &mut Tasks, ended: &mut Ended) {
         self.leave_commands(id);
-        self.order.resumed(id);
+        self.order.no_more_to_push(id);
         self.order.ended(id);
         report(id, end, tasks, ended);
     }
@@ -386,7 +386,7 @@ impl LogicalUnit {
         entry.unit == self.index
             && match entry.state {
                 State::Free | State::Waiting | State::PendingFlush | State::PendingRead => false,
-                State::Steps => self.commands.current() == Some(id) && !self.order.is_stalled(id),
+                State::Steps => self.commands.current() == Some(id) && !self.order.has_to_push(id),
                 State::Read | State::Write | State::WriteThenFlush | State::FlushThenRead | State::Flush => {
                     true
                 }

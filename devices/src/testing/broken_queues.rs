@@ -3,36 +3,19 @@
 //! reset work as ever.
 
 use super::disk::Breach;
-use super::small_tables::{Initiator, Outcome};
+use super::initiator::{Initiator, Outcome};
 use crate::fault::{NOTHING_IN_FLIGHT, UNKNOWN_COMPLETION, expected};
-use crate::testing::MIB;
 
 /// Requests of the unit whose queue breaks.
 const FIRST: u64 = 5;
 /// All requests: others are for the other unit.
 const ALL: u64 = 8;
 
-fn start<I: Initiator>(guest: &mut I, slot: u64, unit: usize) {
-    guest.start(slot, unit, false, MIB + slot * 4096);
-}
-
-/// One request that has ended.
-fn one<I: Initiator>(guest: &mut I, slot: u64, unit: usize) -> Outcome {
-    start(guest, slot, unit);
-    match guest.serve()[..] {
-        [(ended, outcome)] if ended == slot => outcome,
-        ref other => panic!("{other:?} ended"),
-    }
-}
-
 /// A guest whose first unit has `FIRST` requests in flight, and its second the others.
 fn with_requests<I: Initiator>(guest: &mut I) {
-    for unit in [0, 1] {
-        // Unit attention comes first.
-        assert!((0..4).any(|_| one(guest, 0, unit) == Outcome::Good));
-    }
+    guest.clear_attention([0, 1]);
     guest.hold().set(true);
-    (0..ALL).for_each(|slot| start(guest, slot, usize::from(slot >= FIRST)));
+    (0..ALL).for_each(|slot| guest.start(slot, usize::from(slot >= FIRST), false));
     assert_eq!(guest.serve(), []);
 }
 
@@ -69,11 +52,11 @@ pub(crate) fn play<I: Initiator>(make: impl Fn() -> I, other: bool) {
         assert!(ended.iter().all(|end| end.1 != Outcome::Other), "{breach:?}: {ended:?}");
         // Later ones never come to the disk.
         guest.hold().set(true);
-        assert_eq!(one(&mut guest, 0, 0), Outcome::Faulted);
+        assert_eq!(guest.run_slot(0, 0, false), Outcome::Faulted);
         guest.hold().set(false);
-        assert_eq!(one(&mut guest, 1, 1), if other { Outcome::Good } else { Outcome::Faulted });
+        assert_eq!(guest.run_slot(1, 1, false), if other { Outcome::Good } else { Outcome::Faulted });
         reset(&mut guest);
-        assert_eq!(one(&mut guest, 0, 0), Outcome::Faulted, "no reset repairs it");
+        assert_eq!(guest.run_slot(0, 0, false), Outcome::Faulted, "no reset repairs it");
         assert_eq!(expected::take(), [what], "{breach:?}: reported once");
     }
     lost_before_a_reset(make);
@@ -90,7 +73,7 @@ fn lost_before_a_reset<I: Initiator>(make: impl Fn() -> I) {
     assert_eq!(guest.serve(), []);
     assert!(guest.reset_is_over());
     guest.bring_up();
-    assert_eq!(one(&mut guest, 0, 0), Outcome::Faulted);
+    assert_eq!(guest.run_slot(0, 0, false), Outcome::Faulted);
     assert_eq!(expected::take(), [NOTHING_IN_FLIGHT]);
 }
 

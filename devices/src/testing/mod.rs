@@ -1,8 +1,11 @@
 //! What the adapters' tests share: guest memory, a sink that counts, a disk that ends requests when it is told to, random
-//! numbers of the kind that breaks things.
+//! numbers of the kind that breaks things, and tests of all adapters.
 
+pub(crate) mod backstop;
 pub(crate) mod broken_queues;
 mod disk;
+pub(crate) mod initiator;
+mod random;
 pub(crate) mod small_tables;
 
 use std::sync::Arc;
@@ -12,10 +15,11 @@ use crossbeam_queue::SegQueue;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 pub(crate) use self::disk::{Breach, Hold, TestDisk};
+pub(crate) use self::random::{Random, seeds};
 use crate::adapter::Attachment;
 use crate::device::IoDevice;
 use crate::interrupt::{InterruptLine, InterruptSink, MsiMessage};
-use crate::scsi::{Address, Identity, LogicalUnit};
+use crate::scsi::{Address, Bus, Identity, LogicalUnit};
 
 pub(crate) const MIB: u64 = 1 << 20;
 /// Two regions that touch, so that a buffer can cross them.
@@ -29,6 +33,7 @@ pub(crate) struct Counts {
     messages: AtomicU32,
     vectors: SegQueue<u32>,
     line: AtomicU32,
+    signals: AtomicU32,
 }
 
 impl Counts {
@@ -40,6 +45,11 @@ impl Counts {
     /// Their vectors, since the last call of this.
     pub(crate) fn vectors(&self) -> Vec<u32> {
         std::iter::from_fn(|| self.vectors.pop()).collect()
+    }
+
+    /// Messages sent, and how often the line was asserted anew, since the last call.
+    pub(crate) fn signals(&self) -> u32 {
+        self.signals.swap(0, Ordering::Relaxed)
     }
 
     /// Whether the line is asserted.
@@ -56,9 +66,11 @@ impl InterruptSink for Sink {
     fn message(&mut self, vector: u16) {
         self.0.vectors.push(vector.into());
         self.0.messages.fetch_add(1, Ordering::Relaxed);
+        self.0.signals.fetch_add(1, Ordering::Relaxed);
     }
     fn line(&mut self, asserted: bool) {
-        self.0.line.store(asserted.into(), Ordering::Relaxed);
+        let before = self.0.line.swap(asserted.into(), Ordering::Relaxed);
+        self.0.signals.fetch_add(u32::from(asserted && before == 0), Ordering::Relaxed);
     }
     fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
         Some(self.0.clone())
@@ -99,6 +111,17 @@ pub(crate) trait Owner {
         self.memory().read_slice(&mut data, GuestAddress(address)).unwrap();
         data
     }
+
+    /// Check that this writes nothing to guest memory.
+    #[track_caller]
+    fn writes_nothing(&mut self, work: impl FnOnce(&mut Self))
+    where
+        Self: Sized,
+    {
+        let before = self.bytes(0, MEMORY_END as usize);
+        work(self);
+        assert!(self.bytes(0, MEMORY_END as usize) == before, "guest memory was written");
+    }
 }
 
 /// A unit of 1 MiB whose requests end as `hold` says.
@@ -109,41 +132,45 @@ pub(crate) fn unit(hold: &Hold) -> LogicalUnit {
     LogicalUnit::new(disk, queue, Identity::default())
 }
 
-/// Attach two disks of which neither image nor file tell, one with a serial number that it was given.
-pub(crate) fn attach_nameless(device: &mut dyn IoDevice, addresses: [Address; 2]) {
-    for (address, serial) in addresses.into_iter().zip([None, Some("MINE".to_owned())]) {
-        let disk = Arc::new(
-            paradisk_disk_formats::NullDisk::new(MIB, paradisk_disk_formats::SectorSize::B512).unwrap(),
-        );
-        let unit = Attachment { serial, ..Attachment::new(disk) }.unit(4).unwrap();
-        device.hot_plug().unwrap().attach(address, unit).unwrap();
+/// A bus with a unit of 1 MiB at each of these addresses, whose requests end as `hold` says.
+pub(crate) fn bus(tasks: u32, addresses: &[Address], hold: &Hold) -> Bus {
+    let mut bus = Bus::new(tasks);
+    for address in addresses {
+        bus.attach(*address, unit(hold)).unwrap();
     }
+    bus
 }
 
-/// xorshift64*: the same steps on every run.
-pub(crate) struct Random(pub(crate) u64);
+/// The CDB of READ(10), or of WRITE(10).
+pub(crate) fn transfer10(write: bool, lba: u32, sectors: u16) -> [u8; 10] {
+    let mut cdb = [0; 10];
+    cdb[0] = if write { 0x2a } else { 0x28 };
+    cdb[2..6].copy_from_slice(&lba.to_be_bytes());
+    cdb[7..9].copy_from_slice(&sectors.to_be_bytes());
+    cdb
+}
 
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 16) % limit
-    }
-
-    /// A number of the kind that breaks things.
-    pub(crate) fn value(&mut self) -> u64 {
-        match self.below(6) {
-            0 => self.below(40),
-            1 => u64::MAX - self.below(5),
-            2 => MEMORY_END.wrapping_add(self.below(64)).wrapping_sub(32),
-            3 => self.below(MEMORY_END),
-            4 => 1 << self.below(64),
-            _ => self.next(),
-        }
+/// Attach disks of which neither image nor file tell: one that is given no serial number has that of its place in the adapter `name`.
+/// `lun`: a logical unit number to attach to, 0 for an adapter whose targets have no other. `serial`: of the unit at an address.
+pub(crate) fn attach_nameless<D: IoDevice>(
+    device: &mut D,
+    name: &str,
+    lun: u16,
+    serial: impl Fn(&D, Address) -> Option<&str>,
+) {
+    let (alone, first, second) =
+        (Address { target: 1, lun: 0 }, Address { target: 2, lun }, Address { target: 2, lun: lun + 1 });
+    let disks = [
+        (alone, None, format!("{name}:1")),
+        (first, Some("MINE"), "MINE".to_owned()),
+        (second, None, format!("{name}:2:{}", lun + 1)),
+    ];
+    for (address, given, wanted) in &disks[..if lun == 0 { 2 } else { 3 }] {
+        let disk =
+            paradisk_disk_formats::NullDisk::new(MIB, paradisk_disk_formats::SectorSize::B512).unwrap();
+        let attachment =
+            Attachment { serial: given.map(ToOwned::to_owned), ..Attachment::new(Arc::new(disk)) };
+        device.hot_plug().unwrap().attach(*address, attachment.unit(4).unwrap()).unwrap();
+        assert_eq!(serial(device, *address), Some(&**wanted));
     }
 }

@@ -4,64 +4,11 @@
 //! What must hold: a request ends once, or with the reset of the adapter; after that, nothing is written to its memory; when the disks
 //! complete their I/O again, every request ends; and the thread is blocked by nothing but what [`Initiator::RESET_WAITS`] allows.
 
-use super::{Hold, MIB, Owner, Random};
-use crate::device::IoDevice;
+use super::initiator::{Initiator, LEN, Manage, Outcome, SLOT, at};
+use super::{Hold, Owner, Random, unit};
+use crate::device::Sleep;
 use crate::scsi::Address;
 use crate::time::Time;
-
-/// Something that ends requests.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Manage {
-    Abort { slot: u64, unit: usize },
-    ResetUnit(usize),
-    ResetBus,
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Good,
-    /// As of a disk that is faulted.
-    Faulted,
-    Other,
-}
-
-impl Outcome {
-    /// Of a SCSI command with this status, which left these sense data.
-    pub(crate) fn of_scsi(status: u8, sense: &[u8]) -> Self {
-        match (status, sense) {
-            (0, _) => Self::Good,
-            (2, [0x70, _, 4, _, _, _, _, _, _, _, _, _, 0x44, 0, ..]) => Self::Faulted,
-            _ => Self::Other,
-        }
-    }
-}
-
-/// A driver of an adapter with two units.
-pub(crate) trait Initiator: Owner {
-    /// Requests that it has outstanding at the most.
-    const SLOTS: u64;
-    /// A reset of the adapter waits for the disks inside of the register access.
-    const RESET_WAITS: bool;
-
-    fn hold(&self) -> &Hold;
-    /// Start a request of [`LEN`] bytes.
-    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64);
-    /// Let the device work until it would sleep. The slots whose requests have ended, and how.
-    fn serve(&mut self) -> Vec<(u64, Outcome)>;
-    /// Ask for it, unless the adapter knows no such thing or has yet to answer the last time.
-    fn manage(&mut self, manage: Manage);
-    fn begin_reset(&mut self);
-    /// Whether the adapter says that the reset is over.
-    fn reset_is_over(&mut self) -> bool;
-    /// After a reset.
-    fn bring_up(&mut self);
-}
-
-/// Bytes of each request: four sectors.
-pub(crate) const LEN: u64 = 2048;
-/// Memory of a slot: more than the request's.
-const SLOT: usize = 4096;
 
 #[derive(Default)]
 struct Slot {
@@ -71,13 +18,9 @@ struct Slot {
     pattern: Vec<u8>,
 }
 
-const fn at(slot: u64) -> u64 {
-    MIB + slot * SLOT as u64
-}
-
 /// Play so many steps, then let the disks complete.
 pub(crate) fn play<I: Initiator>(guest: &mut I, seed: u64, steps: u32) {
-    let mut random = Random(seed * 0x9e37_79b9);
+    let mut random = Random::new(seed);
     let mut slots: Vec<Slot> = (0..I::SLOTS).map(|_| Slot::default()).collect();
     (0..).zip(&mut slots).for_each(|(number, slot)| free(guest, number, slot, &mut random));
     let (mut ended, mut resets, mut waits) = (0, 0, 0);
@@ -92,7 +35,7 @@ pub(crate) fn play<I: Initiator>(guest: &mut I, seed: u64, steps: u32) {
                 );
                 let unit = random.below(2) as usize;
                 slot.busy = Some(unit);
-                guest.start(number, unit, random.below(2) == 0, at(number));
+                guest.start(number, unit, random.below(2) == 0);
             }
             (60..80, _) => guest.hold().set(random.below(3) != 0),
             (80..88, Some(unit)) => guest.manage(Manage::Abort { slot: number, unit }),
@@ -133,35 +76,89 @@ pub(crate) fn play<I: Initiator>(guest: &mut I, seed: u64, steps: u32) {
 }
 
 /// Detach the first unit while its disk does not complete its requests: nothing waits for them, and they end when it does.
-pub(crate) fn detach_stalled<I: Initiator>(
-    guest: &mut I,
-    device: impl Fn(&mut I) -> &mut dyn IoDevice,
-    address: Address,
-) {
-    for unit in [0, 1, 0, 1, 0, 1] {
-        // Unit attention comes first.
-        guest.start(0, unit, false, at(0));
-        assert_eq!(guest.serve().len(), 1);
-    }
+pub(crate) fn detach_stalled<I: Initiator>(guest: &mut I, address: Address) {
+    guest.clear_attention([0, 1]);
     guest.hold().set(true);
-    (0..5).for_each(|slot| guest.start(slot, usize::from(slot == 4), false, at(slot)));
+    (0..5).for_each(|slot| guest.start(slot, usize::from(slot == 4), false));
     assert_eq!(guest.serve(), []);
-    let fds = device(guest).completion_events().len();
+    let (device, _) = guest.device();
+    let fds = device.completion_events().len();
     let now = Time(1 << 40);
-    assert!(device(guest).hot_plug().unwrap().detach(address, now));
-    assert!(!device(guest).hot_plug().unwrap().detach(address, now));
+    assert!(device.hot_plug().unwrap().detach(address, now));
+    assert!(!device.hot_plug().unwrap().detach(address, now));
     assert_eq!((guest.serve(), guest.hold().waits()), (vec![], 0), "nothing waits");
-    assert!(device(guest).hot_plug().unwrap().detaching(address));
-    assert_eq!(device(guest).completion_events().len(), fds);
-    guest.start(5, 0, false, at(5));
-    assert_eq!(guest.serve(), [(5, Outcome::Other)], "there is no such unit");
+    let (device, _) = guest.device();
+    assert!(device.hot_plug().unwrap().detaching(address));
+    assert_eq!(device.completion_events().len(), fds);
+    assert_eq!(guest.run_slot(5, 0, false), Outcome::Other, "there is no such unit");
     guest.hold().set(false);
     let mut ended = guest.serve();
     ended.sort_unstable_by_key(|(slot, _)| *slot);
     let outcomes = [Outcome::Other, Outcome::Other, Outcome::Other, Outcome::Other, Outcome::Good];
     assert_eq!(ended, (0..).zip(outcomes).collect::<Vec<_>>());
-    assert!(!device(guest).hot_plug().unwrap().detaching(address));
-    assert_eq!(device(guest).completion_events().len(), fds - 1);
+    let (device, _) = guest.device();
+    assert!(!device.hot_plug().unwrap().detaching(address));
+    assert_eq!(device.completion_events().len(), fds - 1);
+}
+
+/// The first unit's disk does not complete its requests, of which there are so many. The unit `other`, which gets a disk of its own at this
+/// address, does meanwhile.
+pub(crate) fn stall_one_disk<I: Initiator>(guest: &mut I, stalled: u64, other: usize, address: Address) {
+    let (device, now) = guest.device();
+    let bus = device.hot_plug().unwrap();
+    bus.detach(address, *now);
+    bus.attach(address, unit(&Hold::default())).unwrap();
+    guest.clear_attention([0, other]);
+    guest.hold().set(true);
+    (0..stalled).for_each(|slot| guest.start(slot, 0, false));
+    for round in 0..10 {
+        let data = guest.fill(at(stalled), LEN as usize, round);
+        assert_eq!(guest.run_slot(stalled, other, true), Outcome::Good);
+        guest.fill(at(stalled), LEN as usize, !round);
+        assert_eq!(guest.run_slot(stalled, other, false), Outcome::Good);
+        assert_eq!(guest.bytes(at(stalled), LEN as usize), data);
+    }
+    assert_eq!(guest.hold().waits(), 0, "the thread was blocked");
+    guest.hold().set(false);
+    let mut ended = Vec::new();
+    (0..stalled).for_each(|_| ended.extend(guest.serve()));
+    assert_all_good(ended, stalled);
+}
+
+/// Completions that [`uses_memory`](crate::device::IoDevice::uses_memory) reaps raise no event: requests that wait for their task numbers, in
+/// the driver's queue or the backlog, are started all the same. `make`: a guest with this many task numbers.
+pub(crate) fn unmap_while_requests_wait<I: Initiator>(make: impl Fn(u32) -> I) {
+    for (tasks, count) in [(1, 4), (2, 6), (4, I::SLOTS)] {
+        for units in [1, 2] {
+            let mut guest = make(tasks);
+            guest.clear_attention([0, 1]);
+            guest.hold().set(true);
+            (0..count).for_each(|slot| guest.start(slot, (slot % units) as usize, false));
+            assert_eq!(guest.serve(), []);
+            guest.hold().set(false);
+            let mut ended = Vec::new();
+            for _ in 0..count {
+                let (device, now) = guest.device();
+                let unused = u64::MAX - 4096..u64::MAX;
+                device.uses_memory(std::slice::from_ref(&unused), *now);
+                ended.extend(guest.ended());
+                let (device, now) = guest.device();
+                if device.before_sleep(*now) != Sleep::No {
+                    break;
+                }
+                device.on_completions(*now);
+                ended.extend(guest.ended());
+            }
+            assert_all_good(ended, count);
+        }
+    }
+}
+
+/// These are all requests of the slots below `count`, each once.
+#[track_caller]
+fn assert_all_good(mut ended: Vec<(u64, Outcome)>, count: u64) {
+    ended.sort_unstable_by_key(|(slot, _)| *slot);
+    assert_eq!(ended, (0..count).map(|slot| (slot, Outcome::Good)).collect::<Vec<_>>());
 }
 
 /// The slot is the driver's: it uses the memory for something else.

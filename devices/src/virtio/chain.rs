@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_table_in_order_is_the_chain_that_a_walk_finds() {
-        let mut random = Random(0x7ab1_e0de);
+        let mut random = Random::new(0x7ab1_e0de);
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x2000)]).unwrap();
         let write = |at: u64, descriptor: Descriptor| {
             memory.write_obj(RawDescriptor::from(descriptor), GuestAddress(at)).unwrap();
@@ -298,7 +298,7 @@ mod tests {
                 );
             }
             let entries = random.below(8);
-            let flags = [INDIRECT, INDIRECT, INDIRECT | NEXT, WRITE][random.below(4) as usize];
+            let flags = random.pick(&[INDIRECT, INDIRECT, INDIRECT | NEXT, WRITE]);
             let address = INDIRECT_TABLE + 8 * (random.below(16) / 15);
             write(TABLE, Descriptor::new(address, (16 * entries + random.below(16) / 15) as u32, flags, 0));
             let view = View::new(&memory);

@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn chains_are_as_virtio_queue_has_them() {
-        let mut random = Random(0x51ed_270b);
+        let mut random = Random::new(0x51ed_270b);
         // Two regions that touch.
         let ranges = [(0, 0x1000), (0x1000, 0x8000)].map(|(at, len)| (GuestAddress(at), len));
         let memory = GuestMemoryMmap::<()>::from_ranges(&ranges).unwrap();

@@ -232,21 +232,6 @@ impl<D: PciDevice> Driver<D> {
         self.kick(queue);
     }
 
-    /// Let the device work until it would sleep. Returns the heads of the chains that these queues completed.
-    pub(super) fn serve(&mut self, queues: &[u16]) -> Vec<u32> {
-        let mut heads = Vec::new();
-        for _ in 0..100 {
-            self.device.on_completions(self.now);
-            for &queue in queues {
-                heads.extend(self.completions(queue).iter().map(|(head, _)| *head));
-            }
-            if self.device.before_sleep(self.now) != crate::device::Sleep::No {
-                return heads;
-            }
-        }
-        panic!("never sleeps");
-    }
-
     pub(super) fn put_head(&mut self, queue: u16, head: u16) {
         let at = self.rings_at(queue) + DRIVER;
         let ring = &mut self.rings[usize::from(queue)];

@@ -25,7 +25,7 @@ use super::*;
 use crate::device::{IoDevice, Sleep};
 use crate::moderation::Policy;
 use crate::scsi::Address;
-use crate::testing::{Hold, MEMORY, MEMORY_END, MIB, Owner, unit};
+use crate::testing::{Hold, MEMORY, MEMORY_END, MIB, Owner, bus, unit};
 use crate::time::Time;
 
 const DATA: u64 = MIB;
@@ -101,10 +101,7 @@ impl Guest {
     fn powered(config: Config) -> Self {
         let memory = Arc::new(GuestMemoryMmap::from_ranges(&MEMORY).unwrap());
         let (hypervisor, hold) = (Arc::new(Hypervisor::default()), Hold::default());
-        let mut bus = Bus::new(config.tasks);
-        for lun in LUNS {
-            bus.attach(Address { target: 0, lun: lun.into() }, unit(&hold)).unwrap();
-        }
+        let bus = bus(config.tasks, &LUNS.map(|lun| Address { target: 0, lun: lun.into() }), &hold);
         let device = Vmbus::new(memory.clone(), bus, Box::new(TestSynic(hypervisor.clone())), config);
         let (messages, rings) = (Vec::new(), BTreeMap::new());
         let now = Time(1 << 30);

@@ -146,7 +146,7 @@ impl BlockMap {
     fn look_up(&self, granule: u64) -> Known<'_> {
         let Some((page, link, word)) = self.page(granule) else { return Known::Unknown };
         let word = word.load(Ordering::Acquire);
-        if !page.has_stamp(link) {
+        if !page.is_current(link) {
             return Known::Unknown;
         }
         match word & TAG {
@@ -164,7 +164,7 @@ impl BlockMap {
         match self.look_up(granule) {
             Known::Unknown => false,
             Known::Word(_) => true,
-            Known::Mixed(unit, link) => unit.has_stamp(link),
+            Known::Mixed(unit, link) => unit.is_current(link),
         }
     }
 
@@ -204,7 +204,7 @@ impl BlockMap {
                 Known::Mixed(unit, link) => {
                     let read = self.mixed(unit).read(within, part, extents);
                     // The unit was reused during the read: the extents that were read are invalid.
-                    if !unit.has_stamp(link) {
+                    if !unit.is_current(link) {
                         return Ok(Mapping::Blocked);
                     }
                     debug_assert!(read.is_some(), "granule {granule}: a sector without a place");
@@ -236,7 +236,7 @@ impl BlockMap {
             Known::Word(_) => Top::No,
             Known::Mixed(unit, link) => {
                 let top = unit.top.load(Ordering::Acquire);
-                match (unit.has_stamp(link), top) {
+                match (unit.is_current(link), top) {
                     (false, _) => Top::Unknown,
                     (true, 0) => Top::No,
                     (true, offset) => Top::At(offset),
@@ -425,7 +425,7 @@ impl BlockMap {
         match self.look_up(granule) {
             Known::Unknown => false,
             Known::Word(word) => is_top(word),
-            Known::Mixed(unit, link) => unit.not_in_top.load(Ordering::Acquire) == 0 && unit.has_stamp(link),
+            Known::Mixed(unit, link) => unit.not_in_top.load(Ordering::Acquire) == 0 && unit.is_current(link),
         }
     }
 
@@ -513,7 +513,7 @@ impl BlockMap {
             Known::Unknown | Known::Word(_) => {}
             Known::Mixed(unit, link) => {
                 self.mixed(unit).presence(sectors, &mut bits)?;
-                if !unit.has_stamp(link) {
+                if !unit.is_current(link) {
                     return Err(IoError::Damaged("the map lost a granule that is being recorded"));
                 }
             }

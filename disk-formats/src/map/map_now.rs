@@ -9,7 +9,7 @@ use crate::formats::format::{Format, Mapping};
 use crate::map::extent::Extents;
 
 /// Maximum number of attempts to prepare and map a range as a whole.
-pub(crate) const WHOLE: u32 = 4;
+pub(crate) const WHOLE_TRIES: u32 = 4;
 /// Maximum number of attempts for a part.
 const TRIES: u32 = 256;
 /// Size of a part in bytes; a map of any budget can hold it.
@@ -28,7 +28,7 @@ pub(crate) fn map_now(
     len: u64,
     extents: &mut Extents,
 ) -> Result<(), IoError> {
-    if map_in(format, writes, offset, len, WHOLE, extents)? {
+    if map_in(format, writes, offset, len, WHOLE_TRIES, extents)? {
         return Ok(());
     }
     map_in_parts(format, writes, offset, len, extents)

@@ -59,6 +59,7 @@ struct FileQueue<E: Engine> {
     engine: E,
     helpers: Helpers,
     format: Arc<dyn Format>,
+    /// As many as the queue is deep.
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Slots whose next piece waits for the engine or for a bounce buffer, in order.
@@ -68,7 +69,6 @@ struct FileQueue<E: Engine> {
     bounce: Bounce,
     /// The epochs of the requests in flight, for formats that reclaim blocks.
     participant: Option<Participant>,
-    depth: usize,
     in_flight: usize,
     /// RWF_DSYNC is not used: a write with force unit access is a plain write and a flush.
     no_dsync: bool,
@@ -78,8 +78,7 @@ struct FileQueue<E: Engine> {
     needs_submit: bool,
     /// Transfers that the queue's own thread makes.
     inline: Inline,
-    /// Requests that went through bounce buffers.
-    bounced: u64,
+    /// Requests that the helper or the flusher worked for.
     slow: u64,
 }
 
@@ -99,13 +98,11 @@ impl<E: Engine> FileQueue<E> {
             extents: Extents::new(),
             bounce: Bounce::new(info)?,
             participant: format.epochs().map(Epochs::enter),
-            depth,
             in_flight: 0,
             no_dsync: !info.fua || cached,
             faulted: None,
             needs_submit: false,
             inline: Inline::default(),
-            bounced: 0,
             slow: 0,
         })
     }
@@ -168,7 +165,7 @@ impl<E: Engine> FileQueue<E> {
         if direct {
             slot.plan_direct(bufs, extents)?;
         } else {
-            self.bounced += 1;
+            self.bounce.requests += 1;
             slot.bounced = true;
             slot.plan_bounced(bufs, extents, bounce::UNIT);
         }
@@ -258,9 +255,9 @@ impl<E: Engine> FileQueue<E> {
         if self.inline.transfer(&*self.format, &transfer) {
             return;
         }
-        // SAFETY: the slice lies in the slot's `pieces` or `iovs`. They change only when the slot is planned, when a
-        // piece is advanced after its transfer ended, and when a bounced piece gets its buffer before it starts: never
-        // while the engine has the piece. `engine` is the first field, so it is dropped, and waits, before the slots.
+        // SAFETY: the slice lies in the slot's `pieces` or `iovs`. They change only when the slot is planned, when a piece is advanced after
+        // its transfer ended, and when a bounced piece gets its buffer before it starts: never while the engine has the piece. `engine` is
+        // the first field, so it is dropped, and waits, before the slots.
         unsafe { self.engine.stage(&transfer) };
     }
 
@@ -500,7 +497,7 @@ impl<E: Engine> FileQueue<E> {
 
 impl<E: Engine> DiskQueue for FileQueue<E> {
     fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
-        if self.in_flight >= self.depth {
+        if self.in_flight >= self.slots.len() {
             return Err(PushError::Full);
         }
         self.in_flight += 1;
@@ -511,7 +508,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         }
         // After a failed flush of a file, a write with RWF_DSYNC might succeed, although every flush must fail. So the queue makes a plain
         // write and a flush, and the flush fails.
-        let lost = request.op == (Op::Write { fua: true })
+        let flush_lost = request.op == (Op::Write { fua: true })
             && !self.no_dsync
             && self.writable().any(|file| file.check_flushes().is_err());
         // Fewer than `depth` requests are in flight, so a slot is free.
@@ -526,7 +523,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
             slot.epoch_parity = participant.begin(epochs);
         }
         slot.sync_after = request.op == (Op::Write { fua: true })
-            && (self.no_dsync || lost || self.format.flush_kind() == Flush::Format);
+            && (self.no_dsync || flush_lost || self.format.flush_kind() == Flush::Format);
         match request.op {
             Op::Read | Op::Write { .. } if request.len > 0 => self.map_and_start(index, request.bufs),
             Op::Flush => self.flush(index),
@@ -554,7 +551,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
     }
 
     fn allow_blocking(&mut self) {
-        self.inline.allow(self.format.files(), self.depth);
+        self.inline.allow(self.format.files(), self.slots.len());
     }
 
     fn event(&self) -> BorrowedFd<'_> {
@@ -583,7 +580,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         QueueStats {
             submits: engine.submits,
             submit_ticks: engine.ticks,
-            bounced: self.bounced,
+            bounced: self.bounce.requests,
             slow: self.slow,
         }
     }

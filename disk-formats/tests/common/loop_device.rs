@@ -13,7 +13,8 @@ impl LoopDevice {
         let mut refused = String::new();
         // Another test may take the free device that `losetup` has found.
         for _ in 0..5 {
-            let attached = Command::new("losetup").args(["--find", "--show"]).args(options).arg(file).output();
+            let attached =
+                Command::new("losetup").args(["--find", "--show"]).args(options).arg(file).output();
             let attached = attached.map_err(|error| format!("losetup: {error}"))?;
             if attached.status.success() {
                 return Ok(Self(String::from_utf8_lossy(&attached.stdout).trim().into()));

@@ -46,7 +46,7 @@ pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Op
         Ok(agreed) => agreed,
         Err(ended) => return tracing::info!(%ended, "NBD negotiation failed"),
     };
-    if !slot.is_none_or(Slot::is_served) {
+    if !slot.is_none_or(Slot::promote) {
         return;
     }
     let Some(export) = exports.as_slice().get(agreed.export) else { return };
@@ -103,7 +103,7 @@ enum Kind {
     /// Reply with the data.
     Read,
     /// Reply without data.
-    Write,
+    NoData,
     /// Push a flush, and reply when that has completed: FUA for operations other than writes, for which the disk's queue has no FUA.
     ThenFlush,
 }
@@ -362,11 +362,11 @@ impl<'a> Connection<'a> {
             Ok(Command::BlockStatus { one }) => return self.status(request, one),
             Ok(Command::Read) if len == 0 => return self.replies.nothing_read(cookie),
             Ok(Command::Read) => (Op::Read, Kind::Read),
-            Ok(Command::Write { fua }) => (Op::Write { fua }, Kind::Write),
-            Ok(Command::Flush) => (Op::Flush, Kind::Write),
-            Ok(Command::Trim { fua }) => (Op::Discard, if fua { Kind::ThenFlush } else { Kind::Write }),
+            Ok(Command::Write { fua }) => (Op::Write { fua }, Kind::NoData),
+            Ok(Command::Flush) => (Op::Flush, Kind::NoData),
+            Ok(Command::Trim { fua }) => (Op::Discard, if fua { Kind::ThenFlush } else { Kind::NoData }),
             Ok(Command::WriteZeroes { fua, may_unmap }) => {
-                (Op::WriteZeroes { may_unmap }, if fua { Kind::ThenFlush } else { Kind::Write })
+                (Op::WriteZeroes { may_unmap }, if fua { Kind::ThenFlush } else { Kind::NoData })
             }
         };
         let Some(number) = self.free.pop() else {
@@ -432,7 +432,7 @@ impl<'a> Connection<'a> {
         if kind == Kind::ThenFlush && result.is_ok() {
             if self.disk.push(number, Op::Flush, 0, 0, None).is_ok() {
                 if let Some(place) = self.pending.get_mut(number as usize) {
-                    *place = Some(Pending { cookie, offset, len, kind: Kind::Write });
+                    *place = Some(Pending { cookie, offset, len, kind: Kind::NoData });
                 }
                 return;
             }
@@ -505,11 +505,11 @@ impl<'a> Connection<'a> {
             return Ok(());
         }
         let left = self.sleep_at_most()?.and_then(|left| Timespec::try_from(left).ok());
-        self.slot.into_iter().for_each(Slot::sleeps);
+        self.slot.into_iter().for_each(Slot::note_asleep);
         // Only time without requests in flight is spent waiting for the client alone.
         let begin = (self.buffers.uses_pool() && self.disk.in_flight() == 0).then(Instant::now);
         let woken = self.sleeper.sleep(&self.stream, interest, left.as_ref())?;
-        self.slot.into_iter().for_each(Slot::wakes);
+        self.slot.into_iter().for_each(Slot::note_awake);
         if let Some(begin) = begin {
             self.minimum_rate.waited(begin.elapsed());
             // The bytes that have arrived meanwhile are counted only in the next round, after this check.

@@ -89,7 +89,7 @@ impl Exports {
     /// The same exports, only for clients that use TLS.
     #[cfg(feature = "tls")]
     #[must_use]
-    pub fn under(self, tls: Tls) -> Self {
+    pub fn with_tls(self, tls: Tls) -> Self {
         Self { tls: Some(tls), ..self }
     }
 
@@ -98,8 +98,8 @@ impl Exports {
     /// order in which they were refused. While requests wait, a client that holds some of the budget and transfers less than 8 MiB in 30 s
     /// is disconnected.
     #[must_use]
-    pub fn within(self, bytes: usize) -> Self {
-        self.sharing(Pool::new(bytes, STALL_TIMEOUT))
+    pub fn with_memory(self, bytes: usize) -> Self {
+        self.with_pool(Pool::new(bytes, STALL_TIMEOUT))
     }
 
     /// All of them.
@@ -108,7 +108,7 @@ impl Exports {
         &self.all
     }
 
-    pub(super) fn sharing(self, pool: Pool) -> Self {
+    pub(super) fn with_pool(self, pool: Pool) -> Self {
         Self { pool: Arc::new(pool), ..self }
     }
 

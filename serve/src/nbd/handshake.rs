@@ -384,7 +384,7 @@ mod tests {
             engine: Default::default(),
         };
         let exports = Exports::new(vec![export]).unwrap();
-        let exports = if tls { exports.under(testing::server()) } else { exports };
+        let exports = if tls { exports.with_tls(testing::server()) } else { exports };
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut stream = Stream::new(ours.into()).unwrap();
         let stop = Stop::new().unwrap();

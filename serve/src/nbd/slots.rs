@@ -163,19 +163,19 @@ impl Entry {
 
 impl Slot {
     /// The negotiation succeeded. False: there is no slot to serve the connection.
-    pub(super) fn is_served(&self) -> bool {
+    pub(super) fn promote(&self) -> bool {
         self.slots.table().promote(self.number)
     }
 
     /// The connection's thread goes to sleep.
     #[inline]
-    pub(super) fn sleeps(&self) {
+    pub(super) fn note_asleep(&self) {
         self.asleep.store(self.slots.begin.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
     /// The connection's thread is awake.
     #[inline]
-    pub(super) fn wakes(&self) {
+    pub(super) fn note_awake(&self) {
         self.asleep.store(u64::MAX, Ordering::Relaxed);
     }
 }
@@ -203,7 +203,7 @@ mod tests {
         for &(peer, count) in counts {
             for _ in 0..count {
                 let (client, slot) = negotiating(&slots, peer);
-                assert!(slot.is_served());
+                assert!(slot.promote());
                 all.push(slot);
                 clients.push(client);
             }
@@ -227,23 +227,23 @@ mod tests {
     #[test]
     fn the_peer_with_the_most_connections_loses_one_to_a_peer_with_fewer() {
         let (slots, all, clients) = served(&[(1, 60), (2, 4)]);
-        all.iter().for_each(Slot::wakes);
-        all[7].sleeps();
-        all[62].sleeps();
+        all.iter().for_each(Slot::note_awake);
+        all[7].note_asleep();
+        all[62].note_asleep();
         let (_client, slot) = negotiating(&slots, 2);
-        assert!(slot.is_served());
+        assert!(slot.promote());
         assert_eq!(disconnected(&clients), [7], "the one that sleeps, of the peer with the most");
         let (_client, slot) = negotiating(&slots, 1);
-        assert!(!slot.is_served(), "it has the most itself");
+        assert!(!slot.promote(), "it has the most itself");
     }
 
     #[test]
     fn equal_shares_stay() {
         let (slots, _all, clients) = served(&[(1, 32), (2, 32)]);
         for peer in [1, 2] {
-            assert!(!negotiating(&slots, peer).1.is_served());
+            assert!(!negotiating(&slots, peer).1.promote());
         }
-        assert!(negotiating(&slots, 3).1.is_served());
+        assert!(negotiating(&slots, 3).1.promote());
         assert_eq!(disconnected(&clients).len(), 1);
     }
 
@@ -254,8 +254,8 @@ mod tests {
             (0..NEGOTIATING).map(|n| negotiating(&slots, if n < 3 { 1 } else { 2 })).unzip();
         let _more = negotiating(&slots, 3);
         assert_eq!(disconnected(&clients), [3]);
-        assert!(!all[3].is_served(), "it was disconnected");
-        assert!(all.remove(4).is_served());
+        assert!(!all[3].promote(), "it was disconnected");
+        assert!(all.remove(4).promote());
     }
 
     #[test]

@@ -243,7 +243,7 @@ fn memory_is_shared_by_all_connections() {
     };
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
-    let exports = Exports::new(vec![export]).unwrap().within(budget as usize);
+    let exports = Exports::new(vec![export]).unwrap().with_memory(budget as usize);
     let server = Server::start(Socket::listen(&socket).unwrap(), exports).unwrap();
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::of(&socket, "", false)).collect();
     // Each requests 64 MiB, and receives nothing.

@@ -1,12 +1,18 @@
 //! A process that confines itself and then does something: this test program, started again for one test that does nothing otherwise.
 #![allow(unsafe_code, reason = "system calls that a sandbox does not allow")]
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use paradisk_disk_formats::ThreadKind;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
+use super::rings::{DiskOfRings, Ringed, SIZE, open_by_a_ring_of_its_own};
 use crate::confine::Sandbox;
 use crate::files::Grants;
 use crate::filters::KINDS;
@@ -25,14 +31,25 @@ pub(super) enum Act {
     RunGuest,
     SocketLikeRunGuest,
     OpenForWriting,
+    /// Open files for reading.
     Open,
+    /// The same, with a kernel that has neither Landlock nor restrictions of rings.
+    OpenOnOldKernel,
     Panic,
     StartThread,
     Paths,
+    /// Open files by a ring that the thread makes.
+    OwnRing,
+    /// The same, without a call that submits.
+    OwnPolledRing,
+    /// Use the ring of a disk's queue that was made at the start.
+    DiskRing,
+    /// Make a disk's queue and use its ring.
+    NewDiskRing,
     Status,
 }
 
-const ACTS: [Act; 14] = [
+const ACTS: [Act; 19] = [
     Act::Socket,
     Act::Exec,
     Act::MapCode,
@@ -43,9 +60,14 @@ const ACTS: [Act; 14] = [
     Act::SocketLikeRunGuest,
     Act::OpenForWriting,
     Act::Open,
+    Act::OpenOnOldKernel,
     Act::Panic,
     Act::StartThread,
     Act::Paths,
+    Act::OwnRing,
+    Act::OwnPolledRing,
+    Act::DiskRing,
+    Act::NewDiskRing,
     Act::Status,
 ];
 
@@ -58,6 +80,17 @@ pub(super) fn act(act: Act, mode: Mode, kind: usize) -> Output {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.current_dir(&folder).args(["--exact", "tests::child::the_child", "--ignored", "--nocapture"]);
     child.env(VARIABLE, format!("{act:?} {mode:?} {kind}")).env("RUST_BACKTRACE", "1").output().unwrap()
+}
+
+/// What acts use.
+struct Scene {
+    kind: Kind,
+    granted: PathBuf,
+    other: PathBuf,
+    /// For acts with rings of disks.
+    disk: Option<DiskOfRings>,
+    /// Made before the thread starts, as an adapter's queues are.
+    queue: Option<Ringed>,
 }
 
 /// A panic is a failure of the child.
@@ -73,28 +106,75 @@ fn the_child() {
     let [granted, other] = ["granted", "other"].map(|name| folder.join(name));
     for folder in [&granted, &other] {
         fs::create_dir(folder).unwrap();
-        fs::write(folder.join("image"), [7; 512]).unwrap();
+        fs::write(folder.join("image"), [7; SIZE]).unwrap();
     }
     let grants =
         Grants { images: vec![granted.clone()], sockets: vec![granted.join("socket")], ..Grants::default() };
     let program = if let Kind::Main(program) = kind { program } else { Program::Nbd };
-    let sandbox = Sandbox::enter(mode, program, &grants, |_| {}).unwrap();
+    let has_disk = matches!(act, Act::DiskRing | Act::NewDiskRing);
+    let disk = has_disk.then(|| DiskOfRings::open(&granted.join("image")));
+    let notes = RefCell::new(Vec::new());
+    if act == Act::OpenOnOldKernel {
+        pretend_to_be_an_old_kernel();
+    }
+    let note = |line: &str| notes.borrow_mut().push(line.to_owned());
+    let sandbox = Sandbox::enter(mode, program, &grants, note).unwrap();
+    if act == Act::OpenOnOldKernel {
+        let expected = "sandbox: this kernel cannot restrict the operations of io_uring: Invalid argument (os error 22); this kernel has \
+                        no Landlock (Linux 5.13): files, TCP and signals are limited by system call alone";
+        assert_eq!(*notes.borrow(), [expected]);
+    }
+    let queue = disk.as_ref().filter(|_| act == Act::DiskRing).map(DiskOfRings::queue);
+    let scene = Scene { kind, granted, other, disk, queue };
     if let Kind::Thread(thread) = kind {
         drop(sandbox);
-        let run = move || perform(act, &granted, &other);
+        let run = move || perform(act, scene);
         paradisk_disk_formats::spawn(thread, "child", run).unwrap().join().unwrap();
     } else {
         sandbox.close().unwrap();
-        perform(act, &granted, &other);
+        perform(act, scene);
     }
     // Not the end of a test, which writes its results to files that it may open.
     std::process::exit(0);
 }
 
-fn perform(act: Act, granted: &std::path::Path, other: &std::path::Path) {
-    let denied = |result: std::io::Result<File>| {
-        assert_eq!(result.map(drop).unwrap_err().kind(), ErrorKind::PermissionDenied);
-    };
+/// From now on, this thread's calls for Landlock and of io_uring_register fail as on Linux 5.9.
+fn pretend_to_be_an_old_kernel() {
+    for (number, error) in
+        [(libc::SYS_landlock_create_ruleset, libc::ENOSYS), (libc::SYS_io_uring_register, libc::EINVAL)]
+    {
+        let (calls, answer) = (BTreeMap::from([(number, Vec::new())]), SeccompAction::Errno(error as u32));
+        let filter = SeccompFilter::new(calls, SeccompAction::Allow, answer, TargetArch::x86_64).unwrap();
+        apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+    }
+}
+
+#[track_caller]
+fn denied(result: std::io::Result<File>) {
+    assert_eq!(result.map(drop).unwrap_err().kind(), ErrorKind::PermissionDenied);
+}
+
+/// Open files for reading: only main threads open any, and of those only what is granted.
+fn open_files(scene: &Scene) {
+    let Scene { kind, granted, other, .. } = scene;
+    let granted = granted.join("image");
+    for path in [&other.join("image"), Path::new("/etc/passwd"), Path::new("/proc/self/maps")] {
+        denied(File::open(path));
+    }
+    if let Kind::Main(_) = kind {
+        drop(File::open(&granted).unwrap());
+    } else {
+        denied(File::open(&granted));
+    }
+    // The older call, which nothing here needs.
+    let path = std::ffi::CString::new(granted.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the path ends with a zero and lives until the call returns.
+    let opened = unsafe { libc::syscall(libc::SYS_open, path.as_ptr(), libc::O_RDONLY) };
+    assert_eq!((opened, std::io::Error::last_os_error().kind()), (-1, ErrorKind::PermissionDenied));
+}
+
+fn perform(act: Act, mut scene: Scene) {
+    let (granted, other) = (scene.granted.as_path(), scene.other.as_path());
     // SAFETY: each call is made with valid arguments; those that succeed have no effect on memory that is in use.
     unsafe {
         match act {
@@ -115,7 +195,7 @@ fn perform(act: Act, granted: &std::path::Path, other: &std::path::Path) {
             Act::RunGuest => assert_eq!(libc::ioctl(0, KVM_RUN.into()), -1, "it is no virtual CPU"),
             Act::SocketLikeRunGuest => drop(libc::syscall(libc::SYS_socket, 0, KVM_RUN, 0)),
             Act::OpenForWriting => denied(OpenOptions::new().write(true).open(granted.join("image"))),
-            Act::Open => denied(File::open("/proc/self/maps")),
+            Act::Open | Act::OpenOnOldKernel => open_files(&scene),
             Act::Panic => {
                 let caught = std::panic::catch_unwind(|| panic!("in the child"));
                 assert!(caught.is_err());
@@ -125,10 +205,9 @@ fn perform(act: Act, granted: &std::path::Path, other: &std::path::Path) {
                 assert_eq!(started.unwrap().join().unwrap(), 7);
             }
             Act::Paths => {
-                let write = |folder: &std::path::Path| {
-                    OpenOptions::new().read(true).write(true).open(folder.join("image"))
-                };
-                write(granted).unwrap().set_len(1024).unwrap();
+                let write =
+                    |folder: &Path| OpenOptions::new().read(true).write(true).open(folder.join("image"));
+                write(granted).unwrap().set_len(8192).unwrap();
                 denied(write(other));
                 denied(File::open(other.join("image")));
                 denied(File::open("/etc/passwd"));
@@ -137,6 +216,15 @@ fn perform(act: Act, granted: &std::path::Path, other: &std::path::Path) {
                 eprintln!("written");
                 fs::remove_file(granted.join("image")).unwrap();
                 assert!(fs::remove_file(other.join("image")).is_err());
+            }
+            Act::OwnRing | Act::OwnPolledRing => {
+                open_by_a_ring_of_its_own(act == Act::OwnPolledRing, granted, other);
+            }
+            Act::DiskRing => scene.queue.take().unwrap().only_transfers(),
+            Act::NewDiskRing => {
+                let queue = scene.disk.as_ref().unwrap().queue();
+                queue.is_closed_to_registrations();
+                queue.only_transfers();
             }
             Act::Status => {
                 let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

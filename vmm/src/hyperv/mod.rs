@@ -29,7 +29,7 @@ use self::msr::{Msrs, Written};
 use self::synic::{Processors, Refused, VmbusSynic};
 use crate::bus::{BusHandler, Flow};
 use crate::error::Error;
-use crate::io_thread::bus_device::Reach;
+use crate::io_thread::bus_device::DeviceHandle;
 use crate::layout;
 use crate::memory::{GuestMemory, Vm};
 
@@ -85,13 +85,13 @@ impl Controllers {
 pub(crate) struct Hyperv {
     processors: Arc<Processors>,
     msrs: Msrs,
-    vmbus: Reach<dyn VmbusDevice>,
+    vmbus: DeviceHandle<dyn VmbusDevice>,
 }
 
 impl Hyperv {
     pub(crate) fn new(
         Controllers { processors, cpus }: Controllers,
-        vmbus: Reach<dyn VmbusDevice>,
+        vmbus: DeviceHandle<dyn VmbusDevice>,
         tsc_hz: u64,
         origin: Instant,
     ) -> Self {

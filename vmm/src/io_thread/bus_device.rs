@@ -53,13 +53,13 @@ impl BusDevice for dyn VmbusDevice {
 }
 
 /// Access to a device from a virtual CPU's thread.
-pub(crate) struct Reach<D: BusDevice + ?Sized> {
+pub(crate) struct DeviceHandle<D: BusDevice + ?Sized> {
     pub(crate) mailbox: Mailbox<D>,
     pub(crate) doorbells: Arc<Doorbells>,
     pub(crate) shared: Arc<Shared<D>>,
 }
 
-impl<D: BusDevice + ?Sized> Reach<D> {
+impl<D: BusDevice + ?Sized> DeviceHandle<D> {
     /// The guest's write to this doorbell has exited: serve it on this thread, or pass it on.
     pub(crate) fn ring(&self, index: usize) {
         match self.shared.serve(Notification::Doorbell(index)) {

@@ -5,18 +5,18 @@
 //! put in the next, so the two kinds of guest cannot be told apart there. So one doorbell in [`PROBE_EVERY`] goes to the I/O thread as a
 //! probe: a guest with more requests rings again before the probe is served.
 //!
-//! A *trial* is the time from the start of this mode until [`SUCCESS`] probes have found a single request each.
+//! An *attempt* is the time from the start of this mode until [`SUCCESS`] probes have found a single request each.
 
 use std::time::Duration;
 
-/// A trial begins after this many wake-ups of the I/O thread in a row with a single request each, if each request completed at once.
+/// An attempt begins after this many wake-ups of the I/O thread in a row with a single request each, if each request completed at once.
 const FIRST_TRY: u32 = 64;
-/// Each trial that fails makes the number of wake-ups before the next one four times as large, up to this limit.
+/// Each attempt that fails makes the number of wake-ups before the next one four times as large, up to this limit.
 const LAST_TRY: u32 = 16_384;
 /// One doorbell in this many is a probe. A probe finds nothing if it is the last request of a batch, because no doorbell follows. The
 /// number is prime, so that probes fall on different requests of the guest's batches.
 const PROBE_EVERY: u32 = 61;
-/// Number of probes that end a trial with success.
+/// Number of probes that end an attempt with success.
 const SUCCESS: u32 = 8;
 /// Number of the sleep, counted from [`stop`](Rule::stop), before which the device's counters are read again. Reading them before each
 /// sleep would slow down guests with many requests.
@@ -37,13 +37,13 @@ pub(super) struct Rule {
     on_vcpu: bool,
     /// Wake-ups of the I/O thread in a row with a single request each.
     lone: u32,
-    /// Value of `lone` at which the next trial begins.
+    /// Value of `lone` at which the next attempt begins.
     needed: u32,
     /// Doorbells served on the virtual CPU's thread since the last probe.
     served: u32,
     /// The I/O thread has not served the last probe yet.
     probing: bool,
-    /// Probes that found a single request since the trial began.
+    /// Probes that found a single request since the attempt began.
     probes: u32,
     /// The device's counters when they were read last.
     before: Work,
@@ -137,7 +137,7 @@ impl Rule {
         }
     }
 
-    /// From now on the I/O thread serves all doorbells. A trial that has not succeeded yet fails.
+    /// From now on the I/O thread serves all doorbells. An attempt that has not succeeded yet fails.
     pub(super) fn stop(&mut self) {
         if std::mem::take(&mut self.on_vcpu) && self.probes < SUCCESS {
             self.needed = (self.needed * 4).min(LAST_TRY);

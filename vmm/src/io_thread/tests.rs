@@ -132,7 +132,7 @@ impl IoDevice for Fake {
 
 struct Rig {
     thread: IoThread,
-    reach: Reach<dyn PciDevice>,
+    reach: DeviceHandle<dyn PciDevice>,
     calls: Receiver<Called>,
     event: Arc<EventFd>,
     ended: Receiver<String>,

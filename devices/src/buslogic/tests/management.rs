@@ -147,7 +147,7 @@ fn requests_that_a_reset_drops_have_completed() {
         guest.serve();
         let before = guest.device.stats();
         assert!(guest.device.in_flight.count() > 0 && guest.device.resets.len() == 1);
-        assert_eq!(before.requests, before.completions + guest.device.held());
+        assert_eq!(before.requests, before.completions + guest.device.unanswered());
         guest.reset(Control::SOFT_RESET);
         let after = guest.device.stats();
         assert_eq!((after.requests, after.completions), (before.requests, before.requests));

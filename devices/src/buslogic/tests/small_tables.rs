@@ -1,16 +1,20 @@
 //! Fewer task numbers than requests, disks whose I/O does not complete, and resets at random.
 
 use super::*;
-use crate::testing::broken_queues;
-use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
+use crate::testing::initiator::{Initiator, Manage, Outcome, at};
+use crate::testing::{broken_queues, small_tables};
 
-const TARGETS: [u8; 2] = [0, 3];
+/// Two units, and a target without one.
+const TARGETS: [u8; 3] = [0, 3, 1];
+pub(super) const ABSENT: usize = 2;
 /// Addresses of the slots' CCBs.
 const SLOT_CCBS: u64 = 0x8_0000;
+/// The slot of resets of targets.
+const MANAGEMENT: u64 = 1000;
 
 /// A driver that sends the next reset of a target after the completion of the last.
-struct Driver {
-    guest: Guest,
+pub(super) struct Driver {
+    pub(super) guest: Guest,
     managing: bool,
     resets: u32,
 }
@@ -26,6 +30,10 @@ const fn ccb_of(slot: u64) -> u64 {
 }
 
 impl Driver {
+    pub(super) const fn new(guest: Guest) -> Self {
+        Self { guest, managing: false, resets: 0 }
+    }
+
     fn post(&mut self, slot: u64, ccb: &Ccb) {
         self.guest.memory.write_slice(ccb.as_bytes(), GuestAddress(ccb_of(slot))).unwrap();
         self.guest.put_mailbox(ccb_of(slot), action::START);
@@ -41,52 +49,50 @@ impl Driver {
 impl Initiator for Driver {
     const SLOTS: u64 = 31;
     const RESET_WAITS: bool = true;
+    const POLLS_FOR_SPACE: bool = true;
 
     fn hold(&self) -> &Hold {
         &self.guest.hold
     }
 
-    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
+    fn device(&mut self) -> (&mut dyn IoDevice, &mut Time) {
+        (&mut self.guest.device, &mut self.guest.now)
+    }
+
+    fn start(&mut self, slot: u64, unit: usize, write: bool) {
         let mut ccb = self.guest.transfer(write, slot as u32 * 4, 4);
         ccb.target = TARGETS[unit];
         ccb.sense_address = (ccb_of(slot) as u32 + 64).into();
-        ccb.data_address = (data as u32).into();
+        ccb.data_address = (at(slot) as u32).into();
         self.post(slot, &ccb);
     }
 
-    fn serve(&mut self) -> Vec<(u64, Outcome)> {
+    fn ended(&mut self) -> Vec<(u64, Outcome)> {
         let mut ended = Vec::new();
-        for _ in 0..100 {
-            self.guest.device.on_completions(self.guest.now);
-            let incoming = self.guest.incoming();
-            if self.guest.line() {
-                self.guest.interrupt();
-                self.guest.acknowledge();
-            }
-            for end in incoming {
-                let slot = (u64::from(end.ccb) - SLOT_CCBS) / 256;
-                let outcome = match (end.code, end.adapter_status) {
-                    // An abort of a completed request.
-                    (completion::ABORT_NOT_FOUND, _) => continue,
-                    (_, adapter_status::NORMAL) => {
-                        let sense = self.guest.bytes(ccb_of(slot) + 64, 18);
-                        Outcome::of_scsi(end.target_status, &sense)
-                    }
-                    _ => Outcome::Other,
-                };
-                if slot == Self::SLOTS {
-                    assert!(std::mem::take(&mut self.managing));
-                } else {
-                    ended.push((slot, outcome));
+        let incoming = self.guest.incoming();
+        if self.guest.line() {
+            self.guest.interrupt();
+            self.guest.acknowledge();
+        }
+        for end in incoming {
+            let slot = (u64::from(end.ccb) - SLOT_CCBS) / 256;
+            let outcome = match (end.code, end.adapter_status) {
+                // An abort of a completed request.
+                (completion::ABORT_NOT_FOUND, _) => continue,
+                (_, adapter_status::NORMAL) => {
+                    let sense = self.guest.bytes(ccb_of(slot) + 64, 18);
+                    Outcome::of_scsi(end.target_status, &sense)
                 }
-            }
-            match self.guest.device.before_sleep(self.guest.now) {
-                Sleep::No => {}
-                Sleep::Until(time) => self.guest.now = time,
-                Sleep::Forever => return ended,
+                _ => Outcome::Other,
+            };
+            assert_eq!(outcome == Outcome::Good, end.code == completion::GOOD, "{end:?}");
+            if slot == MANAGEMENT {
+                assert!(std::mem::take(&mut self.managing));
+            } else {
+                ended.push((slot, outcome));
             }
         }
-        panic!("never sleeps");
+        ended
     }
 
     fn manage(&mut self, manage: Manage) {
@@ -98,7 +104,7 @@ impl Initiator for Driver {
             Manage::ResetUnit(unit) if !std::mem::replace(&mut self.managing, true) => {
                 let opcode = ccb_opcode::BUS_DEVICE_RESET;
                 let reset = Ccb { opcode, target: TARGETS[unit], ..self.guest.ccb(&[]) };
-                self.post(Self::SLOTS, &reset);
+                self.post(MANAGEMENT, &reset);
             }
             Manage::ResetBus => self.guest.write(reg::STATUS_CONTROL, Control::RESET_BUS.bits()),
             Manage::Abort { .. } | Manage::ResetUnit(_) => {}
@@ -129,7 +135,7 @@ fn driver(tasks: u32, count: u8) -> Driver {
     let mut guest = Guest::up(Config { tasks, ..Config::default() });
     guest.count = count;
     guest.bring_up();
-    Driver { guest, managing: false, resets: 0 }
+    Driver::new(guest)
 }
 
 #[test]
@@ -150,34 +156,13 @@ fn broken_queues() {
 
 #[test]
 fn a_unit_is_detached_while_its_disk_does_not_complete() {
-    let address = Address { target: TARGETS[0], lun: 0 };
-    small_tables::detach_stalled(&mut driver(64, COUNT), |driver| &mut driver.guest.device, address);
+    small_tables::detach_stalled(&mut driver(64, COUNT), Address { target: TARGETS[0], lun: 0 });
 }
 
 #[test]
 fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
     for tasks in [2, 3, 8, 256] {
-        let mut guest = Guest::up(Config { tasks, ..Config::default() });
-        // The disk of target 3 completes its requests.
-        let free = Hold::default();
-        let address = Address { target: 3, lun: 0 };
-        let now = guest.now;
-        guest.device.hot_plug().unwrap().detach(address, now);
-        guest.device.hot_plug().unwrap().attach(address, unit(&free)).unwrap();
-        guest.clear_unit_attention(&[3]);
-        guest.hold.set(true);
-        for n in 0..100 {
-            let read = guest.transfer(false, n, 1);
-            guest.put(&read);
-        }
-        guest.ring();
-        for n in 0..20 {
-            let transfer = Ccb { target: 3, ..guest.transfer(n % 2 == 0, n, 1) };
-            assert_good(&guest.run(&transfer));
-        }
-        guest.hold.set(false);
-        guest.device.on_completions(guest.now);
-        guest.serve();
-        assert_eq!(guest.incoming().len(), 100);
+        let address = Address { target: TARGETS[1], lun: 0 };
+        small_tables::stall_one_disk(&mut driver(tasks, COUNT), 100, 1, address);
     }
 }

@@ -318,32 +318,3 @@ fn task_management_reaches_what_waits_for_a_task() {
         }
     }
 }
-
-#[test]
-fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
-    for tasks in [2, 4, 64] {
-        let mut guest = Guest::with(tasks, Personality::Spi1030);
-        guest.bring_up(128);
-        guest.write(reg::INT_MASK, int::DOORBELL);
-        let free = Hold::default();
-        guest.device.detach(Address { target: 3, lun: 0 }, guest.now);
-        guest.device.attach(Address { target: 3, lun: 0 }, unit(&free)).unwrap();
-        for target in [0, 3] {
-            let mut ready = guest.scsi(&[0; 6], 0, 0);
-            ready.target_id = target;
-            guest.run(&ready, &[]);
-        }
-        guest.hold.set(true);
-        for n in 0..40 {
-            let read = guest.transfer(false, n, 1);
-            guest.post(read.as_bytes(), &simple(512, DATA));
-        }
-        guest.serve();
-        for _ in 0..20 {
-            let mut read = guest.transfer(false, 0, 1);
-            read.target_id = 3;
-            assert!(matches!(guest.run(&read, &simple(512, DATA)), Taken::Context(_)));
-        }
-        assert_eq!(let_go(&mut guest).len(), 40);
-    }
-}

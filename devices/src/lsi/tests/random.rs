@@ -10,7 +10,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
         0..45 => {
             let mut request =
                 guest.transfer(random.below(2) == 0, random.below(2100) as u32, random.below(9) as u16);
-            request.target_id = [0, 0, 3, 5][random.below(4) as usize];
+            request.target_id = random.pick(&[0, 0, 3, 5]);
             let mut bytes = request.as_bytes().to_vec();
             let list = match random.below(5) {
                 0 => element(random.next() as u8, random.value() as u32 & 0xff_ffff, random.value()),
@@ -63,7 +63,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
 fn nothing_that_a_guest_writes_breaks_it() {
     // With many task numbers, and with few.
     for (seed, tasks) in [(1, 64), (2, 64), (3, 64), (4, 1), (5, 2), (6, 3), (7, 4)] {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let personality = if seed % 2 == 0 { Personality::Sas1068 } else { Personality::Spi1030 };
         let mut guest = Guest::running(tasks, personality);
         for number in 0..STEPS {

@@ -1,13 +1,14 @@
 //! Random requests and resets with few task numbers, and with stalled disks.
 
 use super::*;
-use crate::testing::broken_queues;
-use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
+use crate::testing::initiator::{Initiator, LEN, Manage, Outcome, at};
+use crate::testing::{broken_queues, small_tables};
 
 const TARGETS: [u8; 2] = [0, 3];
 /// First context of the requests.
 const FIRST: u32 = 0x100;
-const MANAGEMENT: u32 = 0x00aa_0000;
+/// Context and frame of task management.
+const MANAGEMENT: (u32, u64) = (0x00aa_0000, 200);
 
 /// A driver that waits for the reply to task management before it sends the next one.
 struct Driver {
@@ -35,44 +36,43 @@ impl Initiator for Driver {
     /// All credits but one.
     const SLOTS: u64 = 31;
     const RESET_WAITS: bool = false;
+    const POLLS_FOR_SPACE: bool = true;
 
     fn hold(&self) -> &Hold {
         &self.guest.hold
     }
 
-    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
+    fn device(&mut self) -> (&mut dyn IoDevice, &mut Time) {
+        (&mut self.guest.device, &mut self.guest.now)
+    }
+
+    fn start(&mut self, slot: u64, unit: usize, write: bool) {
         let mut request = self.guest.transfer(write, slot as u32 * 4, 4);
         request.target_id = TARGETS[unit];
         request.msg_context = (FIRST + slot as u32).into();
-        self.post(slot, request.as_bytes(), &simple(small_tables::LEN as u32, data));
+        self.post(slot, request.as_bytes(), &simple(LEN as u32, at(slot)));
     }
 
-    fn serve(&mut self) -> Vec<(u64, Outcome)> {
+    fn ended(&mut self) -> Vec<(u64, Outcome)> {
         let mut ended = Vec::new();
-        // Replies return their frames, which other replies may need.
-        for _ in 0..3 {
-            self.guest.device.on_completions(self.guest.now);
-            self.guest.serve();
-            self.guest.now.0 += 2_000_000;
-            for reply in self.guest.replies() {
-                let (context, outcome) = match reply {
-                    Taken::Context(context) => (context, Outcome::Good),
-                    Taken::Frame(bytes) => {
-                        let context = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
-                        let outcome = match u16::from_le_bytes([bytes[14], bytes[15]]) {
-                            ioc_status::SUCCESS | ioc_status::SCSI_DATA_UNDERRUN => {
-                                Outcome::of_scsi(bytes[12], &self.guest.bytes(SENSE, 18))
-                            }
-                            _ => Outcome::Other,
-                        };
-                        (context, outcome)
-                    }
-                };
-                if context == MANAGEMENT {
-                    assert!(std::mem::take(&mut self.managing));
-                } else {
-                    ended.push((u64::from(context - FIRST), outcome));
+        for reply in self.guest.replies() {
+            let (context, outcome) = match reply {
+                Taken::Context(context) => (context, Outcome::Good),
+                Taken::Frame(bytes) => {
+                    let context = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
+                    let outcome = match u16::from_le_bytes([bytes[14], bytes[15]]) {
+                        ioc_status::SUCCESS | ioc_status::SCSI_DATA_UNDERRUN => {
+                            Outcome::of_scsi(bytes[12], &self.guest.bytes(SENSE, 18))
+                        }
+                        _ => Outcome::Other,
+                    };
+                    (context, outcome)
                 }
+            };
+            if context == MANAGEMENT.0 {
+                assert!(std::mem::take(&mut self.managing));
+            } else {
+                ended.push((u64::from(context - FIRST), outcome));
             }
         }
         ended
@@ -84,7 +84,7 @@ impl Initiator for Driver {
         }
         let mut request = TaskMgmtRequest::new_zeroed();
         request.function = function::SCSI_TASK_MGMT;
-        request.msg_context = MANAGEMENT.into();
+        request.msg_context = MANAGEMENT.0.into();
         match manage {
             Manage::Abort { slot, unit } => {
                 request.task_type = task_type::ABORT_TASK;
@@ -97,7 +97,7 @@ impl Initiator for Driver {
             }
             Manage::ResetBus => request.task_type = task_type::RESET_BUS,
         }
-        self.post(40, request.as_bytes(), &[]);
+        self.post(MANAGEMENT.1, request.as_bytes(), &[]);
     }
 
     fn begin_reset(&mut self) {
@@ -144,6 +144,13 @@ fn small_tables() {
 
 #[test]
 fn a_unit_is_detached_while_its_disk_does_not_complete() {
-    let address = Address { target: TARGETS[0], lun: 0 };
-    small_tables::detach_stalled(&mut driver(64), |driver| &mut driver.guest.device, address);
+    small_tables::detach_stalled(&mut driver(64), Address { target: TARGETS[0], lun: 0 });
+}
+
+#[test]
+fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
+    for tasks in [2, 4, 64] {
+        let address = Address { target: TARGETS[1], lun: 0 };
+        small_tables::stall_one_disk(&mut driver(tasks), 40, 1, address);
+    }
 }

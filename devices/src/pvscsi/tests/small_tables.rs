@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use super::*;
-use crate::device::HotPlug;
-use crate::testing::broken_queues;
-use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
+use crate::testing::initiator::{Initiator, LEN, Manage, Outcome, at};
+use crate::testing::{broken_queues, small_tables};
 
 const RESET: u16 = HostStatus::BusReset as u16;
 const ABORTED: u16 = HostStatus::AbortQueue as u16;
@@ -144,23 +143,8 @@ fn nothing_of_the_ring_outlives_an_adapter_reset() {
 fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
     for tasks in [2, 3, 8, 256] {
         let mut guest = Guest::up(4, Config { tasks, ..Config::default() });
-        // The disk of target 3 completes its requests.
-        let free = Hold::default();
-        guest.device.detach(Address { target: 3, lun: 0 }, guest.now);
-        guest.device.attach(Address { target: 3, lun: 0 }, unit(&free)).unwrap();
-        guest.clear_unit_attention(&[3]);
-        guest.hold.set(true);
-        for n in 0..100 {
-            let request = guest.transfer(false, n, 1);
-            guest.put(&request);
-        }
-        guest.kick();
-        for n in 0..20 {
-            let mut request = guest.transfer(n % 2 == 0, n, 1);
-            request.target = 3;
-            assert_good(&guest.run(&request), 512);
-        }
-        assert_eq!(let_go(&mut guest).len(), 100);
+        let address = Address { target: TARGETS[1], lun: 0 };
+        small_tables::stall_one_disk(&mut guest, 100, 1, address);
     }
 }
 
@@ -191,6 +175,10 @@ fn a_reset_does_not_wait_long_and_is_over_for_each_request_with_its_completion()
     guest.check_io();
 }
 
+/// Two units, and a target without one.
+const TARGETS: [u8; 3] = [0, 3, 1];
+pub(super) const ABSENT: usize = 2;
+
 impl Initiator for Guest {
     /// The number of ring entries.
     const SLOTS: u64 = 32;
@@ -200,31 +188,29 @@ impl Initiator for Guest {
         &self.hold
     }
 
-    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
+    fn device(&mut self) -> (&mut dyn IoDevice, &mut Time) {
+        (&mut self.device, &mut self.now)
+    }
+
+    fn start(&mut self, slot: u64, unit: usize, write: bool) {
         let mut request = self.transfer(write, slot as u32 * 4, 4);
         request.target = TARGETS[unit];
         request.context = (slot + 1).into();
-        request.data_addr = data.into();
+        request.data_addr = at(slot).into();
         self.put(&request);
         self.kick();
     }
 
-    fn serve(&mut self) -> Vec<(u64, Outcome)> {
-        let mut ended = Vec::new();
-        for _ in 0..100 {
-            self.device.on_completions(self.now);
-            for end in self.completions() {
-                let outcome = match end.host_status.get() {
-                    0 => Outcome::of_scsi(end.scsi_status.get() as u8, &self.bytes(SENSE, 18)),
-                    _ => Outcome::Other,
-                };
-                ended.push((end.context.get() - 1, outcome));
-            }
-            if self.device.before_sleep(self.now) != crate::device::Sleep::No {
-                return ended;
-            }
-        }
-        panic!("never sleeps");
+    fn ended(&mut self) -> Vec<(u64, Outcome)> {
+        let ended = self.completions().into_iter().map(|end| {
+            let outcome = match end.host_status.get() {
+                0 => Outcome::of_scsi(end.scsi_status.get() as u8, &self.bytes(SENSE, 18)),
+                _ => Outcome::Other,
+            };
+            assert!(outcome != Outcome::Good || end.data_len.get() == LEN, "{end:?}");
+            (end.context.get() - 1, outcome)
+        });
+        ended.collect()
     }
 
     fn manage(&mut self, manage: Manage) {
@@ -255,7 +241,6 @@ impl Initiator for Guest {
     }
 }
 
-const TARGETS: [u8; 2] = [0, 3];
 
 #[test]
 fn small_tables() {
@@ -270,29 +255,13 @@ fn broken_queues() {
     broken_queues::play(|| Guest::up(1, Config::default()), true);
 }
 
-/// Completions that `uses_memory` reaps raise no event: the requests that wait for their task numbers are started all the same.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
-    for (tasks, count) in [(1, 4), (2, 6), (4, 32)] {
-        let mut guest = crowded(tasks, count);
-        guest.hold.set(false);
-        let mut ended = 0;
-        for _ in 0..count {
-            let unused = u64::MAX - 4096..u64::MAX;
-            guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
-            ended += guest.completions().len() as u64;
-            if guest.device.before_sleep(guest.now) != crate::device::Sleep::No {
-                break;
-            }
-            guest.device.on_completions(guest.now);
-            ended += guest.completions().len() as u64;
-        }
-        assert_eq!(ended, count, "{tasks}");
-    }
+    small_tables::unmap_while_requests_wait(|tasks| Guest::up(1, Config { tasks, ..Config::default() }));
 }
 
 #[test]
 fn a_unit_is_detached_while_its_disk_does_not_complete() {
     let mut guest = Guest::up(1, Config::default());
-    small_tables::detach_stalled(&mut guest, |guest| &mut guest.device, Address { target: 0, lun: 0 });
+    small_tables::detach_stalled(&mut guest, Address { target: TARGETS[0], lun: 0 });
 }

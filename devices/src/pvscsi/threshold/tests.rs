@@ -141,7 +141,7 @@ fn guest(random: &mut Random, burst: (u32, u32)) -> Guest {
 
 #[test]
 fn one_kick_a_burst_whatever_the_pace() {
-    let mut random = Random(0x0dd5_eed5);
+    let mut random = Random::new(0x0dd5_eed5);
     let (guests_tried, mut all, mut more) = (100, 0, 0);
     for _ in 0..guests_tried {
         let burst = 8 + random.below(41) as u32;
@@ -157,7 +157,7 @@ fn one_kick_a_burst_whatever_the_pace() {
 
 #[test]
 fn guests_with_few_requests_seldom_wait() {
-    let mut random = Random(0x5ee1_d0e5);
+    let mut random = Random::new(0x5ee1_d0e5);
     for depth in 1..MIN_REQUESTS {
         let guest = guest(&mut random, (depth, depth));
         let counts = run(&guest, 5000, 1, &mut random);
@@ -168,7 +168,7 @@ fn guests_with_few_requests_seldom_wait() {
 
 #[test]
 fn guests_whose_bursts_vary_seldom_wait_and_never_long() {
-    let mut random = Random(0x1bad_5eed);
+    let mut random = Random::new(0x1bad_5eed);
     for _ in 0..100 {
         let burst = (1 + random.below(8) as u32, 9 + random.below(40) as u32);
         let guest = guest(&mut random, burst);

@@ -71,7 +71,7 @@ enum State {
     /// In use by the queue's thread.
     Running,
     /// Stopped by [`IoDevice::quiesce`], to be continued at this available index.
-    Held(u16),
+    Stopped(u16),
     /// A reset waits for the disk. The queue's thread sends a message when the disk has completed the requests, or drops the sender.
     Resetting(Receiver<()>),
 }
@@ -193,7 +193,7 @@ where
 
     /// Start the rings that the guest has enabled, and those that [`quiesce`](IoDevice::quiesce) has stopped.
     fn start_rings(&mut self) {
-        if !self.states.iter().any(|state| matches!(state, State::Idle | State::Held(_))) {
+        if !self.states.iter().any(|state| matches!(state, State::Idle | State::Stopped(_))) {
             return;
         }
         let setups = self.setups();
@@ -201,7 +201,7 @@ where
         for (index, setup) in setups {
             let next_avail = match self.states.get(index) {
                 Some(State::Idle) => 0,
-                Some(State::Held(next)) => *next,
+                Some(State::Stopped(next)) => *next,
                 _ => continue,
             };
             let setup = RingSetup { next_avail, ..setup };
@@ -219,7 +219,7 @@ where
             let Some(state) = self.states.get_mut(index) else { continue };
             *state = match state {
                 State::Resetting(_) => continue,
-                State::Idle | State::Held(_) => State::Idle,
+                State::Idle | State::Stopped(_) => State::Idle,
                 State::Running => {
                     let (ended, end) = sync_channel(1);
                     let shared = Arc::clone(&self.shared);
@@ -227,7 +227,7 @@ where
                     let _ = self.workers[index % self.workers.len()].tell(move |queues| {
                         queues.abandon(index);
                         let _ = ended.send(());
-                        shared.wake();
+                        shared.wake_owner();
                     });
                     State::Resetting(end)
                 }
@@ -420,7 +420,7 @@ where
         for queue in self.running() {
             // Without bus mastering nothing is in flight, and completions wait until it is enabled.
             if bus_master && let Ok(Some(next)) = self.ask(queue, move |queues| queues.stop(queue)) {
-                self.states[queue] = State::Held(next);
+                self.states[queue] = State::Stopped(next);
             }
         }
         self.ask_each(Queues::release_memory);

@@ -18,7 +18,7 @@ use super::*;
 use crate::device::{IoDevice, PciDevice, Sleep};
 use crate::moderation::{Coalescing, Policy};
 use crate::scsi::{Address, AttachError};
-use crate::testing::{Hold, MIB, Owner, unit};
+use crate::testing::{Hold, MIB, Owner, bus, transfer10, unit};
 use crate::virtio::spec::*;
 use crate::virtio::testing::*;
 
@@ -52,10 +52,7 @@ impl Guest {
     /// A guest that has only enabled memory and bus mastering.
     fn powered(config: Config) -> Self {
         let hold = Hold::default();
-        let mut bus = Bus::new(config.tasks);
-        for address in [HERE, THERE] {
-            bus.attach(address, unit(&hold)).unwrap();
-        }
+        let bus = bus(config.tasks, &[HERE, THERE], &hold);
         let queues = usize::from(config.queues) + REQUEST_QUEUES;
         Self::over(queues, config.tasks, hold, |memory, sink| Device::new(memory, bus, sink, config).unwrap())
     }
@@ -143,7 +140,7 @@ impl Guest {
     fn start(&mut self, queue: u16, n: u64, address: Address, write: bool) {
         let at = DATA + 512 * n;
         let data = if write { reads(at, 512) } else { writes(at, 512) };
-        self.request(queue, n, address, &transfer(write, n as u32, 1), &[data]);
+        self.request(queue, n, address, &transfer10(write, n as u32, 1), &[data]);
         self.kick(queue);
     }
 
@@ -176,19 +173,11 @@ impl Guest {
     /// Check that the device works: write sectors, and read them back to another buffer.
     fn check_io(&mut self) {
         let data = self.fill(DATA, 4096, 0x5a);
-        assert_good(&self.run(HERE, &transfer(true, 8, 8), &[reads(DATA, 4096)]), 0);
+        assert_good(&self.run(HERE, &transfer10(true, 8, 8), &[reads(DATA, 4096)]), 0);
         let to = DATA + 0x2_0000;
-        assert_good(&self.run(HERE, &transfer(false, 8, 8), &[writes(to, 4096)]), 0);
+        assert_good(&self.run(HERE, &transfer10(false, 8, 8), &[writes(to, 4096)]), 0);
         assert_eq!(self.bytes(to, 4096), data);
     }
-}
-
-fn transfer(write: bool, lba: u32, sectors: u16) -> [u8; 10] {
-    let mut cdb = [0; 10];
-    cdb[0] = if write { 0x2a } else { 0x28 };
-    cdb[2..6].copy_from_slice(&lba.to_be_bytes());
-    cdb[7..9].copy_from_slice(&sectors.to_be_bytes());
-    cdb
 }
 
 fn batch() -> Config {

@@ -96,7 +96,7 @@ impl<B: Backend> Driver<Device<Arc<GuestMemoryMmap>, B>> {
             }
             90 => {
                 self.write(QUEUE_SELECT, 2, random.below(self.rings.len() as u64 + 1));
-                let register = [QUEUE_RESET, QUEUE_MSIX_VECTOR][random.below(2) as usize];
+                let register = random.pick(&[QUEUE_RESET, QUEUE_MSIX_VECTOR]);
                 self.write(register, 2, random.below(4));
             }
             91 => self.device.quiesce(self.now),
@@ -129,7 +129,7 @@ impl<B: Backend> Driver<Device<Arc<GuestMemoryMmap>, B>> {
 
     /// Any write to registers or configuration space, and any read.
     fn random_access(&mut self, random: &mut Random) {
-        let len = [1, 2, 4, 8][random.below(4) as usize];
+        let len = random.pick(&[1, 2, 4, 8]);
         let bar = random.below(3) as u8;
         match random.below(4) {
             0 => {

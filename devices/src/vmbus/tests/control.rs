@@ -260,7 +260,7 @@ fn a_channel_moves_to_another_processor() {
 #[test]
 fn messages_that_are_cut_or_unknown_change_nothing() {
     let mut guest = Guest::new();
-    let mut random = Random(77);
+    let mut random = Random::new(77);
     for kind in 0..32 {
         for len in 1..12 {
             // These messages are complete at this length.

@@ -1,5 +1,7 @@
 //! Packets of the guest: words with their header, bytes at offsets.
 
+use crate::testing::transfer10;
+
 /// The first word of a packet that wants an answer.
 pub(super) const fn header(kind: u64, descriptor: u64, payload: u64) -> u64 {
     kind | (2 + descriptor) << 16 | (2 + descriptor + payload) << 32 | 1 << 48
@@ -49,11 +51,7 @@ pub(super) fn srb(lun: u8, cdb: &[u8], direction: u8, len: u32) -> [u64; 8] {
 
 /// READ(10) or WRITE(10).
 pub(super) fn transfer(write: bool, lun: u8, lba: u32, sectors: u16) -> [u64; 8] {
-    let mut cdb = [0; 10];
-    cdb[0] = if write { 0x2a } else { 0x28 };
-    cdb[2..6].copy_from_slice(&lba.to_be_bytes());
-    cdb[7..9].copy_from_slice(&sectors.to_be_bytes());
-    srb(lun, &cdb, u8::from(!write), u32::from(sectors) * 512)
+    srb(lun, &transfer10(write, lba, sectors), u8::from(!write), u32::from(sectors) * 512)
 }
 
 /// Packet of a transfer to or from memory in one piece.

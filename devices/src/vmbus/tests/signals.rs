@@ -231,7 +231,7 @@ fn no_wake_up_is_lost_in_any_order_of_steps() {
     for (seed, policy) in
         (1..=24).zip([Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops].into_iter().cycle())
     {
-        let mut random = Random(seed * 0x9e37_79b9);
+        let mut random = Random::new(seed);
         let mut guest = Guest::up(Config { tasks: [1, 3, 256][seed as usize % 3], ..config(policy) });
         let (mut sent, mut taken, mut slept, mut sending) = (0u64, 0u64, 0, true);
         let (mut awake, mut held, mut device_sleeps, mut read_index) = (true, false, None, None);

@@ -1,8 +1,8 @@
 //! Fewer task numbers than requests, and disks whose I/O does not complete.
 
 use super::*;
-use crate::testing::broken_queues;
-use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
+use crate::testing::initiator::{Initiator, Manage, Outcome, at};
+use crate::testing::{broken_queues, small_tables};
 
 impl Initiator for Guest {
     const SLOTS: u64 = 32;
@@ -12,13 +12,17 @@ impl Initiator for Guest {
         &self.hold
     }
 
-    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
-        let payload = transfer(write, LUNS[unit], slot as u32 * 4, 4);
-        assert!(self.put(1, &transfer_at(slot + 1, payload, data)));
+    fn device(&mut self) -> (&mut dyn IoDevice, &mut Time) {
+        (&mut self.device, &mut self.now)
     }
 
-    fn serve(&mut self) -> Vec<(u64, Outcome)> {
-        let ended = self.run_all(1);
+    fn start(&mut self, slot: u64, unit: usize, write: bool) {
+        let payload = transfer(write, LUNS[unit], slot as u32 * 4, 4);
+        assert!(self.put(1, &transfer_at(slot + 1, payload, at(slot))));
+    }
+
+    fn ended(&mut self) -> Vec<(u64, Outcome)> {
+        let ended = self.take(1);
         let requests = ended.iter().filter(|packet| packet.kind == 0xb && packet.transaction < CONTROL);
         requests
             .map(|packet| {
@@ -80,29 +84,14 @@ fn broken_queues() {
 
 #[test]
 fn a_unit_is_detached_while_its_disk_does_not_complete() {
-    let mut guest = Guest::new();
-    small_tables::detach_stalled(&mut guest, |guest| &mut guest.device, Address { target: 0, lun: 0 });
+    small_tables::detach_stalled(&mut Guest::new(), Address { target: LUNS[0], lun: 0 });
 }
 
 #[test]
 fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
     for tasks in [2, 3, 8, 256] {
         let mut guest = Guest::up(Config { tasks, ..config(Policy::Batch) });
-        let now = guest.now;
-        let free = Hold::default();
-        guest.device.hot_plug().unwrap().detach(Address { target: 3, lun: 0 }, now);
-        guest.device.hot_plug().unwrap().attach(Address { target: 3, lun: 0 }, unit(&free)).unwrap();
-        assert_eq!(guest.run_all(1).len(), 2);
-        guest.clear_unit_attention(&LUNS);
-        guest.hold.set(true);
-        for n in 0..60 {
-            assert!(guest.put(1, &transfer_at(100 + n, transfer(false, 0, 0, 1), DATA)));
-        }
-        for _ in 0..20 {
-            guest.check_io(1);
-        }
-        guest.hold.set(false);
-        assert_eq!(guest.run_all(1).len(), 60);
+        small_tables::stall_one_disk(&mut guest, 60, 1, Address { target: LUNS[1], lun: 0 });
     }
 }
 
@@ -132,33 +121,12 @@ fn requests_beyond_all_tables_wait_in_the_ring() {
     guest.check_io(1);
 }
 
-/// Completions that `uses_memory` reaps raise no event: the requests of the backlog are started all the same.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
-    for (tasks, count) in [(1, 4), (2, 6), (4, 32)] {
-        let mut guest = Guest::up(Config { tasks, ..config(Policy::Batch) });
-        guest.hold.set(true);
-        for n in 0..count {
-            assert!(guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA)));
-        }
-        assert!(guest.run_all(1).is_empty());
-        guest.hold.set(false);
-        let mut ended = 0;
-        for _ in 0..count {
-            let unused = u64::MAX - 4096..u64::MAX;
-            guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
-            ended += guest.take(1).len() as u64;
-            if guest.device.before_sleep(guest.now) != Sleep::No {
-                break;
-            }
-            guest.device.on_completions(guest.now);
-            ended += guest.take(1).len() as u64;
-        }
-        assert_eq!(ended, count, "{tasks}");
-    }
+    small_tables::unmap_while_requests_wait(|tasks| Guest::up(Config { tasks, ..config(Policy::Batch) }));
 }
 
-/// The same while a channel closes: requests of another channel wait for its task numbers.
+/// Completions that are reaped when a channel closes raise no event: requests of another channel wait for its task numbers.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_a_close() {
     for count in [1, 2, 7] {

@@ -44,7 +44,7 @@ pub(super) struct Batch {
 }
 
 /// Maximum number of bytes of BAT and bitmap sectors that one batch changes (approximate).
-const BATCH: u64 = 8 << 20;
+const TABLE_BATCH: u64 = 8 << 20;
 
 impl Allocator {
     /// Read and check the BAT of an image.
@@ -204,14 +204,14 @@ impl Allocator {
     }
 
     /// The next payload blocks to record: those with pending entries, and one block of the chunk for each pending bitmap block. Takes the
-    /// pending entries with indices below `below`, the highest first, until their BAT sectors and stale bitmaps are about [`BATCH`] bytes.
+    /// pending entries with indices below `below`, the highest first, until their BAT sectors and stale bitmaps are about [`TABLE_BATCH`] bytes.
     /// Sets `below` to the last index taken; 0 if none is left.
     pub(super) fn pending_blocks(&self, below: &mut u64) -> BTreeSet<u64> {
         let bits = self.layout.bits_per_block() / 8;
         let (mut blocks, mut bytes) = (BTreeSet::new(), 0);
         let (mut last_entries, mut last_bits) = (u64::MAX, u64::MAX);
         for (index, _) in self.pending.range(..*below).rev() {
-            if bytes >= BATCH {
+            if bytes >= TABLE_BATCH {
                 return blocks;
             }
             *below = *index;

@@ -35,7 +35,7 @@ use crate::map::epochs::Epochs;
 const MAX_GRANULE_SHIFT: u32 = 21;
 
 /// Maximum number of bytes of bitmap sectors that a flush holds in memory for one batch of dirty granules.
-const BATCH: u64 = 8 << 20;
+const BITMAP_BATCH: u64 = 8 << 20;
 
 /// A VHDX and its parents.
 pub(super) type VhdxDisk = SparseDisk<VhdxBlocks>;
@@ -228,7 +228,7 @@ impl Blocks for VhdxBlocks {
         loop {
             let mut guard = lock(allocator)?;
             let table = guard.as_mut().ok_or(IoError::ReadOnly)?;
-            let dirty = chain.map.take_dirty(&mut scan, (BATCH / per_granule) as usize);
+            let dirty = chain.map.take_dirty(&mut scan, (BITMAP_BATCH / per_granule) as usize);
             let composed = record.compose(table, &dirty, &mut below);
             let end = table.end();
             drop(guard);

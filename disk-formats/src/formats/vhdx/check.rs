@@ -8,7 +8,7 @@ use super::header;
 use super::journal::{DataGuid, Journal};
 use super::layout::{ENTRY, Layout, Slot};
 use super::log;
-use super::opened::{MEMORY, Opened, Replaying, settle};
+use super::opened::{MEMORY, Opened, Replaying, replay_log};
 use super::region;
 use super::scan::{Scan, fixed_space, mark};
 use super::sectors::Sectors;
@@ -164,8 +164,8 @@ fn open(store: Arc<dyn Store>, repair: bool, report: &mut CheckReport) -> io::Re
         }
     }
     let replaying = if repair { Replaying::InFile } else { Replaying::InMemory(MEMORY) };
-    let opened = match settle(store, headers, replaying)? {
-        Ok(settled) => Opened::of(settled)?,
+    let opened = match replay_log(store, headers, replaying)? {
+        Ok(read) => Opened::of(read)?,
         Err(bad) => Err(bad),
     };
     Ok(opened.map_err(|bad| report.add(Severity::Damage, bad, None)).ok())

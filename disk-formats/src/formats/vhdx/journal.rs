@@ -29,15 +29,15 @@ pub(super) struct Journal {
     headers: Headers,
     log: Option<Log>,
     /// The changes of the last log entry, until their in-place writes are flushed.
-    applied: Vec<Update>,
-    /// An in-place write of `applied` failed: the next sync first repeats all of them.
+    last_entry: Vec<Update>,
+    /// An in-place write of `last_entry` failed: the next sync first repeats all of them.
     unapplied: bool,
 }
 
 impl Journal {
     /// For a file whose log is empty.
     pub(super) fn new(store: Arc<dyn Store>, headers: Headers) -> Self {
-        Self { store, headers, log: None, applied: Vec::new(), unapplied: false }
+        Self { store, headers, log: None, last_entry: Vec::new(), unapplied: false }
     }
 
     /// Start the log, unless it is started already. First sets a new file write GUID, and the data write GUID as `data_guid` says. Then
@@ -82,7 +82,7 @@ impl Journal {
             self.sync()?;
             let Some(log) = &mut self.log else { return Err(io::Error::other("the log was not started")) };
             log.append(&*self.store, part, sizes(end))?;
-            self.applied = part.to_vec();
+            self.last_entry = part.to_vec();
             self.apply()?;
         }
         Ok(())
@@ -99,14 +99,14 @@ impl Journal {
             self.apply()?;
         }
         self.store.sync()?;
-        self.applied.clear();
+        self.last_entry.clear();
         Ok(())
     }
 
     /// Write the changes of the last log entry in place.
     fn apply(&mut self) -> io::Result<()> {
         self.unapplied = true;
-        for update in &self.applied {
+        for update in &self.last_entry {
             if let Update::Data { offset, sector } = update {
                 self.store.write_at(&sector[..], *offset)?;
             }

@@ -58,21 +58,21 @@ impl Opened {
         if let (Replaying::InFile, Err(bad)) = (replaying, headers.has_numbers()) {
             return Ok(Err(bad));
         }
-        match settle(store, headers, replaying)? {
-            Ok(settled) => {
-                if settled.replayed > 0 {
-                    let (path, in_file) = (settled.store.path(), matches!(replaying, Replaying::InFile));
-                    tracing::info!(path = %path.display(), entries = settled.replayed, in_file, "VHDX log replayed");
+        match replay_log(store, headers, replaying)? {
+            Ok(read) => {
+                if read.entries > 0 {
+                    let (path, in_file) = (read.store.path(), matches!(replaying, Replaying::InFile));
+                    tracing::info!(path = %path.display(), entries = read.entries, in_file, "VHDX log replayed");
                 }
-                Self::of(settled)
+                Self::of(read)
             }
             Err(bad) => Ok(Err(bad)),
         }
     }
 
     /// Read the structures that the headers refer to.
-    pub(super) fn of(settled: Settled) -> io::Result<Result<Self, BadField>> {
-        let Settled { store, overlay, headers, replayed } = settled;
+    pub(super) fn of(read: Replayed) -> io::Result<Result<Self, BadField>> {
+        let Replayed { store, overlay, headers, entries } = read;
         let log = headers.log_region();
         let log = Run { offset: log.offset, len: log.length.into() };
         let regions = match region::read(&*store, log, store.len()?)? {
@@ -91,7 +91,7 @@ impl Opened {
                 format!("at least {needed} for {} bytes in blocks of {}", layout.size, layout.block_size());
             return Ok(Err(BadField::new("BAT region", value, expected)));
         }
-        Ok(Ok(Self { store, overlay, headers, regions, metadata, layout, replayed }))
+        Ok(Ok(Self { store, overlay, headers, regions, metadata, layout, replayed: entries }))
     }
 
     /// Approximate memory use in bytes.
@@ -115,36 +115,37 @@ impl Opened {
 }
 
 /// A file whose log is empty, or replayed.
-pub(super) struct Settled {
+pub(super) struct Replayed {
     store: Arc<dyn Store>,
     overlay: Option<Arc<Overlay>>,
     headers: Headers,
-    replayed: usize,
+    /// Entries of the log that were replayed.
+    entries: usize,
 }
 
 /// Replay the log, if there is one.
-pub(super) fn settle(
+pub(super) fn replay_log(
     store: Arc<dyn Store>,
     mut headers: Headers,
     replaying: Replaying,
-) -> io::Result<Result<Settled, BadField>> {
+) -> io::Result<Result<Replayed, BadField>> {
     if headers.log_guid().is_nil() {
-        return Ok(Ok(Settled { store, overlay: None, headers, replayed: 0 }));
+        return Ok(Ok(Replayed { store, overlay: None, headers, entries: 0 }));
     }
     let replay = match log::find(&*store, headers.log_region(), headers.log_guid())? {
         Ok(replay) => replay,
         Err(bad) => return Ok(Err(bad)),
     };
-    let replayed = replay.entries();
+    let entries = replay.entries();
     let Replaying::InMemory(most) = replaying else {
         let file = guid::random()?;
         headers.update(&*store, |header| header.file_write_guid = file.to_bytes_le())?;
         replay.apply(&*store)?;
         headers.update(&*store, |header| header.log_guid = [0; 16])?;
-        return Ok(Ok(Settled { store, overlay: None, headers, replayed }));
+        return Ok(Ok(Replayed { store, overlay: None, headers, entries }));
     };
     Ok(Overlay::new(store, &replay, most)?.map(|overlay| {
         let overlay = Arc::new(overlay);
-        Settled { store: Arc::<Overlay>::clone(&overlay), overlay: Some(overlay), headers, replayed }
+        Replayed { store: Arc::<Overlay>::clone(&overlay), overlay: Some(overlay), headers, entries }
     }))
 }

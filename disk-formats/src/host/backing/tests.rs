@@ -46,12 +46,9 @@ fn a_busy_device_names_its_holder() {
     let second = BackingFile::open(path, access);
     let is_device = first.as_ref().is_ok_and(|file| file.device().is_some() && file.size() == 16 << 20);
     drop(first);
-    let mounted = Command::new("mkfs.ext4")
-        .args(["-q", "-F"])
-        .arg(path)
-        .status()
-        .is_ok_and(|done| done.success())
-        && Command::new("mount").arg(path).arg(folder.path()).status().is_ok_and(|done| done.success());
+    let mounted =
+        Command::new("mkfs.ext4").args(["-q", "-F"]).arg(path).status().is_ok_and(|done| done.success())
+            && Command::new("mount").arg(path).arg(folder.path()).status().is_ok_and(|done| done.success());
     let third = mounted.then(|| BackingFile::open(path, access));
     if mounted {
         let _ = Command::new("umount").arg(folder.path()).status();

@@ -6,7 +6,7 @@
 //! more:                      first unit: links to units of lanes of 64 bits, each of which holds a place
 //! ```
 //!
-//! Readers check the unit's stamp after reading ([`Unit::has_stamp`]). Writers pin the unit ([`Unit::pin`]).
+//! Readers check the unit's stamp after reading ([`Unit::is_current`]). Writers pin the unit ([`Unit::pin`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -132,7 +132,7 @@ impl Unit {
 
     /// Whether the unit still has the stamp of `link`. If so, what the caller read from the unit is valid.
     #[inline]
-    pub(super) fn has_stamp(&self, link: u64) -> bool {
+    pub(super) fn is_current(&self, link: u64) -> bool {
         // If the caller read words of a later use, it also sees the changed state.
         fence(Ordering::Acquire);
         let same = same_use(self.state.load(Ordering::Relaxed), link);

@@ -113,7 +113,8 @@ impl Driver {
     }
 }
 
-/// A random number generator with a seed (xorshift64*), so that each run is the same.
+/// A random number generator with a seed (xorshift64*), so that each run is the same. The states of all crash tests follow from
+/// its numbers, so it does not change with a release of another crate.
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 

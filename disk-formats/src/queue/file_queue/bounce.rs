@@ -24,6 +24,8 @@ pub(super) struct Bounce {
     address_mask: usize,
     /// Bits of buffer lengths that must be zero; 0 if the disk needs no bounce buffers.
     length_mask: usize,
+    /// Number of requests that went through bounce buffers.
+    pub(super) requests: u64,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,7 @@ impl Bounce {
             pool: if bounces { Some(Pool::new()?) } else { None },
             address_mask: (info.buffer_alignment as usize).saturating_sub(1),
             length_mask: if bounces { info.logical_sector.bytes() as usize - 1 } else { 0 },
+            requests: 0,
         })
     }
 

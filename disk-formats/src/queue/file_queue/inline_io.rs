@@ -16,7 +16,7 @@ use crate::host::memory::page_size;
 use crate::queue::engine::{Direction, Ended, Transfer, transfer};
 
 /// Maximum length in bytes. Larger transfers are left to worker threads, which run in parallel.
-const MOST: usize = 256 << 10;
+const MAX_INLINE: usize = 256 << 10;
 
 /// File systems that write to the page cache and write back later. Others may send a write to a server at once.
 const WRITE_BACK: [libc::__fsword_t; 4] =
@@ -98,13 +98,13 @@ impl InlineIo {
         let len = wanted.bufs.iter().map(IoBuf::len).sum::<usize>();
         let page = page_size();
         let whole = wanted.offset.is_multiple_of(page as u64) && len.is_multiple_of(page);
-        if len > MOST || writes && !whole {
+        if len > MAX_INLINE || writes && !whole {
             return None;
         }
         loop {
             match transfer(file.file().as_fd(), wanted.bufs, wanted.offset, writes, false) {
                 Err(Errno::INTR) => {}
-                // At most `MOST`, so the cast does not truncate.
+                // At most `MAX_INLINE`, so the cast does not truncate.
                 result => return Some(result.map(|moved| moved as u32)),
             }
         }

@@ -6,7 +6,7 @@ use super::helper::JobKind;
 use crate::error::IoError;
 use crate::host::iobuf::IoBuf;
 use crate::map::extent::{Extent, Place};
-use crate::map::map_now::WHOLE;
+use crate::map::map_now::WHOLE_TRIES;
 use crate::queue::engine::{MAX_BUFS, MAX_LEN};
 use crate::queue::{Op, Request};
 
@@ -140,7 +140,7 @@ impl Slot {
             return JobKind::WriteZeroes { may_unmap: false };
         }
         self.bufs.extend_from_slice(bufs);
-        match (self.preparations > WHOLE, writes) {
+        match (self.preparations > WHOLE_TRIES, writes) {
             // The map evicted the prepared entries each time before they were used.
             (true, writes) => JobKind::Map { writes },
             (false, true) => JobKind::PrepareWrite,

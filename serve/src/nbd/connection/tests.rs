@@ -51,8 +51,8 @@ fn serve_with(
         disk: Arc::new(Delayed::new(Arc::new(disk), delay)),
         engine: Default::default(),
     };
-    let exports = Exports::new(vec![export]).unwrap().sharing(Pool::new(LARGEST, stall_timeout));
-    let exports = if tls { exports.under(testing::server()) } else { exports };
+    let exports = Exports::new(vec![export]).unwrap().with_pool(Pool::new(LARGEST, stall_timeout));
+    let exports = if tls { exports.with_tls(testing::server()) } else { exports };
     let stop = Stop::new().unwrap();
     std::thread::scope(|scope| {
         let connect = || {

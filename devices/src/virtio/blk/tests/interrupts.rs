@@ -279,8 +279,8 @@ fn a_guest_that_asks_for_the_next_is_moderated() {
 #[test]
 fn nobody_sleeps_forever() {
     for seed in 1..=40 {
-        let mut random = Random(seed * 0x9e37_79b9);
-        let policy = [Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops][random.below(4) as usize];
+        let mut random = Random::new(seed);
+        let policy = random.pick(&[Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops]);
         let mut guest = held(if seed % 4 == 0 { WITHOUT_EVENT_INDEX } else { ALL }, policy);
         let mut asked = 0u16;
         for _ in 0..2000 {

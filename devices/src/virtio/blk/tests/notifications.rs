@@ -108,13 +108,13 @@ fn a_request_beside_slow_ones_seldom_waits_for_them() {
 #[test]
 fn no_request_is_left() {
     for seed in 1..=40 {
-        let mut random = Random(seed * 0x9e37_79b9);
+        let mut random = Random::new(seed);
         let mut guest = Guest::held(Config { queues: 2, ..batch() });
         let (mut unnotified, mut taken) = (0, 0);
         for _ in 0..1000 {
             guest.hold.set(random.below(4) == 0);
             let queue = random.below(2) as u16;
-            let depth = [1, 2, 9, 16, 30][random.below(5) as usize];
+            let depth = random.pick(&[1, 2, 9, 16, 30]);
             let ring = guest.rings[usize::from(queue)];
             let free = depth.min(32u16.saturating_sub(ring.avail.wrapping_sub(ring.used)));
             let before = guest.device.stats().requests;

@@ -23,7 +23,7 @@ fn random_request(guest: &mut Guest, random: &mut Random) {
 fn anything_goes_and_a_clean_start_follows() {
     // With many task numbers, and with few.
     for (seed, tasks) in [(1u64, 48), (2, 48), (3, 48), (4, 1), (5, 2), (6, 3), (7, 4)] {
-        let mut random = Random(seed * 0x9e37_79b9);
+        let mut random = Random::new(seed);
         let config = Config { queues: 2, tasks, queue_size: 256, ..Config::default() };
         let mut guest = Guest::held(config);
         guest.do_anything(&mut random, random_request);

@@ -217,7 +217,7 @@ fn churn(disk: Arc<dyn Disk>, rounds: u64) {
     let config = Config { queues: 4, tasks: 12, ..batch() };
     let mut guest = Guest::powered(disk, Hold::default(), config);
     guest.bring_up(ALL, 64);
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut copy = vec![0u8; 64 * 512];
     for round in 0..rounds {
         // Each request of a round has 4 sectors of its own.

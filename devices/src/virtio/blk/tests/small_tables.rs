@@ -1,8 +1,8 @@
 //! Fewer task numbers than requests, a disk whose I/O does not complete, and resets at random.
 
 use super::*;
-use crate::testing::broken_queues;
-use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
+use crate::testing::initiator::{Initiator, LEN, Manage, Outcome, at};
+use crate::testing::{broken_queues, small_tables};
 
 impl Initiator for Guest {
     /// Each request has three of the 64 descriptors.
@@ -13,28 +13,28 @@ impl Initiator for Guest {
         &self.hold
     }
 
+    fn device(&mut self) -> (&mut dyn IoDevice, &mut Time) {
+        (&mut self.device, &mut self.now)
+    }
+
     /// `unit` is the index of a queue.
-    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
+    fn start(&mut self, slot: u64, unit: usize, write: bool) {
         let request_type = if write { VIRTIO_BLK_T_OUT } else { VIRTIO_BLK_T_IN };
-        let len = small_tables::LEN as u32;
-        let data = if write { reads(data, len) } else { writes(data, len) };
+        let data = if write { reads(at(slot), LEN as u32) } else { writes(at(slot), LEN as u32) };
         let status = writes(REQUESTS + 64 * slot + 32, 1);
         let pieces = [self.header(slot, request_type, slot * 4), data, status];
         self.put_at(unit as u16, 3 * slot as u16, &pieces);
     }
 
-    fn serve(&mut self) -> Vec<(u64, Outcome)> {
-        let slots = Self::serve(self, &[0, 1]).into_iter().map(|head| u64::from(head / 3));
-        slots
-            .map(|slot| {
-                let outcome = match self.status_of(slot) {
-                    0 => Outcome::Good,
-                    1 => Outcome::Faulted,
-                    _ => Outcome::Other,
-                };
-                (slot, outcome)
-            })
-            .collect()
+    fn ended(&mut self) -> Vec<(u64, Outcome)> {
+        let slots = [0, 1].into_iter().flat_map(|queue| self.completions(queue));
+        let slots: Vec<_> = slots.map(|(head, _)| u64::from(head / 3)).collect();
+        let outcome = |slot| match self.status_of(slot) {
+            0 => Outcome::Good,
+            1 => Outcome::Faulted,
+            _ => Outcome::Other,
+        };
+        slots.into_iter().map(|slot| (slot, outcome(slot))).collect()
     }
 
     /// A block device has no task management.
@@ -66,30 +66,9 @@ fn small_tables() {
     }
 }
 
-/// Completions that `uses_memory` reaps raise no event: the requests that wait for their task numbers are started all the same.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
-    for (tasks, count) in [(1, 4), (2, 6), (4, 21)] {
-        let mut guest = Guest::held(Config { queues: 2, tasks, ..batch() });
-        guest.hold.set(true);
-        for slot in 0..count {
-            Initiator::start(&mut guest, slot, 0, false, DATA + 4096 * slot);
-        }
-        assert_eq!(Initiator::serve(&mut guest), []);
-        guest.hold.set(false);
-        let mut ended = 0;
-        for _ in 0..count {
-            let unused = u64::MAX - 4096..u64::MAX;
-            guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
-            ended += guest.completions(0).len() as u64;
-            if guest.device.before_sleep(guest.now) != crate::device::Sleep::No {
-                break;
-            }
-            guest.device.on_completions(guest.now);
-            ended += guest.completions(0).len() as u64;
-        }
-        assert_eq!(ended, count, "{tasks}");
-    }
+    small_tables::unmap_while_requests_wait(|tasks| Guest::held(Config { queues: 2, tasks, ..batch() }));
 }
 
 /// A guest that keeps sending requests does not keep the memory of its rings in use.
@@ -101,15 +80,15 @@ fn rings_that_are_to_be_unmapped_come_to_an_end() {
     let uses = |guest: &mut Guest| guest.device.uses_memory(std::slice::from_ref(&ring), guest.now);
     assert!(!uses(&mut guest));
     // The data of the requests are in the other region; their status bytes are in that of the rings.
-    Initiator::start(&mut guest, 0, 0, false, DATA);
+    guest.start(0, 0, false);
     assert!(uses(&mut guest));
     guest.device.refuse_memory(std::slice::from_ref(&ring));
-    Initiator::start(&mut guest, 1, 0, false, DATA + 4096);
-    assert_eq!(Initiator::serve(&mut guest), []);
+    guest.start(1, 0, false);
+    assert_eq!(guest.serve(), []);
     assert_eq!(guest.in_flight(), 1);
     guest.hold.set(false);
     assert!(!uses(&mut guest));
     assert_eq!(guest.completions(0).len(), 1);
     guest.device.memory_replaced(guest.now);
-    assert_eq!(Initiator::serve(&mut guest), [(1, Outcome::Good)]);
+    assert_eq!(guest.serve(), [(1, Outcome::Good)]);
 }

@@ -40,7 +40,7 @@ impl Shared {
     pub(super) fn signal(&self, queue: usize) {
         self.transport().signal_queue(queue);
         if self.delivers_after_calls {
-            self.wake();
+            self.wake_owner();
         }
     }
 
@@ -52,10 +52,10 @@ impl Shared {
             transport.needs_reset();
         }
         drop(transport);
-        self.wake();
+        self.wake_owner();
     }
 
-    pub(super) fn wake(&self) {
+    pub(super) fn wake_owner(&self) {
         // Fails only if the counter is full, and then the event is readable already.
         let _ = rustix::io::write(&self.attention, &1u64.to_ne_bytes());
     }

@@ -1,7 +1,6 @@
 //! Task management.
 
 use super::*;
-use crate::device::HotPlug;
 
 const OK: u8 = Response::Ok as u8;
 
@@ -44,7 +43,7 @@ fn a_task_that_waits_ends_at_once() {
     let mut guest = held();
     guest.start(FIRST, 1, HERE, false);
     let pieces = [
-        guest.header(2, lun::lun(HERE), VIRTIO_SCSI_S_ORDERED, &transfer(true, 0, 1)),
+        guest.header(2, lun::lun(HERE), VIRTIO_SCSI_S_ORDERED, &transfer10(true, 0, 1)),
         reads(DATA, 512),
         guest.answer(2),
     ];
@@ -119,7 +118,7 @@ fn resets_end_tasks_first() {
         guest.start(FIRST, 1, HERE, false);
         guest.start(FIRST + 1, 2, THERE, false);
         // A request that was made available without a notification: the function applies to it, too.
-        guest.request(FIRST, 3, THERE, &transfer(false, 0, 1), &[writes(DATA, 512)]);
+        guest.request(FIRST, 3, THERE, &transfer10(false, 0, 1), &[writes(DATA, 512)]);
         guest.manage(subtype, lun, 0);
         // The function is answered when the disk has completed the requests. Later requests wait, too.
         guest.start(FIRST, 4, THERE, false);
@@ -180,32 +179,6 @@ fn a_function_reaches_requests_before_it_that_have_no_room() {
         assert_eq!((guest.in_flight(), guest.hold.waits()), (0, 0));
         guest.clear_unit_attention();
         guest.check_io();
-    }
-}
-
-#[test]
-fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
-    for tasks in [2, 3, 8, 64] {
-        let mut guest = Guest::with(ALL, Config { queues: 2, tasks, ..batch() });
-        guest.completions(FIRST);
-        let free = Hold::default();
-        let address = Address { target: 5, lun: 0 };
-        guest.device.attach(address, unit(&free)).unwrap();
-        guest.hold.set(true);
-        for n in 1..=50 {
-            guest.start(FIRST, n, HERE, false);
-        }
-        if tasks > 2 {
-            for n in 51..60 {
-                guest.start(FIRST, n, address, false);
-                assert_eq!(guest.completions(FIRST).len(), 1, "{tasks}");
-            }
-        }
-        let_go(&mut guest);
-        for _ in 0..20 {
-            guest.device.on_completions(guest.now);
-        }
-        assert_eq!((guest.in_flight(), guest.device.backend.backlog.len()), (0, 0));
     }
 }
 

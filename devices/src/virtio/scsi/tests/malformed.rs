@@ -44,7 +44,7 @@ fn failure() -> End {
 /// Run a read of one sector with its pieces changed.
 fn changed(change: impl FnOnce(&mut Vec<Piece>)) -> End {
     run(FIRST, |guest| {
-        let mut pieces = guest.pieces(0, HERE, &transfer(false, 0, 1), &[writes(DATA, 512)]);
+        let mut pieces = guest.pieces(0, HERE, &transfer10(false, 0, 1), &[writes(DATA, 512)]);
         change(&mut pieces);
         guest.put(FIRST, &pieces)
     })

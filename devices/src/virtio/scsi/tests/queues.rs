@@ -169,7 +169,7 @@ fn queues_take_turns_where_there_is_not_room_for_all() {
     guest.completions(FIRST);
     let mut done = [0; 3];
     for n in 0..45 {
-        let pieces = guest.pieces(n, HERE, &transfer(false, 0, 1), &[writes(DATA, 512)]);
+        let pieces = guest.pieces(n, HERE, &transfer10(false, 0, 1), &[writes(DATA, 512)]);
         guest.put_indirect(FIRST + (n % 3) as u16, &pieces);
         if n % 3 == 2 {
             guest.kick(FIRST);

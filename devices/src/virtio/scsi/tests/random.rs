@@ -16,11 +16,11 @@ fn random_lun(random: &mut Random) -> [u8; 8] {
 
 fn random_cdb(random: &mut Random) -> Vec<u8> {
     match random.below(10) {
-        0..3 => transfer(false, random.below(2048) as u32, random.below(9) as u16).to_vec(),
-        3..6 => transfer(true, random.below(2048) as u32, random.below(9) as u16).to_vec(),
+        0..3 => transfer10(false, random.below(2048) as u32, random.below(9) as u16).to_vec(),
+        3..6 => transfer10(true, random.below(2048) as u32, random.below(9) as u16).to_vec(),
         6 => TEST_UNIT_READY.to_vec(),
         7 => vec![
-            [0x12, 0xa0, 0x25, 0x35, 0x1a, 0x89, 0x93][random.below(7) as usize],
+            random.pick(&[0x12, 0xa0, 0x25, 0x35, 0x1a, 0x89, 0x93]),
             0,
             0,
             0,
@@ -107,7 +107,7 @@ fn anything_goes_and_a_clean_start_follows() {
     let (mut functions, mut events) = (0, 0);
     // With many task numbers, and with few.
     for (seed, tasks) in [(1u64, 48), (2, 48), (3, 48), (4, 1), (5, 2), (6, 3), (7, 4)] {
-        let mut random = Random(seed * 0x9e37_79b9);
+        let mut random = Random::new(seed);
         let mut guest = Guest::with(ALL, Config { queues: 2, tasks, ..Config::default() });
         guest.do_anything(&mut random, |guest, random| {
             own_step(guest, random);

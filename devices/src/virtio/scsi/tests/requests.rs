@@ -12,10 +12,10 @@ fn data_in_any_number_of_pieces() {
     let mut guest = Guest::new();
     let data = guest.fill(DATA, 4096, 7);
     let pieces = [reads(DATA, 1000), reads(DATA + 1000, 3000), reads(DATA + 4000, 96)];
-    assert_good(&guest.run(HERE, &transfer(true, 0, 8), &pieces), 0);
+    assert_good(&guest.run(HERE, &transfer10(true, 0, 8), &pieces), 0);
     let to = DATA + 0x2_0000;
     let pieces = [writes(to, 1), writes(to + 1, 4095)];
-    assert_good(&guest.run(HERE, &transfer(false, 0, 8), &pieces), 0);
+    assert_good(&guest.run(HERE, &transfer10(false, 0, 8), &pieces), 0);
     assert_eq!(guest.bytes(to, 4096), data);
 }
 
@@ -25,7 +25,7 @@ fn header_answer_and_data_are_cut_anywhere() {
     let data = guest.fill(DATA, 512, 3);
     let to = DATA + 0x1_0000;
     for (cut, indirect) in [(1, false), (19, true), (50, false), (11, true)] {
-        let write = guest.pieces(1, HERE, &transfer(true, 5, 1), &[]);
+        let write = guest.pieces(1, HERE, &transfer10(true, 5, 1), &[]);
         let (header, answer) = (write[0], write[1]);
         // One piece has the end of the header and the data.
         let (at, rest) = (header.address + u64::from(cut), header.len - cut);
@@ -42,7 +42,7 @@ fn header_answer_and_data_are_cut_anywhere() {
         assert_good(&guest.answered(1), 0);
 
         // One piece has the end of the response and the data.
-        let read = guest.pieces(2, HERE, &transfer(false, 5, 1), &[]);
+        let read = guest.pieces(2, HERE, &transfer10(false, 5, 1), &[]);
         let (header, answer) = (read[0], read[1]);
         let pieces = [header, writes(answer.address, cut), writes(to, answer.len - cut + 512)];
         let head = if indirect { guest.put_indirect(FIRST, &pieces) } else { guest.put(FIRST, &pieces) };
@@ -60,17 +60,17 @@ fn residuals_and_overruns() {
     // A buffer larger than the data, and one of their size.
     assert_good(&guest.run(HERE, &inquiry(96), &[writes(DATA, 512)]), 512 - 74);
     assert_good(&guest.run(HERE, &inquiry(36), &[writes(DATA, 36)]), 0);
-    assert_good(&guest.run(HERE, &transfer(false, 0, 1), &[writes(DATA, 1024)]), 512);
-    assert_good(&guest.run(HERE, &transfer(true, 0, 1), &[reads(DATA, 4096)]), 3584);
+    assert_good(&guest.run(HERE, &transfer10(false, 0, 1), &[writes(DATA, 1024)]), 512);
+    assert_good(&guest.run(HERE, &transfer10(true, 0, 1), &[reads(DATA, 4096)]), 3584);
     // A buffer that is smaller than the data.
     for (cdb, data) in [
         (&inquiry(36)[..], &[writes(DATA, 35)][..]),
         (&inquiry(36), &[]),
-        (&transfer(false, 0, 2), &[writes(DATA, 512)]),
-        (&transfer(true, 0, 2), &[reads(DATA, 512)]),
+        (&transfer10(false, 0, 2), &[writes(DATA, 512)]),
+        (&transfer10(true, 0, 2), &[reads(DATA, 512)]),
         // Data in the wrong direction.
-        (&transfer(false, 0, 1), &[reads(DATA, 512)]),
-        (&transfer(true, 0, 1), &[writes(DATA, 512)]),
+        (&transfer10(false, 0, 1), &[reads(DATA, 512)]),
+        (&transfer10(true, 0, 1), &[writes(DATA, 512)]),
         (&inquiry(36), &[reads(DATA, 512)]),
     ] {
         assert_response(&guest.run(HERE, cdb, data), Response::Overrun);
@@ -81,7 +81,7 @@ fn residuals_and_overruns() {
 #[test]
 fn sense_data_are_part_of_the_answer() {
     let mut guest = Guest::new();
-    let answered = guest.run(HERE, &transfer(false, 2048, 1), &[writes(DATA, 512)]);
+    let answered = guest.run(HERE, &transfer10(false, 2048, 1), &[writes(DATA, 512)]);
     assert_eq!((answered.response, answered.status, answered.residual), (0, 2, 512));
     assert_eq!((answered.sense.len(), answered.sense[0], answered.sense[2]), (18, 0x70, 5));
     assert_eq!(answered.sense[12..14], [0x21, 0]);
@@ -132,7 +132,7 @@ fn the_well_known_unit_knows_all_others() {
     assert_eq!(data[0], 0x1e);
     assert_good(&run(TEST_UNIT_READY, 1).0, 1);
     assert_good(&run(&[3, 0, 0, 0, 18, 0], 18).0, 0);
-    for cdb in [&transfer(false, 0, 1)[..], &report(3), &[0xee]] {
+    for cdb in [&transfer10(false, 0, 1)[..], &report(3), &[0xee]] {
         let (answered, _) = run(cdb, 512);
         assert_eq!((answered.response, answered.status, answered.sense[2]), (0, 2, 5));
     }
@@ -150,7 +150,7 @@ fn the_guest_says_how_long_sense_data_and_commands_are() {
     guest.write(DEVICE_CFG + CDB_SIZE, 4, 256);
     guest.write(DEVICE_CFG + SENSE_SIZE, 1, 7);
     assert_eq!(sizes(&mut guest), [5, 255]);
-    let mut pieces = guest.pieces(0, HERE, &transfer(false, 4096, 1), &[]);
+    let mut pieces = guest.pieces(0, HERE, &transfer10(false, 4096, 1), &[]);
     pieces[0].len = 19 + 255;
     pieces[1].len = 12 + 5 + 512;
     let head = guest.put(FIRST, &pieces);
@@ -162,7 +162,7 @@ fn the_guest_says_how_long_sense_data_and_commands_are() {
     guest.write(DEVICE_CFG + SENSE_SIZE, 4, 0);
     guest.write(DEVICE_CFG + CDB_SIZE, 4, 10);
     let data = guest.fill(DATA, 512, 9);
-    let mut pieces = guest.pieces(0, HERE, &transfer(true, 1, 1), &[reads(DATA, 512)]);
+    let mut pieces = guest.pieces(0, HERE, &transfer10(true, 1, 1), &[reads(DATA, 512)]);
     pieces[0].len = 19 + 10;
     pieces[2].len = 12;
     let head = guest.put(FIRST, &pieces);
@@ -180,7 +180,7 @@ fn the_guest_says_how_long_sense_data_and_commands_are() {
     guest.bring_up(ALL, 64);
     assert_eq!(sizes(&mut guest), [96, 32]);
     guest.clear_unit_attention();
-    assert_good(&guest.run(HERE, &transfer(false, 1, 1), &[writes(DATA + 512, 512)]), 0);
+    assert_good(&guest.run(HERE, &transfer10(false, 1, 1), &[writes(DATA + 512, 512)]), 0);
     assert_eq!(guest.bytes(DATA + 512, 512), data);
 }
 
@@ -191,7 +191,7 @@ fn ordered_requests_wait_for_each_other() {
     guest.start(FIRST, 1, HERE, false);
     for (n, attribute) in [(2, VIRTIO_SCSI_S_ORDERED), (3, 0), (4, VIRTIO_SCSI_S_HEAD)] {
         let pieces = [
-            guest.header(n, lun::lun(HERE), attribute, &transfer(false, 0, 1)),
+            guest.header(n, lun::lun(HERE), attribute, &transfer10(false, 0, 1)),
             guest.answer(n),
             writes(DATA + 512 * n, 512),
         ];

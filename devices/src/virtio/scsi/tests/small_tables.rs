@@ -1,15 +1,27 @@
 //! Fewer task numbers than requests, disks whose I/O does not complete, and resets at random.
 
 use super::*;
-use crate::testing::broken_queues;
-use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
+use crate::testing::initiator::{Initiator, LEN, Manage, Outcome, at};
+use crate::testing::{broken_queues, small_tables};
 
-const UNITS: [Address; 2] = [HERE, THERE];
+/// Two units, and the address of one that a test adds.
+const UNITS: [Address; 3] = [HERE, THERE, Address { target: 5, lun: 0 }];
 
 /// A driver that waits for the answer to a function before it sends more of them.
 struct Initiating {
     guest: Guest,
+    queue_size: u16,
     managing: bool,
+}
+
+impl Initiating {
+    /// With so many task numbers, and this size of each of its two request queues.
+    fn new(tasks: u32, queue_size: u16) -> Self {
+        let guest = Guest::powered(Config { queues: 2, tasks, ..batch() });
+        let mut driver = Self { guest, queue_size, managing: false };
+        driver.bring_up();
+        driver
+    }
 }
 
 impl Owner for Initiating {
@@ -19,7 +31,7 @@ impl Owner for Initiating {
 }
 
 impl Initiator for Initiating {
-    /// Each request has three of the 64 descriptors.
+    /// Each request has three of 64 descriptors.
     const SLOTS: u64 = 21;
     const RESET_WAITS: bool = false;
 
@@ -27,26 +39,28 @@ impl Initiator for Initiating {
         &self.guest.hold
     }
 
-    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
-        let len = small_tables::LEN as u32;
-        let data = if write { reads(data, len) } else { writes(data, len) };
-        let cdb = transfer(write, slot as u32 * 4, 4);
+    fn device(&mut self) -> (&mut dyn IoDevice, &mut Time) {
+        (&mut self.guest.device, &mut self.guest.now)
+    }
+
+    fn start(&mut self, slot: u64, unit: usize, write: bool) {
+        let data = if write { reads(at(slot), LEN as u32) } else { writes(at(slot), LEN as u32) };
+        let cdb = transfer10(write, slot as u32 * 4, 4);
         let pieces = self.guest.pieces(slot, UNITS[unit], &cdb, &[data]);
         self.guest.put_at(FIRST + slot as u16 % 2, 3 * slot as u16, &pieces);
     }
 
-    fn serve(&mut self) -> Vec<(u64, Outcome)> {
-        let ended = self.guest.serve(&[FIRST, FIRST + 1]);
+    fn ended(&mut self) -> Vec<(u64, Outcome)> {
+        let ended = [FIRST, FIRST + 1].map(|queue| self.guest.completions(queue)).concat();
         if !self.guest.completions(CONTROL).is_empty() {
             assert!(std::mem::take(&mut self.managing));
         }
-        let slots = ended.iter().map(|head| u64::from(head / 3));
-        slots
-            .map(|slot| {
-                let Answered { response, status, sense, .. } = self.guest.answered(slot);
-                (slot, if response == 0 { Outcome::of_scsi(status, &sense) } else { Outcome::Other })
-            })
-            .collect()
+        let outcome = |slot| match self.guest.answered(slot) {
+            Answered { response: 0, status, sense, .. } => Outcome::of_scsi(status, &sense),
+            _ => Outcome::Other,
+        };
+        let slots = ended.iter().map(|(head, _)| u64::from(head / 3));
+        slots.map(|slot| (slot, outcome(slot))).collect()
     }
 
     fn manage(&mut self, manage: Manage) {
@@ -70,62 +84,39 @@ impl Initiator for Initiating {
     }
 
     fn bring_up(&mut self) {
-        self.guest.bring_up(ALL, 64);
+        self.guest.bring_up(ALL, self.queue_size);
     }
 }
 
 #[test]
 fn broken_queues() {
-    let make = || {
-        let mut guest = Guest::powered(Config { queues: 2, ..batch() });
-        guest.bring_up(ALL, 64);
-        Initiating { guest, managing: false }
-    };
-    broken_queues::play(make, true);
+    broken_queues::play(|| Initiating::new(64, 64), true);
 }
 
 #[test]
 fn small_tables() {
     for tasks in [1, 2, 3, 4, 7] {
-        let mut guest = Guest::powered(Config { queues: 2, tasks, ..batch() });
-        guest.bring_up(ALL, 64);
-        small_tables::play(&mut Initiating { guest, managing: false }, tasks.into(), 4000);
+        small_tables::play(&mut Initiating::new(tasks, 64), tasks.into(), 4000);
     }
 }
 
-/// Completions that `uses_memory` reaps raise no event: the requests that wait for their task numbers, in the ring or the backlog, are
-/// started all the same.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
-    for (tasks, count) in [(1, 4), (2, 6), (4, 21)] {
-        let guest = Guest::with(ALL, Config { queues: 2, tasks, ..batch() });
-        guest.hold.set(true);
-        let mut driver = Initiating { guest, managing: false };
-        for slot in 0..count {
-            driver.start(slot, slot as usize % 2, false, DATA + 4096 * slot);
-        }
-        assert_eq!(driver.serve(), []);
-        let mut guest = driver.guest;
-        guest.hold.set(false);
-        let mut ended = 0;
-        for _ in 0..count {
-            let unused = u64::MAX - 4096..u64::MAX;
-            guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
-            ended += guest.completions(FIRST).len() + guest.completions(FIRST + 1).len();
-            if guest.device.before_sleep(guest.now) != Sleep::No {
-                break;
-            }
-            guest.device.on_completions(guest.now);
-            ended += guest.completions(FIRST).len() + guest.completions(FIRST + 1).len();
-        }
-        assert_eq!(ended as u64, count, "{tasks}");
-    }
+    small_tables::unmap_while_requests_wait(|tasks| Initiating::new(tasks, 64));
 }
 
 #[test]
 fn a_unit_is_detached_while_its_disk_does_not_complete() {
-    let mut guest = Guest::powered(Config { queues: 2, ..batch() });
-    guest.bring_up(ALL, 64);
-    let mut driver = Initiating { guest, managing: false };
-    small_tables::detach_stalled(&mut driver, |driver| &mut driver.guest.device, HERE);
+    small_tables::detach_stalled(&mut Initiating::new(64, 64), HERE);
+}
+
+#[test]
+fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
+    for tasks in [2, 3, 8, 64] {
+        small_tables::stall_one_disk(&mut Initiating::new(tasks, 256), 50, 1, THERE);
+    }
+    // With a third unit, which needs a task number of its own.
+    for tasks in [3, 8, 64] {
+        small_tables::stall_one_disk(&mut Initiating::new(tasks, 256), 50, 2, UNITS[2]);
+    }
 }
