@@ -378,3 +378,17 @@ fn the_control_socket_tells_the_memory_of_maps_and_ends_it() {
     server.args(["serve", "nbd", "--export", "a", "--export", "b"]).arg("--socket").arg(&socket);
     control::map_memory_is_told(server.arg("--disk").arg(&image).args(["--disk", "ram=1M"]), &control);
 }
+
+#[test]
+fn a_server_may_end_with_its_last_client() {
+    if !there("qemu-img") {
+        return;
+    }
+    let folder = Folder::new();
+    let (socket, raw) = (folder.name("socket"), folder.name("a.raw"));
+    let mut served = Served::start(&["--exit-on-disconnect", "--socket", &socket, "--disk", &raw]);
+    // It negotiates nothing, so the server stays for the next client.
+    drop(std::os::unix::net::UnixStream::connect(&socket).unwrap());
+    good("qemu-img", &["info", &format!("nbd+unix:///?socket={socket}")]);
+    assert!(served.child.wait().unwrap().success() && !Path::new(&socket).exists());
+}

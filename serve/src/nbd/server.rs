@@ -59,6 +59,19 @@ impl Server {
     /// # Errors
     /// The host has no descriptors or threads left.
     pub fn start(listener: impl Into<Listener>, exports: Exports) -> io::Result<Self> {
+        Self::start_with(listener, exports, || ())
+    }
+
+    /// As [`start`](Self::start). `on_idle` is called, on a thread of the server, whenever the last client that was served has disconnected.
+    /// Clients that only negotiate do not count.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(
+        listener: impl Into<Listener>,
+        exports: Exports,
+        on_idle: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let stop = Arc::new(Stop::new()?);
         let mut server = Self { stop: Arc::clone(&stop), acceptor: None, socket: None, address: None };
         let listener: OwnedFd = match listener.into() {
@@ -69,7 +82,8 @@ impl Server {
             }
         };
         rustix::io::ioctl_fionbio(&listener, true)?;
-        let accept = move || accept_all(&listener, &Arc::new(exports), &stop);
+        let slots = Slots::new(Box::new(on_idle));
+        let accept = move || accept_all(&listener, &Arc::new(exports), &slots, &stop);
         server.acceptor = Some(spawn(ThreadKind::NbdListener, "nbd", accept)?);
         Ok(server)
     }
@@ -105,9 +119,8 @@ impl Drop for Server {
     }
 }
 
-fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, stop: &Arc<Stop>) {
+fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, slots: &Arc<Slots>, stop: &Arc<Stop>) {
     let mut clients: Vec<JoinHandle<()>> = Vec::new();
-    let slots = Slots::new();
     while stop.wait(listener.as_fd(), PollFlags::IN, None).is_ok() {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,

@@ -5,6 +5,7 @@
 //! connections the one that has been idle longest. A served connection is closed only if the new connection's peer has at least two
 //! fewer. A peer is an address (of IPv6, the /64 network); all clients of a Unix socket are one peer.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,11 +69,18 @@ struct Table {
 }
 
 /// The connections of a server.
-#[derive(Debug)]
 #[expect(clippy::disallowed_types, reason = "connections are no requests")]
 pub(super) struct Slots {
     table: Mutex<Table>,
     begin: Instant,
+    /// Called when the last connection that was served has ended.
+    on_idle: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slots").field("table", &self.table).finish_non_exhaustive()
+    }
 }
 
 /// A connection's slot, which is free again when this is dropped.
@@ -86,8 +94,8 @@ pub(super) struct Slot {
 
 impl Slots {
     #[expect(clippy::disallowed_types, reason = "connections are no requests")]
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { table: Mutex::default(), begin: Instant::now() })
+    pub(super) fn new(on_idle: Box<dyn Fn() + Send + Sync>) -> Arc<Self> {
+        Arc::new(Self { table: Mutex::default(), begin: Instant::now(), on_idle })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -151,6 +159,13 @@ impl Table {
         let entry = self.entries.iter_mut().find(|entry| entry.number == number);
         entry.map(|entry| entry.phase = Phase::Served).is_some()
     }
+
+    /// The connection has ended. True: it was the last one that was served.
+    fn remove(&mut self, number: u64) -> bool {
+        let place = self.entries.iter().position(|entry| entry.number == number);
+        let phase = place.map(|place| self.entries.remove(place).phase);
+        phase == Some(Phase::Served) && self.count(Phase::Served) == 0
+    }
 }
 
 impl Entry {
@@ -182,7 +197,9 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.table().entries.retain(|entry| entry.number != self.number);
+        if self.slots.table().remove(self.number) {
+            (self.slots.on_idle)();
+        }
     }
 }
 
@@ -199,7 +216,7 @@ mod tests {
 
     /// A table with so many served connections of each peer.
     fn served(counts: &[(u8, usize)]) -> (Arc<Slots>, Vec<Slot>, Vec<UnixStream>) {
-        let (slots, mut all, mut clients) = (Slots::new(), Vec::new(), Vec::new());
+        let (slots, mut all, mut clients) = (Slots::new(Box::new(|| ())), Vec::new(), Vec::new());
         for &(peer, count) in counts {
             for _ in 0..count {
                 let (client, slot) = negotiating(&slots, peer);
@@ -249,13 +266,33 @@ mod tests {
 
     #[test]
     fn the_oldest_negotiation_is_closed() {
-        let slots = Slots::new();
+        let slots = Slots::new(Box::new(|| ()));
         let (clients, mut all): (Vec<_>, Vec<_>) =
             (0..NEGOTIATING).map(|n| negotiating(&slots, if n < 3 { 1 } else { 2 })).unzip();
         let _more = negotiating(&slots, 3);
         assert_eq!(disconnected(&clients), [3]);
         assert!(!all[3].promote(), "it was disconnected");
         assert!(all.remove(4).promote());
+    }
+
+    #[test]
+    fn the_end_of_the_last_connection_that_was_served_is_reported() {
+        let ends = Arc::new(AtomicU64::new(0));
+        let slots = Slots::new(Box::new({
+            let ends = Arc::clone(&ends);
+            move || drop(ends.fetch_add(1, Ordering::Relaxed))
+        }));
+        let (_client, scan) = negotiating(&slots, 1);
+        drop(scan);
+        assert_eq!(ends.load(Ordering::Relaxed), 0, "it only negotiated");
+        let (_one, first) = negotiating(&slots, 1);
+        let (_two, second) = negotiating(&slots, 1);
+        let (_three, _negotiating) = negotiating(&slots, 1);
+        assert!(first.promote() && second.promote());
+        drop(first);
+        assert_eq!(ends.load(Ordering::Relaxed), 0, "another is served");
+        drop(second);
+        assert_eq!(ends.load(Ordering::Relaxed), 1, "those that negotiate do not count");
     }
 
     #[test]
