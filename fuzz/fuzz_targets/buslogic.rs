@@ -124,11 +124,7 @@ fuzz_target!(|data: &[u8]| {
                 }
             }
             5..=9 => request(&mut guest, &mut input, &mut next),
-            10 => {
-                let at = u64::from(input.u16()) << 2;
-                let len = input.u8();
-                guest.poke(at, input.bytes(len.into()));
-            }
+            10 => guest.poke_from(u64::from(input.u16()) << 2, &mut input),
             11 => guest.turn(),
             12 => guest.own(input.u8()),
             13 => guest.behaviour.hold.store(code & 0x20 != 0, Relaxed),

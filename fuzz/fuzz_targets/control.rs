@@ -5,7 +5,7 @@
 #![no_main]
 
 /// The binary has no library; these modules are parts of both.
-#[allow(dead_code, unexpected_cfgs)]
+#[allow(dead_code, unexpected_cfgs, unused_imports, unused_macros)]
 #[path = "../../src"]
 mod product {
     pub(crate) mod control;

@@ -93,11 +93,7 @@ fuzz_target!(|data: &[u8]| {
                 let data = vec![input.u8(); len / width * width];
                 guest.device.port_write_string(block, 0, width, &data, guest.now);
             }
-            9 => {
-                let at = u64::from(input.u16()) << 2;
-                let len = input.u8();
-                guest.poke(at, input.bytes(len.into()));
-            }
+            9 => guest.poke_from(u64::from(input.u16()) << 2, &mut input),
             10 => guest.turn(),
             11 => guest.own(input.u8()),
             12 => guest.behaviour.hold.store(code & 0x20 != 0, Relaxed),

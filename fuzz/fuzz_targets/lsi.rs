@@ -9,7 +9,6 @@ mod disk;
 mod input;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use libfuzzer_sys::fuzz_target;
 use paradisk_devices::lsi::spec::{self, control, diag, doorbell_fn, function, int, reg, sge};
@@ -192,16 +191,12 @@ fuzz_target!(|data: &[u8]| {
             9 => rig.take(fast),
             10 => {
                 let at = if code & 0x20 != 0 { CHAINS } else { 0 } + (u64::from(input.u16()) << 2);
-                let len = input.u8();
-                rig.guest.poke(at, input.bytes(len.into()));
+                rig.guest.poke_from(at, &mut input);
             }
             11 => rig.guest.turn(),
             12 => rig.guest.own(input.u8()),
             13 => rig.guest.plug(input.u8()),
-            14 => {
-                rig.guest.behaviour.hold.store(code & 0x20 != 0, Relaxed);
-                rig.guest.behaviour.failing.store(code >> 6, Relaxed);
-            }
+            14 => rig.guest.behave(code),
             _ => rig.up(),
         }
     }

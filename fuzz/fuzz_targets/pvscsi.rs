@@ -9,7 +9,6 @@ mod disk;
 mod input;
 
 use std::mem::offset_of;
-use std::sync::atomic::Ordering::Relaxed;
 
 use libfuzzer_sys::fuzz_target;
 use paradisk_devices::AdapterKind;
@@ -169,18 +168,11 @@ fuzz_target!(|data: &[u8]| {
                 guest.poke(state(offset_of!(RingsState, msg_cons_idx)), &produced.to_le_bytes());
                 word(&mut guest, spec::REG_INTR_STATUS, u32::from(code >> 4));
             }
-            10 => {
-                let at = u64::from(input.u16()) << 2;
-                let len = input.u8();
-                guest.poke(at, input.bytes(len.into()));
-            }
+            10 => guest.poke_from(u64::from(input.u16()) << 2, &mut input),
             11 => guest.turn(),
             12 => guest.own(input.u8()),
             13 => guest.plug(input.u8()),
-            14 => {
-                guest.behaviour.hold.store(code & 0x20 != 0, Relaxed);
-                guest.behaviour.failing.store(code >> 6, Relaxed);
-            }
+            14 => guest.behave(code),
             _ if code & 0x80 != 0 => up(&mut guest),
             _ => {
                 let kick = [spec::REG_KICK_RW_IO, spec::REG_KICK_NON_RW_IO][usize::from(code >> 4 & 1)];

@@ -5,6 +5,7 @@
 //! may fail. A tool that succeeds on images that were clean must leave clean images.
 #![no_main]
 
+mod image;
 mod input;
 
 use std::fs::File;
@@ -17,12 +18,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use libfuzzer_sys::fuzz_target;
 use paradisk_disk_formats::image::{Content, Control, Output, compare, convert, write_difference};
 use paradisk_disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE};
-use paradisk_disk_formats::vhdx::spec::{HEADERS_AT, MIB, REGION_TABLES_AT, TABLE_SIZE};
+use paradisk_disk_formats::vhdx::spec::{HEADERS_AT, MIB, REGION_TABLES_AT};
 use paradisk_disk_formats::vhdx::{self, CreateOptions};
 use paradisk_disk_formats::{
     FormatName, Image, OpenOptions, RebaseData, Repair, Scope, Shrink, Siblings, vhd,
 };
 
+use image::{Stored, seal_vhd_structure, seal_vhdx};
 use input::Input;
 
 /// Calls of a tool's progress after which it is cancelled: a damaged image may claim terabytes.
@@ -43,12 +45,6 @@ const VHDX_AREAS: [(u64, u64); 8] = [
     (4 * MIB, 4 * MIB),
 ];
 
-/// A file without its pages of zeros.
-struct Stored {
-    len: u64,
-    pages: Vec<(u64, Vec<u8>)>,
-}
-
 struct Rig {
     folder: tempfile::TempDir,
     /// VHD, then VHDX: parent, child, and another disk of the same size.
@@ -59,13 +55,6 @@ impl Rig {
     fn path(&self, format: FormatName, name: &str) -> PathBuf {
         self.folder.path().join(name).with_extension(format.as_str())
     }
-}
-
-fn store(path: &Path) -> Stored {
-    let bytes = std::fs::read(path).expect("a file");
-    let pages = bytes.chunks(4096).zip((0..).step_by(4096));
-    let pages = pages.filter(|(page, _)| page.iter().any(|byte| *byte != 0));
-    Stored { len: bytes.len() as u64, pages: pages.map(|(page, at)| (at, page.to_vec())).collect() }
 }
 
 fn make() -> Rig {
@@ -98,7 +87,7 @@ fn make() -> Rig {
             vhdx::create_differencing(child, parent, Some(1 << 20)).expect("an image");
             fill(child, MIB);
         }
-        rig.images[number] = paths.iter().map(|path| store(path)).collect();
+        rig.images[number] = paths.iter().map(|path| Stored::read(path)).collect();
     }
     rig
 }
@@ -112,34 +101,13 @@ fn seal_vhd(file: &File) {
     for (start, len, at) in parts {
         let mut bytes = vec![0; len];
         file.read_exact_at(&mut bytes, start).expect("a read");
-        bytes[at..at + 4].fill(0);
-        let sum = bytes.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
-        bytes[at..at + 4].copy_from_slice(&(!sum).to_be_bytes());
+        seal_vhd_structure(&mut bytes, at);
         file.write_all_at(&bytes, start).expect("a write");
         if start == 0 {
             let end = file.metadata().expect("a file").len() - FOOTER_SIZE as u64;
             file.write_all_at(&bytes, end).expect("a write");
         }
     }
-}
-
-fn seal_vhdx(file: &File) {
-    let parts = [(HEADERS_AT[0], 4096), (HEADERS_AT[1], 4096)].into_iter();
-    for (at, len) in parts.chain(REGION_TABLES_AT.map(|at| (at, TABLE_SIZE))) {
-        let mut bytes = vec![0; len];
-        file.read_exact_at(&mut bytes, at).expect("a read");
-        bytes[4..8].fill(0);
-        file.write_all_at(&crc32c::crc32c(&bytes).to_le_bytes(), at + 4).expect("a write");
-    }
-}
-
-fn lay_out(path: &Path, stored: &Stored) -> File {
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(path).expect("a file");
-    file.set_len(stored.len).expect("a file");
-    for (at, page) in &stored.pages {
-        file.write_all_at(page, *at).expect("a write");
-    }
-    file
 }
 
 fn is_clean(path: &Path, format: FormatName) -> bool {
@@ -159,7 +127,7 @@ fuzz_target!(|data: &[u8]| {
     let (number, format) = if how & 1 == 0 { (0, FormatName::Vhd) } else { (1, FormatName::Vhdx) };
     let paths = NAMES.map(|name| rig.path(format, name));
     let files: Vec<File> =
-        paths.iter().zip(&rig.images[number]).map(|(path, stored)| lay_out(path, stored)).collect();
+        paths.iter().zip(&rig.images[number]).map(|(path, stored)| stored.write(path)).collect();
     let areas = if number == 0 { &VHD_AREAS[..] } else { &VHDX_AREAS[..] };
     while !input.is_empty() {
         let which = input.u8();

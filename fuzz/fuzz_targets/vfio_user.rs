@@ -201,19 +201,13 @@ fn request(client: &Client, kind: AdapterKind, input: &mut Input<'_>) {
 
 fn act(client: &Client, kind: AdapterKind, input: &mut Input<'_>) {
     match input.u8() % 16 {
-        0 => {
-            let len = input.u8();
-            client.send(input.bytes(len.into()), &[]);
-        }
+        0 => client.send_from(input),
         1..=5 => {
             let (number, flags, fds, len) = (input.u8() % 20, input.u8(), input.u8() % 5, input.u8());
             let fds = input.bytes(fds.into());
             message(client, number.into(), (flags & 0x11).into(), input.bytes(len.into()), fds);
         }
-        6 => {
-            let (at, len) = (u64::from(input.u16()) << 4, input.u8());
-            client.poke(at, input.bytes(len.into()));
-        }
+        6 => client.poke_from(input),
         7 | 8 => {
             let (region, offset, len) = (input.u8() % 10, input.u16(), input.u8() % 9);
             write(client, region.into(), offset.into(), input.bytes(len.into()));

@@ -5,15 +5,18 @@
 //! the code behind that check is reached.
 #![no_main]
 
+mod image;
+
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-use paradisk_disk_formats::image::{Content, Runs};
-use paradisk_disk_formats::vhdx::spec::{HEADER_SIZE, HEADERS_AT, MIB, REGION_TABLES_AT, TABLE_SIZE};
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::vhdx::spec::{HEADERS_AT, MIB, REGION_TABLES_AT};
 use paradisk_disk_formats::vhdx::{self, CreateOptions};
 use paradisk_disk_formats::{Access, Format, FormatName, Image, OpenOptions, Repair, Shrink};
+
+use image::{Stored, read_some, seal_vhdx};
 
 const SIZE: u64 = 6 * MIB;
 
@@ -40,21 +43,12 @@ const AREAS: [(u64, u64); 12] = [
 /// Images as they are made: dynamic, differencing; clean, and with a log. Their parent's path is the same for all.
 struct Images {
     folder: tempfile::TempDir,
-    images: Vec<Vec<(u64, Vec<u8>)>>,
-    lengths: Vec<u64>,
+    images: Vec<Stored>,
 }
 
 fn use_it(format: &dyn Format, write: bool, place: u8) {
     let content = Content::new(format);
-    // Bounded: a disk may claim 64 TiB.
-    let mut buffer = [0; 4096];
-    for step in 0..16 {
-        let offset = content.capacity() / 16 * step / 4096 * 4096;
-        if offset + 4096 <= content.capacity() {
-            let _ = content.read_at(&mut buffer, offset);
-        }
-    }
-    let _ = Runs::new(content).take(64).count();
+    read_some(content);
     if write && content.capacity() >= MIB {
         let offset = content.capacity() / 256 * u64::from(place) / 4096 * 4096;
         let offset = offset.min(content.capacity() - MIB) / 4096 * 4096;
@@ -68,20 +62,12 @@ fn use_it(format: &dyn Format, write: bool, place: u8) {
     }
 }
 
-/// The file without the pages of zeros.
-fn pages(path: &Path) -> (u64, Vec<(u64, Vec<u8>)>) {
-    let bytes = std::fs::read(path).expect("a file");
-    let pages =
-        bytes.chunks(4096).zip((0..).step_by(4096)).filter(|(page, _)| page.iter().any(|byte| *byte != 0));
-    (bytes.len() as u64, pages.map(|(page, at)| (at, page.to_vec())).collect())
-}
-
 fn make() -> Images {
     let folder = tempfile::tempdir().expect("a folder");
     let (parent, path) = (folder.path().join("parent.vhdx"), folder.path().join("fuzzed.vhdx"));
     let options = CreateOptions { block_size: Some(1 << 20), ..CreateOptions::default() };
     vhdx::create_dynamic(&parent, SIZE, options).expect("a parent");
-    let (mut images, mut lengths) = (Vec::new(), Vec::new());
+    let mut images = Vec::new();
     for differencing in [false, true] {
         match differencing {
             false => vhdx::create_dynamic(&path, SIZE, options),
@@ -94,60 +80,31 @@ fn make() -> Images {
         }
         disk.flush().expect("a flush");
         // Still open: with a log.
-        let dirty = pages(&path);
+        let dirty = Stored::read(&path);
         drop(disk);
-        for (length, image) in [pages(&path), dirty] {
-            images.push(image);
-            lengths.push(length);
-        }
+        images.extend([Stored::read(&path), dirty]);
         std::fs::remove_file(&path).expect("a file");
     }
-    Images { folder, images, lengths }
-}
-
-/// Good checksums for headers and region tables.
-fn seal(file: &std::fs::File) {
-    let parts = HEADERS_AT.map(|at| (at, HEADER_SIZE)).into_iter();
-    for (at, len) in parts.chain(REGION_TABLES_AT.map(|at| (at, TABLE_SIZE))) {
-        let mut bytes = vec![0; len];
-        if file.read_exact_at(&mut bytes, at).is_ok() {
-            bytes[4..8].fill(0);
-            let checksum = crc32c::crc32c(&bytes).to_le_bytes();
-            file.write_all_at(&checksum, at + 4).expect("a write");
-        }
-    }
+    Images { folder, images }
 }
 
 fuzz_target!(|data: &[u8]| {
     static IMAGES: OnceLock<Images> = OnceLock::new();
     let images = IMAGES.get_or_init(make);
     let [flags, place, records @ ..] = data else { return };
-    let number = usize::from(flags >> 4) % images.images.len();
+    let stored = &images.images[usize::from(flags >> 4) % images.images.len()];
     let path = images.folder.path().join("fuzzed.vhdx");
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path)
-        .expect("a file");
-    file.set_len(images.lengths[number]).expect("free space");
-    for (at, page) in &images.images[number] {
-        file.write_all_at(page, *at).expect("a write");
-    }
-    // A record: area, place in it (two bytes), number of bytes, the bytes.
-    for record in records.chunks_exact(12).take(64) {
-        let (start, len) = AREAS[usize::from(record[0]) % AREAS.len()];
-        let at = u64::from(u16::from_le_bytes([record[1], record[2]]));
-        let at = if len > 1 << 16 { at * 61 } else { at };
-        let bytes = &record[4..4 + 1 + usize::from(record[3]) % 8];
+    let file = stored.write(&path);
+    for (area, at, bytes) in image::records(records) {
+        let (start, len) = AREAS[usize::from(area) % AREAS.len()];
+        let at = u64::from(at) * if len > 1 << 16 { 61 } else { 1 };
         file.write_all_at(bytes, start + at % len).expect("a write");
     }
     if flags & 1 != 0 {
-        seal(&file);
+        seal_vhdx(&file);
     }
     if flags & 2 != 0 {
-        file.set_len(u64::from(*place) * images.lengths[number] / 256).expect("a cut");
+        file.set_len(u64::from(*place) * stored.len / 256).expect("a cut");
     }
     drop(file);
     let write = flags & 4 != 0;

@@ -4,6 +4,8 @@
 //! use. The entries that begin in it get a good checksum, where their length allows it, and the log's GUID.
 #![no_main]
 
+mod image;
+
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
@@ -82,12 +84,10 @@ fuzz_target!(|data: &[u8]| {
     ring.resize(RING, 0);
     if flags & 1 != 0 {
         ring.copy_from_slice(used);
-        // Mostly headers and descriptors. A record: sector, place in it (two bytes), number of bytes, the bytes.
-        for record in data.chunks_exact(12).take(64) {
-            let sector = usize::from(record[0]) % 16 * SECTOR;
-            let within = usize::from(u16::from_le_bytes([record[1], record[2]]));
+        // Mostly headers and descriptors.
+        for (sector, within, bytes) in image::records(data) {
+            let (sector, within) = (usize::from(sector) % 16 * SECTOR, usize::from(within));
             let within = if within & 0x8000 == 0 { within % 160 } else { within % (SECTOR - 8) };
-            let bytes = &record[4..4 + 1 + usize::from(record[3]) % 8];
             ring[sector + within..][..bytes.len()].copy_from_slice(bytes);
         }
     }

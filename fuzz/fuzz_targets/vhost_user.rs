@@ -96,19 +96,13 @@ fn request(client: &Client, input: &mut Input<'_>) {
 
 fn act(client: &Client, server: &Server, input: &mut Input<'_>) {
     match input.u8() % 13 {
-        0 => {
-            let len = input.u8();
-            client.send(input.bytes(len.into()), &[]);
-        }
+        0 => client.send_from(input),
         1..=4 => {
             let (number, flags, fds, len) = (input.u8() % 48, input.u8(), input.u8() % 5, input.u8());
             let fds = input.bytes(fds.into());
             message(client, number.into(), 1 | u32::from(flags & 8), input.bytes(len.into()), fds);
         }
-        5 => {
-            let (at, len) = (u64::from(input.u16()) << 4, input.u8());
-            client.poke(at, input.bytes(len.into()));
-        }
+        5 => client.poke_from(input),
         6 => {
             let [guest, size, offset] = [(); 3].map(|()| u64::from(input.u8()) * PAGE);
             // Added or removed.

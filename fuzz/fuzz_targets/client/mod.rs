@@ -12,6 +12,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
+use crate::input::Input;
+
 /// Bytes of memory that is shared.
 pub const MEMORY: u64 = 1 << 20;
 /// Descriptors with one message at the most.
@@ -77,10 +79,22 @@ impl Client {
         }
     }
 
+    /// Send bytes of the input.
+    pub fn send_from(&self, input: &mut Input<'_>) {
+        let len = input.u8();
+        self.send(input.bytes(len.into()), &[]);
+    }
+
     /// Write to shared memory.
     pub fn poke(&self, at: u64, bytes: &[u8]) {
         let len = (bytes.len() as u64).min(MEMORY.saturating_sub(at));
         let _ = self.memory.write_at(&bytes[..len as usize], at);
+    }
+
+    /// Write bytes of the input to a place of the input.
+    pub fn poke_from(&self, input: &mut Input<'_>) {
+        let (at, len) = (u64::from(input.u16()) << 4, input.u8());
+        self.poke(at, input.bytes(len.into()));
     }
 
     /// Set the size of the shared memory's file.

@@ -10,6 +10,7 @@ use paradisk_devices::{
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::disk::{Behaviour, FuzzDisk};
+use crate::input::Input;
 
 pub const MEMORY: u64 = 256 << 10;
 /// Requests in flight at the most: few, so that others wait.
@@ -57,6 +58,19 @@ impl Guest {
     pub fn poke(&self, at: u64, bytes: &[u8]) {
         let len = (bytes.len() as u64).min(MEMORY.saturating_sub(at));
         let _ = self.memory.write_slice(&bytes[..len as usize], GuestAddress(at));
+    }
+
+    /// Write to guest memory as many bytes of the input as its next byte says.
+    pub fn poke_from(&self, at: u64, input: &mut Input<'_>) {
+        let len = input.u8();
+        self.poke(at, input.bytes(len.into()));
+    }
+
+    /// Whether disks hold requests back, and how many requests fail, by the bits of a step's code.
+    #[allow(dead_code, reason = "some targets choose the two alone")]
+    pub fn behave(&self, code: u8) {
+        self.behaviour.hold.store(code & 0x20 != 0, Relaxed);
+        self.behaviour.failing.store(code >> 6, Relaxed);
     }
 
     /// The calls that a device's thread makes when it wakes and before it sleeps.

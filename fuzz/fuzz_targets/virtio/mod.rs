@@ -1,7 +1,5 @@
 //! A driver of the virtio transport and of its rings, right or wrong.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use paradisk_devices::virtio::spec::{
     DEVICE_STATUS, DRIVER_FEATURE, DRIVER_FEATURE_SELECT, QUEUE_DESC, QUEUE_DEVICE, QUEUE_DRIVER,
     QUEUE_ENABLE, QUEUE_SELECT, QUEUE_SIZE,
@@ -123,9 +121,7 @@ impl Driver {
         match code & 7 {
             0 => {
                 // Descriptors, rings and headers are anything.
-                let at = RINGS + (u64::from(input.u16()) << 1);
-                let len = input.u8();
-                self.guest.poke(at, input.bytes(len.into()));
+                self.guest.poke_from(RINGS + (u64::from(input.u16()) << 1), input);
             }
             1 if code & 0x10 != 0 => {
                 let (offset, value) = (input.u8(), input.u16());
@@ -145,10 +141,7 @@ impl Driver {
             4 => self.guest.turn(),
             5 if code & 0x80 != 0 => self.guest.plug(input.u8()),
             5 => self.guest.own(input.u8()),
-            6 => {
-                self.guest.behaviour.hold.store(code & 0x20 != 0, Relaxed);
-                self.guest.behaviour.failing.store(code >> 6, Relaxed);
-            }
+            6 => self.guest.behave(code),
             _ => {
                 // Indirect descriptors, event indices, and what each kind has.
                 let features = u32::from(input.u16()) | u32::from(code >> 4) << 28;
