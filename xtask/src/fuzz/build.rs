@@ -25,6 +25,12 @@ const FLAGS: [&str; 9] = [
 pub(super) struct Built(PathBuf);
 
 impl Built {
+    /// Programs of a test in place of targets.
+    #[cfg(test)]
+    pub(super) fn in_folder(folder: &Path) -> Self {
+        Self(folder.to_owned())
+    }
+
     pub(super) fn binary(&self, target: &str) -> PathBuf {
         self.0.join(target)
     }
