@@ -87,15 +87,33 @@ impl Guest {
     }
 
     fn running(tasks: u32, personality: Personality) -> Self {
+        Self::with_replies(tasks, personality, 16)
+    }
+
+    fn with_replies(tasks: u32, personality: Personality, replies: u64) -> Self {
         let mut guest = Self::with(tasks, personality);
-        guest.bring_up(16);
+        guest.bring_up(replies);
         guest.write(reg::INT_MASK, int::DOORBELL);
-        for target in [0, 3] {
-            let mut request = guest.scsi(&[0; 6], 0, 0);
-            request.target_id = target;
-            guest.run(&request, &[]);
-        }
+        guest.clear_unit_attention(&[0, 3]);
         guest
+    }
+
+    /// After power-on and resets, the first command is answered with a unit attention.
+    fn clear_unit_attention(&mut self, targets: &[u8]) {
+        for &target in targets {
+            let mut request = self.scsi(&[0; 6], 0, 0);
+            request.target_id = target;
+            self.run(&request, &[]);
+        }
+    }
+
+    /// After a reset.
+    #[track_caller]
+    fn works_again(&mut self) {
+        self.bring_up(16);
+        self.write(reg::INT_MASK, int::DOORBELL);
+        self.clear_unit_attention(&[0]);
+        self.check_io();
     }
 
     fn bring_up(&mut self, replies: u64) {

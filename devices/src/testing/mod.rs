@@ -171,6 +171,6 @@ pub(crate) fn attach_nameless<D: IoDevice>(
         let attachment =
             Attachment { serial: given.map(ToOwned::to_owned), ..Attachment::new(Arc::new(disk)) };
         device.hot_plug().unwrap().attach(*address, attachment.unit(4).unwrap()).unwrap();
-        assert_eq!(serial(device, *address), Some(&**wanted));
+        assert_eq!(serial(&*device, *address), Some(&**wanted));
     }
 }

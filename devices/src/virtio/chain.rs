@@ -302,7 +302,8 @@ mod tests {
             let address = INDIRECT_TABLE + 8 * (random.below(16) / 15);
             write(TABLE, Descriptor::new(address, (16 * entries + random.below(16) / 15) as u32, flags, 0));
             let view = View::new(&memory);
-            let chain = || DescriptorChain::new(&view, TABLE, 4, (random.0 % 5) as u16 / 4 * 4);
+            let head = random.below(5) as u16 / 4 * 4;
+            let chain = || DescriptorChain::new(&view, TABLE, 4, head);
             let mut slow = Chain::default();
             let walked = slow.walk(chain());
             assert_eq!(fast.collect(chain()), walked);

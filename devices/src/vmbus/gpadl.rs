@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn whatever_a_guest_sends_the_books_balance() {
-        let mut random = Random::new(0x9e37_79b9);
+        let mut random = Random::new(1);
         let mut lists = Gpadls::default();
         for _ in 0..100_000 {
             let key = (random.below(3) as u32, random.below(6) as u32);

@@ -264,6 +264,15 @@ impl Guest {
         put
     }
 
+    /// Put reads in for both units in turn, each to a page of its own.
+    #[track_caller]
+    fn put_reads(&mut self, count: u64) {
+        for n in 0..count {
+            let read = transfer(false, LUNS[n as usize % 2], 0, 1);
+            assert!(self.put(1, &transfer_at(n, read, DATA + n * 4096)));
+        }
+    }
+
     /// Take all packets of a channel, with or without a signal.
     fn take(&mut self, relid: u32) -> Vec<Received> {
         let Some(rings) = self.rings.get_mut(&relid) else { return Vec::new() };

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use super::small_tables::{ABSENT, Driver};
 use super::*;
 use crate::device::FastWrite;
+use crate::testing::backstop;
 
 fn guest(policy: Policy) -> Guest {
     Guest::up(Config { coalescing: Coalescing::policy(policy), ..Config::default() })
@@ -227,50 +229,14 @@ fn all_ends_are_told() {
     }
 }
 
-/// The disk holds many requests, while others end with an error one at a time, at a high rate.
 #[test]
 fn withheld_interrupts_have_a_backstop() {
-    let mut guest = guest(Policy::OioIops);
-    guest.hold.set(true);
-    read_batch(&mut guest, 31);
-    assert!(guest.incoming().is_empty());
-    let mut ended = 0;
-    let mut withheld = false;
-    for _ in 0..40_000 {
-        guest.now.0 += 10_000;
-        let absent = Ccb { target: 1, ..guest.ccb(&[0; 6]) };
-        guest.put(&absent);
-        guest.ring();
-        guest.device.on_completions(guest.now);
-        // A completion is always posted at once.
-        assert_eq!(guest.incoming().len(), 1);
-        ended += 1;
-        if guest.line() {
-            guest.interrupt();
-            guest.acknowledge();
-        } else {
-            withheld = true;
-            if ended > 30_000 {
-                break;
-            }
-        }
-    }
-    assert!(withheld);
-    let Sleep::Until(deadline) = guest.device.before_sleep(guest.now) else { panic!("no deadline") };
-    assert!(deadline <= guest.now.after(Duration::from_millis(1)));
-    guest.device.on_completions(Time(deadline.0 - 1));
-    assert!(!guest.line());
-    // CMDC is not held back.
-    guest.command(opcode::INQUIRE_BOARD_ID, &[], 4);
-    guest.device.on_completions(deadline);
-    assert!(guest.line());
-    assert_eq!(guest.device.before_sleep(deadline), Sleep::Forever);
-    guest.acknowledge();
-    guest.acknowledge();
-    guest.hold.set(false);
-    guest.device.on_completions(deadline);
-    assert_eq!(guest.incoming().len(), 31);
-    assert!(guest.line());
+    let mut driver = Driver::new(guest(Policy::OioIops));
+    let counts = driver.guest.counts.clone();
+    backstop::play(&mut driver, &counts, ABSENT, |driver| {
+        driver.guest.command(opcode::INQUIRE_BOARD_ID, &[], 4);
+        assert_eq!(counts.signals(), 1, "CMDC is not held back");
+    });
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Aborts and resets, and memory that is unmapped.
 
 use super::*;
+use crate::testing::attach_nameless;
 
 /// A guest with this many tasks and reads, the latter for both targets in turn; some are in flight at the disk. Returns the CCBs, too.
 fn crowded(tasks: u32, count: u32) -> (Guest, Vec<u64>) {
@@ -214,9 +215,5 @@ fn disks_come_and_go() {
 
 #[test]
 fn disks_without_names_have_that_of_their_place() {
-    let mut guest = Guest::new();
-    let addresses = [Address { target: 4, lun: 0 }, Address { target: 5, lun: 2 }];
-    crate::testing::attach_nameless(&mut guest.device, addresses);
-    let serials = addresses.map(|address| guest.device.bus.serial(address).unwrap().to_owned());
-    assert_eq!(serials, ["buslogic:4", "MINE"]);
+    attach_nameless(&mut Guest::new().device, "buslogic", 5, |device, address| device.bus.serial(address));
 }

@@ -31,7 +31,7 @@ const CODES: [u8; 24] = [
 ];
 
 fn random_command(guest: &mut Guest, random: &mut Random) {
-    let mut code = CODES[random.below(CODES.len() as u64) as usize];
+    let mut code = random.pick(&CODES);
     if random.below(20) == 0 {
         code = random.next() as u8;
     }
@@ -95,9 +95,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
         94 => guest.control(random.next() as u8 & 0x8e),
         95 => guest.control(8),
         96 => {
-            let len = random.pick(&[1, 2, 4]);
-            let offset = random.below(256 / len as u64) * len as u64;
-            guest.device.config_write(offset as u16, &random.next().to_le_bytes()[..len]);
+            random.write_config(&mut guest.device, 256);
             guest.device.config_write(4, &5u16.to_le_bytes());
         }
         97 => {
@@ -137,9 +135,7 @@ fn anything_goes_and_a_clean_start_follows() {
         guest.hold.set(false);
         guest.serve();
         // Requests that were in flight have ended, and nothing is written any more.
-        let before = guest.bytes(0, MEMORY_END as usize);
-        guest.serve();
-        assert!(guest.bytes(0, MEMORY_END as usize) == before, "memory was written after a reset");
+        guest.writes_nothing(Guest::serve);
         for target in [0, 1, 2] {
             guest.select(target);
             assert_eq!((guest.alternate_status(), guest.line()), (GOOD, false), "seed {seed}, {target}");

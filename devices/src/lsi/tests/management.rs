@@ -1,7 +1,6 @@
 //! Task management and resets, with I/O in flight.
 
 use super::*;
-use crate::device::HotPlug;
 
 fn manage(kind: u8, target: u8, task: u32) -> TaskMgmtRequest {
     let mut request = TaskMgmtRequest::new_zeroed();
@@ -162,11 +161,7 @@ fn a_unit_reset_drops_everything_silently() {
     assert_eq!(guest.read(reg::REPLY_FIFO), FIFO_EMPTY);
     assert_eq!(guest.bytes(DATA, 512), before, "nothing is written late");
     assert!(!guest.counts.line());
-    guest.bring_up(16);
-    guest.write(reg::INT_MASK, int::DOORBELL);
-    let ready = guest.scsi(&[0; 6], 0, 0);
-    guest.run(&ready, &[]);
-    guest.check_io();
+    guest.works_again();
 }
 
 #[test]
@@ -236,14 +231,7 @@ fn nothing_is_written_without_bus_mastering() {
 
 /// Requests for both units, more than there are task numbers. Returns their contexts, those of target 0 first.
 fn crowded(tasks: u32, count: u32) -> (Guest, Vec<u32>) {
-    let mut guest = Guest::with(tasks, Personality::Spi1030);
-    guest.bring_up(64);
-    guest.write(reg::INT_MASK, int::DOORBELL);
-    for target in [0, 3] {
-        let mut ready = guest.scsi(&[0; 6], 0, 0);
-        ready.target_id = target;
-        guest.run(&ready, &[]);
-    }
+    let mut guest = Guest::with_replies(tasks, Personality::Spi1030, 64);
     guest.hold.set(true);
     let mut contexts = Vec::new();
     for n in 0..count {

@@ -191,11 +191,7 @@ fn a_frame_outside_memory_is_a_fault_until_reset() {
     guest.serve();
     assert_eq!(guest.replies(), []);
     guest.hard_reset();
-    guest.bring_up(16);
-    guest.write(reg::INT_MASK, int::DOORBELL);
-    let ready = guest.scsi(&[0; 6], 0, 0);
-    guest.run(&ready, &[]);
-    guest.check_io();
+    guest.works_again();
 }
 
 #[test]
@@ -216,10 +212,7 @@ fn more_requests_than_credits_do_no_harm() {
     }
     guest.serve();
     guest.hard_reset();
-    guest.bring_up(16);
-    let ready = guest.scsi(&[0; 6], 0, 0);
-    guest.run(&ready, &[]);
-    guest.check_io();
+    guest.works_again();
 }
 
 /// SeaBIOS has frames on its stack, and time stamps as contexts.
@@ -277,11 +270,5 @@ fn reply_frames_are_in_use_while_requests_are_in_flight() {
 
 #[test]
 fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
-    let mut guest = Guest::new();
-    let addresses = [Address { target: 1, lun: 0 }, Address { target: 2, lun: 5 }];
-    attach_nameless(&mut guest.device, addresses);
-    let serials = addresses.map(|address| guest.device.bus.serial(address).map(ToOwned::to_owned));
-    assert_eq!(serials, [Some("lsi:1".to_owned()), Some("MINE".to_owned())]);
-    attach_nameless(&mut guest.device, [Address { target: 2, lun: 6 }, Address { target: 2, lun: 7 }]);
-    assert_eq!(guest.device.bus.serial(Address { target: 2, lun: 6 }), Some("lsi:2:6"));
+    attach_nameless(&mut Guest::new().device, "lsi", 5, |device, address| device.bus.serial(address));
 }

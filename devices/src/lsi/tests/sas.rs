@@ -179,7 +179,6 @@ fn events_without_frames_are_bounded() {
         guest.replies();
     }
     guest.write(reg::INT_MASK, int::DOORBELL);
-    let ready = guest.scsi(&[0; 6], 0, 0);
-    guest.run(&ready, &[]);
+    guest.clear_unit_attention(&[0]);
     guest.check_io();
 }

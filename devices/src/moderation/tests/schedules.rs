@@ -7,29 +7,10 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::testing::Random;
 
 const SCHEDULES: u64 = 100_000;
 const US: u64 = 1_000;
-
-/// xorshift64*: fast, and the seed identifies a schedule.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
-}
 
 /// How long commands take.
 #[derive(Clone, Copy, Debug)]
@@ -43,36 +24,36 @@ enum Device {
 }
 
 impl Device {
-    fn any(rng: &mut Rng) -> Self {
-        let time = rng.pick(&[1, 10, 80, 1_000, 5_000]) * US;
-        rng.pick(&[Self::Constant(time), Self::Spread(time), Self::Stalls(time), Self::Bursts(time)])
+    fn any(random: &mut Random) -> Self {
+        let time = random.pick(&[1, 10, 80, 1_000, 5_000]) * US;
+        random.pick(&[Self::Constant(time), Self::Spread(time), Self::Stalls(time), Self::Bursts(time)])
     }
 
-    fn due(self, now: u64, rng: &mut Rng) -> u64 {
+    fn due(self, now: u64, random: &mut Random) -> u64 {
         match self {
             Self::Constant(time) => now + time,
-            Self::Spread(time) => now + time / 2 + rng.below(time),
-            Self::Stalls(time) => now + if rng.below(8) == 0 { time * 100 } else { time },
+            Self::Spread(time) => now + time / 2 + random.below(time),
+            Self::Stalls(time) => now + if random.below(8) == 0 { time * 100 } else { time },
             Self::Bursts(time) => now / time * time + time,
         }
     }
 }
 
-fn any_options(rng: &mut Rng) -> Coalescing {
+fn any_options(random: &mut Random) -> Coalescing {
     Coalescing {
-        policy: rng.pick(&[Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops, Policy::OioIops]),
-        cif_threshold: rng.pick(&[1, 2, 4, 4, 8]),
+        policy: random.pick(&[Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops, Policy::OioIops]),
+        cif_threshold: random.pick(&[1, 2, 4, 4, 8]),
         // 0: the rate is always reached. The maximum: it never is.
-        iops_threshold: rng.pick(&[0, 2_000, 2_000, 100_000, u64::MAX]),
-        epoch: Duration::from_nanos(rng.pick(&[20, 500, 10_000, 200_000]) * US),
-        longest_hold: rng.pick(&[Duration::ZERO, Duration::from_micros(50), Duration::MAX]),
-        backstop: Duration::from_nanos(rng.pick(&[50, 1_000, 5_000]) * US),
+        iops_threshold: random.pick(&[0, 2_000, 2_000, 100_000, u64::MAX]),
+        epoch: Duration::from_nanos(random.pick(&[20, 500, 10_000, 200_000]) * US),
+        longest_hold: random.pick(&[Duration::ZERO, Duration::from_micros(50), Duration::MAX]),
+        backstop: Duration::from_nanos(random.pick(&[50, 1_000, 5_000]) * US),
     }
 }
 
 /// The state of a schedule.
 struct World {
-    rng: Rng,
+    random: Random,
     now: u64,
     moderator: Moderator,
     device: Device,
@@ -91,12 +72,12 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let depth = rng.pick(&[1, 2, 3, 4, 7, 8, 16, 33, 64, 512]).min(1 + rng.below(512));
-        let left = depth + rng.below(200);
-        let (device, options) = (Device::any(&mut rng), any_options(&mut rng));
+        let mut random = Random::new(seed);
+        let depth = random.pick(&[1, 2, 3, 4, 7, 8, 16, 33, 64, 512]).min(1 + random.below(512));
+        let left = depth + random.below(200);
+        let (device, options) = (Device::any(&mut random), any_options(&mut random));
         let mut world = Self {
-            rng,
+            random,
             now: 0,
             moderator: Moderator::new(options),
             device,
@@ -121,7 +102,7 @@ impl World {
         for _ in 0..count.min(self.left) {
             self.left -= 1;
             self.commands += 1;
-            self.in_flight.insert((self.device.due(self.now, &mut self.rng), self.commands));
+            self.in_flight.insert((self.device.due(self.now, &mut self.random), self.commands));
         }
         self.largest_cif = self.largest_cif.max(self.cif());
     }
@@ -131,7 +112,7 @@ impl World {
         assert!(self.unseen > 0, "a signal for nothing");
         self.signals += 1;
         let ended = std::mem::take(&mut self.unseen);
-        let again = if self.rng.below(16) == 0 { self.rng.below(ended + 1) } else { ended };
+        let again = if self.random.below(16) == 0 { self.random.below(ended + 1) } else { ended };
         self.submit(again);
     }
 
@@ -187,9 +168,9 @@ impl World {
 
     /// A random action of the owner.
     fn meddle(&mut self) {
-        match self.rng.below(64) {
+        match self.random.below(64) {
             0 => {
-                let options = any_options(&mut self.rng);
+                let options = any_options(&mut self.random);
                 if self.moderator.set_options(options) {
                     self.signal();
                 }
@@ -197,7 +178,7 @@ impl World {
             }
             1 => {
                 // Commands are aborted: they end at once.
-                for _ in 0..self.rng.below(4) {
+                for _ in 0..self.random.below(4) {
                     let Some(&command) = self.in_flight.last() else { break };
                     self.in_flight.remove(&command);
                     self.complete();
@@ -207,12 +188,12 @@ impl World {
                 }
                 assert_eq!(self.unseen, 0, "flushed");
             }
-            2 if self.rng.below(4) == 0 => {
+            2 if self.random.below(4) == 0 => {
                 // Reset: no completion needs a signal any more.
                 self.in_flight.clear();
                 let _ = self.moderator.flush();
                 self.unseen = 0;
-                let depth = self.rng.below(64);
+                let depth = self.random.below(64);
                 self.submit(depth);
             }
             _ => {}
@@ -233,7 +214,7 @@ impl World {
         let next = self.in_flight.first().map(|(due, _)| *due);
         let Some(wake) = next.into_iter().chain(deadline).min() else { return false };
         // Threads may wake late.
-        let late = if self.rng.below(4) == 0 { self.rng.below(50 * US) } else { 0 };
+        let late = if self.random.below(4) == 0 { self.random.below(50 * US) } else { 0 };
         self.now = self.now.max(wake) + late;
         true
     }

@@ -1,9 +1,8 @@
 //! Interrupts: the line, messages, the mask, and signals that moderation holds back.
 
-use std::time::Duration;
-
+use super::small_tables::ABSENT;
 use super::*;
-use crate::device::Sleep;
+use crate::testing::backstop;
 
 fn guest(policy: Policy) -> Guest {
     Guest::up(1, Config { coalescing: Coalescing::policy(policy), ..Config::default() })
@@ -142,43 +141,10 @@ fn policies_differ_in_signals() {
     assert_eq!(batch.messages_sent(), 20);
 }
 
-/// The disk holds many requests, while others end with an error one at a time, at a high rate.
 #[test]
 fn withheld_signals_have_a_backstop() {
     let mut guest = guest(Policy::OioIops);
     guest.enable_msi();
-    guest.hold.set(true);
-    read_batch(&mut guest, 31);
-    assert_eq!(guest.completions().len(), 0);
-    let mut ended = 0;
-    let mut withheld = false;
-    for _ in 0..40_000 {
-        guest.now.0 += 10_000;
-        let mut absent = guest.request(&[0; 6]);
-        absent.target = 1;
-        guest.put(&absent);
-        guest.kick();
-        // A completion is always posted at once.
-        assert_eq!(guest.completions().len(), 1);
-        ended += 1;
-        if guest.messages_sent() == 0 {
-            withheld = true;
-            if ended > 30_000 {
-                break;
-            }
-        }
-    }
-    assert!(withheld);
-    let Sleep::Until(deadline) = guest.device.before_sleep(guest.now) else { panic!("no deadline") };
-    assert!(deadline <= guest.now.after(Duration::from_millis(1)));
-    guest.device.on_completions(Time(deadline.0 - 1));
-    assert_eq!(guest.messages_sent(), 0);
-    guest.device.on_completions(deadline);
-    assert_eq!(guest.messages_sent(), 1);
-    assert_eq!(guest.device.before_sleep(deadline), Sleep::Forever);
-    // The last completion always signals.
-    guest.hold.set(false);
-    guest.device.on_completions(deadline);
-    assert_eq!(guest.completions().len(), 31);
-    assert_eq!(guest.messages_sent(), 1);
+    let counts = guest.counts.clone();
+    backstop::play(&mut guest, &counts, ABSENT, |_| {});
 }

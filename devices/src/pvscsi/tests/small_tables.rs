@@ -241,7 +241,6 @@ impl Initiator for Guest {
     }
 }
 
-
 #[test]
 fn small_tables() {
     for tasks in [1, 2, 3, 4, 7] {

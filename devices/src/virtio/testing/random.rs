@@ -7,8 +7,8 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::*;
 use crate::device::{IoDevice, PciDevice};
-use crate::moderation::{Coalescing, Policy};
-use crate::testing::{MEMORY_END, MIB, Random};
+use crate::moderation::Coalescing;
+use crate::testing::{MIB, Random};
 use crate::virtio::device::Device;
 use crate::virtio::device::backend::Backend;
 
@@ -17,7 +17,7 @@ const DATA: u64 = MIB;
 
 /// A piece of data, hardly ever damaged.
 pub(in super::super) fn piece(random: &mut Random) -> Piece {
-    let address = DATA + random.below(MIB - 65536);
+    let address = random.data_address();
     let len = if random.below(2) == 0 { 4096 } else { random.below(9) * 512 } as u32;
     let mut piece = if random.below(2) == 0 { reads(address, len) } else { writes(address, len) };
     match random.below(30) {
@@ -89,11 +89,7 @@ impl<B: Backend> Driver<Device<Arc<GuestMemoryMmap>, B>> {
             }
             85 => self.set_used_event(queue, random.value() as u16),
             86..89 => self.random_access(random),
-            89 => {
-                let policies = [Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops];
-                let policy = policies[random.below(4) as usize];
-                self.device.set_coalescing(Coalescing::policy(policy));
-            }
+            89 => self.device.set_coalescing(Coalescing::policy(random.policy())),
             90 => {
                 self.write(QUEUE_SELECT, 2, random.below(self.rings.len() as u64 + 1));
                 let register = random.pick(&[QUEUE_RESET, QUEUE_MSIX_VECTOR]);
@@ -116,10 +112,10 @@ impl<B: Backend> Driver<Device<Arc<GuestMemoryMmap>, B>> {
         self.write(DEVICE_STATUS, 1, 0);
         if self.status().is_empty() {
             // What the disks complete from here on, the guest does not see.
-            let before = self.bytes(0, MEMORY_END as usize);
-            self.hold.set(false);
-            self.device.on_completions(self.now);
-            assert!(self.bytes(0, MEMORY_END as usize) == before, "memory was written after a reset");
+            self.writes_nothing(|guest| {
+                guest.hold.set(false);
+                guest.device.on_completions(guest.now);
+            });
         }
         self.bring_up(random.next() | Features::VERSION_1.bits(), 4 << random.below(5));
         if random.below(2) == 0 {
@@ -142,9 +138,7 @@ impl<B: Backend> Driver<Device<Arc<GuestMemoryMmap>, B>> {
                 self.device.bar_read(bar, random.below(0x8100), &mut data[..len], self.now);
             }
             _ => {
-                let len = len.min(4);
-                let offset = random.below(256 / len as u64) * len as u64;
-                self.device.config_write(offset as u16, &random.next().to_le_bytes()[..len]);
+                random.write_config(&mut self.device, 256);
                 self.device.config_write(4, &6u16.to_le_bytes());
             }
         }

@@ -169,11 +169,7 @@ fn a_bus_reset_is_answered_at_once_and_requests_end_when_the_disk_has_completed_
     for tasks in [1, 4, 256] {
         let mut guest = Guest::up(Config { tasks, ..config(Policy::Batch) });
         guest.hold.set(true);
-        for n in 0..10 {
-            assert!(
-                guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA + n * 4096))
-            );
-        }
+        guest.put_reads(10);
         assert!(guest.put(1, &in_band(CONTROL, vstor(6, 0))));
         let early = guest.run_all(1);
         assert_eq!((early[0].transaction, early[0].u32(8)), (CONTROL, 0));
@@ -196,9 +192,7 @@ fn a_bus_reset_is_answered_at_once_and_requests_end_when_the_disk_has_completed_
 fn a_unit_reset_ends_the_requests_of_the_unit() {
     let mut guest = Guest::up(Config { tasks: 4, ..config(Policy::Batch) });
     guest.hold.set(true);
-    for n in 0..10 {
-        assert!(guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA)));
-    }
+    guest.put_reads(10);
     let mut reset = vstor(4, 0);
     reset[2] = 3 << 24;
     assert!(guest.put(1, &in_band(CONTROL, reset)));
@@ -268,12 +262,9 @@ fn a_unit_that_comes_before_the_driver_is_not_announced() {
 
 #[test]
 fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
-    let mut guest = Guest::new();
-    let addresses = [Address { target: 1, lun: 0 }, Address { target: 2, lun: 0 }];
-    attach_nameless(&mut guest.device, addresses);
-    let serials = [1, 2]
-        .map(|lun| guest.device.storvsc.bus().serial(Address { target: 0, lun }).map(ToOwned::to_owned));
-    assert_eq!(serials, [Some("storvsc:1".to_owned()), Some("MINE".to_owned())]);
+    attach_nameless(&mut Guest::new().device, "storvsc", 0, |device, address| {
+        device.storvsc.bus().serial(Address { target: 0, lun: address.target.into() })
+    });
 }
 
 /// Requests that a reset has ended are completed even if the next packet breaks the ring.

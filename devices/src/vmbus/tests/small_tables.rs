@@ -135,9 +135,7 @@ fn requests_that_wait_for_a_task_go_on_after_a_close() {
         guest.hold.set(true);
         assert!(guest.put(2, &transfer_at(100, transfer(false, 0, 0, 1), DATA)));
         assert!(guest.run_all(2).is_empty());
-        for n in 0..count {
-            assert!(guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA)));
-        }
+        guest.put_reads(count);
         assert!(guest.run_all(1).is_empty());
         // The disk has completed the request, and the bus reaps it when the channel is closed.
         guest.hold.set(false);
@@ -165,9 +163,7 @@ fn requests_of_channels_that_are_gone_are_counted() {
         let mut guest = Guest::up(Config { tasks: 3, ..config(Policy::Batch) });
         guest.hold.set(true);
         let before = guest.device.stats();
-        for n in 0..8 {
-            assert!(guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA)));
-        }
+        guest.put_reads(8);
         assert!(guest.run_all(1).is_empty());
         assert_eq!(guest.device.stats().requests - before.requests, 8);
         assert_eq!(guest.device.stats().completions, before.completions);
@@ -184,9 +180,7 @@ fn requests_of_channels_that_are_gone_are_counted() {
 fn quiesce_ends_what_was_taken() {
     let mut guest = Guest::up(Config { tasks: 3, ..config(Policy::OioIops) });
     guest.hold.set(true);
-    for n in 0..20 {
-        assert!(guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA)));
-    }
+    guest.put_reads(20);
     assert!(guest.run_all(1).is_empty());
     guest.flags(0);
     guest.device.quiesce(guest.now);

@@ -280,7 +280,7 @@ fn a_guest_that_asks_for_the_next_is_moderated() {
 fn nobody_sleeps_forever() {
     for seed in 1..=40 {
         let mut random = Random::new(seed);
-        let policy = random.pick(&[Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops]);
+        let policy = random.policy();
         let mut guest = held(if seed % 4 == 0 { WITHOUT_EVENT_INDEX } else { ALL }, policy);
         let mut asked = 0u16;
         for _ in 0..2000 {

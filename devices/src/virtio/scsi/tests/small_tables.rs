@@ -3,6 +3,7 @@
 use super::*;
 use crate::testing::initiator::{Initiator, LEN, Manage, Outcome, at};
 use crate::testing::{broken_queues, small_tables};
+use crate::time::Time;
 
 /// Two units, and the address of one that a test adds.
 const UNITS: [Address; 3] = [HERE, THERE, Address { target: 5, lun: 0 }];
