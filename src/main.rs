@@ -25,6 +25,7 @@ mod progress;
 mod report;
 mod run;
 mod serve;
+mod service_manager;
 mod units;
 
 use std::process::ExitCode;

@@ -26,6 +26,7 @@ use crate::control::{Command, Reply};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 use crate::metrics::Metering;
+use crate::service_manager::Manager;
 use crate::{metrics, output, units};
 
 /// Interval of checks whether the guest has halted for good.
@@ -138,6 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let control = args.control.as_deref().map(Listener::bind).transpose()?;
     let metrics = args.metrics.listen()?;
     let ignored = Ignored::read();
+    let manager = Manager::connect();
     let confined = args.confinement.enter(Program::Run, &args.grants())?;
     let mut running = Running::new(machine, args, disks, stats)?;
     let loaded = load(args, &host, &running.machine)?;
@@ -149,7 +151,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     running.read_terminal(sender)?;
     running.start(&loaded)?;
     confined.close()?;
+    manager.ready("the guest runs");
     let end = running.handle(&events);
+    manager.stopping();
     running.finish(end)
 }
 

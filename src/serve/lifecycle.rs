@@ -1,13 +1,10 @@
 //! The start and the end of every server: the line that says that clients can connect, signals, and the closing of its disks.
 
 use std::io::{self, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use facts::disk::OpenDisk;
-use sd_notify::NotifyState;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
@@ -16,47 +13,17 @@ use crate::control::Reply;
 use crate::control::server::PendingCommand;
 use crate::disk;
 use crate::failure::Failure;
+use crate::service_manager::Manager;
 
 /// How long to wait for the client of `stop` to take its answer.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
-
-/// The service manager, if there is one (sd_notify(3)). The socket is connected from the start, because a sandbox allows no new one.
-pub(super) struct Manager(Option<UnixDatagram>);
-
-impl Manager {
-    /// That of NOTIFY_SOCKET: a path, or @ and an abstract name.
-    pub(super) fn connect() -> Self {
-        let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
-            return Self(None);
-        };
-        let address = match name.as_bytes() {
-            [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
-            _ => SocketAddr::from_pathname(&name),
-        };
-        let connect = |address| {
-            let socket = UnixDatagram::unbound()?;
-            socket.connect_addr(&address)?;
-            Ok(socket)
-        };
-        Self(address.and_then(connect).inspect_err(warn).ok())
-    }
-
-    fn notify(&self, states: &[NotifyState<'_>]) {
-        let text: String = states.iter().map(|state| format!("{state}\n")).collect();
-        let _ = self.0.as_ref().map(|socket| socket.send(text.as_bytes()).inspect_err(warn));
-    }
-}
-
-fn warn(error: &io::Error) {
-    eprintln!("warning: the service manager cannot be told: {error}");
-}
 
 /// Print that clients can connect, and tell the service manager. The reader of standard output may have ended already, which is no
 /// error.
 pub(super) fn announce(manager: &Manager, line: &str) {
     let mut out = io::stdout();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-    manager.notify(&[NotifyState::Ready, NotifyState::Status(line)]);
+    manager.ready(line);
 }
 
 /// Flush and close the disks of a server that has stopped with this result. Every failure is reported, also to the client of `stop`.
@@ -66,7 +33,7 @@ pub(super) fn close(
     served: Result<(), Failure>,
     pending: Option<PendingCommand>,
 ) -> Result<(), Failure> {
-    manager.notify(&[NotifyState::Stopping]);
+    manager.stopping();
     let unflushed = disk::flush_all(&opened);
     // Closes the files, which releases their locks.
     drop(opened);

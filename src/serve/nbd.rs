@@ -10,7 +10,7 @@ use paradisk_serve::nbd::{self, Export, Exports, Server, Tls};
 use sandbox::{Grants, Program};
 
 use super::control::Control;
-use super::lifecycle::{Manager, announce, close, ends};
+use super::lifecycle::{announce, close, ends};
 use super::listen::Listen;
 use crate::confinement::Confinement;
 use crate::control::server::Listener;
@@ -18,6 +18,7 @@ use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 use crate::metrics::{self, DiskSnapshot};
+use crate::service_manager::Manager;
 
 /// Serve disks by the Network Block Device protocol, until SIGTERM or SIGINT.
 #[derive(clap::Args)]

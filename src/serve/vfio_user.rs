@@ -13,7 +13,7 @@ use paradisk_serve::vfio_user::{Ended, Note, Server};
 use sandbox::{Grants, Program};
 
 use super::control::{Control, SetPolicy};
-use super::lifecycle::{Lifetime, Manager, announce, close, ends};
+use super::lifecycle::{Lifetime, announce, close, ends};
 use super::listen::Listen;
 use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
@@ -22,6 +22,7 @@ use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
+use crate::service_manager::Manager;
 
 /// How long the adapter may take to report what it has done.
 const REPORT_TIME: Duration = Duration::from_secs(1);

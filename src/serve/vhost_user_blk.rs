@@ -11,7 +11,7 @@ use sandbox::{Grants, Program};
 
 use super::control::{Control, SetPolicy};
 use super::conventions::{CAPABILITIES, Conventions};
-use super::lifecycle::{Lifetime, Manager, announce, close, ends};
+use super::lifecycle::{Lifetime, announce, close, ends};
 use super::listen::{self, Clients, Listen};
 use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
@@ -19,6 +19,7 @@ use crate::control::server::Listener;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
+use crate::service_manager::Manager;
 use crate::{disk, output};
 
 /// Serve a disk over vhost-user: the virtio block device of QEMU, Cloud Hypervisor, crosvm and others

@@ -1,72 +1,22 @@
 //! `paradisk run` and `paradisk ctl` as scripts see them, with kernels of a few instructions.
 
+mod disks;
+mod machine;
+
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc;
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use machine::*;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::Value;
-
-/// The folder of the kernels.
-const LOAD: u64 = 1 << 20;
-/// Longer than anything here takes.
-const SOON: Duration = Duration::from_secs(120);
-
-const SAY_R: &[u8] = &[0x66, 0xba, 0xf8, 0x03, 0xb0, b'R', 0xee];
-/// A 16-bit write to the power management port.
-const POWER_OFF: &[u8] = &[0x66, 0xba, 0x04, 0x06, 0x66, 0xb8, 0x00, 0x20, 0x66, 0xef];
-/// The keyboard controller's reset command.
-const RESET: &[u8] = &[0xb0, 0xfe, 0xe6, 0x64];
-/// Reset control.
-const RESET_CONTROL: &[u8] = &[0x66, 0xba, 0xf9, 0x0c, 0xb0, 0x06, 0xee];
-/// An undefined instruction, without anything to handle it.
-const TRIPLE_FAULT: &[u8] = &[0x0f, 0x0b];
-/// sti; hlt; jmp: wait for interrupts, none of which comes.
-const IDLE: &[u8] = &[0xfb, 0xf4, 0xeb, 0xfd];
-/// cli; hlt; jmp: what Linux does at its end where it knows no power-off.
-const HALT: &[u8] = &[0xfa, 0xf4, 0xeb, 0xfd];
-
-/// An ELF kernel of this code.
-fn kernel(folder: &Path, code: &[&[u8]]) -> PathBuf {
-    let code = code.concat();
-    let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    // Executable for x86-64; entry, program headers at 64, no sections.
-    file.extend([2u16, 62].map(u16::to_le_bytes).concat());
-    file.extend(1u32.to_le_bytes());
-    file.extend([LOAD, 64, 0].map(u64::to_le_bytes).concat());
-    file.extend(0u32.to_le_bytes());
-    file.extend([64u16, 56, 1, 0, 0, 0].map(u16::to_le_bytes).concat());
-    // One segment, loaded, readable and executable.
-    file.extend([1u32, 5].map(u32::to_le_bytes).concat());
-    file.extend([4096, LOAD, LOAD, code.len() as u64, 4096, 4096].map(u64::to_le_bytes).concat());
-    file.resize(4096, 0);
-    file.extend(code);
-    let path = folder.join("kernel");
-    fs::write(&path, file).unwrap();
-    path
-}
-
-fn paradisk(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// The same, started by another program.
-fn paradisk_by(program: &[&str], args: &[&str]) -> Command {
-    let mut command = Command::new(program[0]);
-    command.args(&program[1..]).arg(env!("CARGO_BIN_EXE_paradisk")).args(args);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
 
 /// Both ends of a new terminal, that of programs the second.
 fn terminal() -> (fs::File, fs::File) {
@@ -86,129 +36,6 @@ fn terminal() -> (fs::File, fs::File) {
 /// Whether lines are edited there, as shells have it.
 fn is_cooked(terminal: &fs::File) -> bool {
     tcgetattr(terminal.as_fd()).unwrap().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Whether machines can be made here.
-fn kvm(test: &str) -> bool {
-    let open = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
-    if let Err(error) = &open {
-        println!("SKIP: {test}: /dev/kvm: {error}");
-    }
-    open.is_ok()
-}
-
-fn run(kernel: &Path, more: &[&str]) -> Output {
-    let kernel = kernel.to_str().unwrap();
-    paradisk(&[&["run", "--kernel", kernel, "--memory", "64M"], more].concat()).output().unwrap()
-}
-
-/// A machine that says R and idles.
-struct Idle {
-    child: Option<Child>,
-    folder: tempfile::TempDir,
-}
-
-impl Idle {
-    fn start(more: &[&str], stdin: Stdio) -> Self {
-        Self::start_by(&["env"], &[SAY_R, IDLE], more, stdin)
-    }
-
-    /// By another program, and with more code.
-    fn start_by(program: &[&str], code: &[&[u8]], more: &[&str], stdin: Stdio) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let kernel = kernel(folder.path(), code);
-        let socket = folder.path().join("socket");
-        let args = ["run", "--memory", "64M", "--kernel", kernel.to_str().unwrap()];
-        let images = folder.path().join("images");
-        fs::create_dir(&images).unwrap();
-        let control = ["--control", socket.to_str().unwrap(), "--sandbox-path", images.to_str().unwrap()];
-        let mut command = paradisk_by(program, &[&args[..], &control, more].concat());
-        let mut child = command.stdin(stdin).spawn().unwrap();
-        let mut output = child.stdout.take().unwrap();
-        let (sender, said) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut said = [0];
-            let _ = sender.send(output.read_exact(&mut said).map(|()| (said, output)));
-        });
-        let mut idle = Self { child: Some(child), folder };
-        let (said, output) = said.recv_timeout(SOON).expect("it says nothing").unwrap();
-        assert_eq!(said, *b"R");
-        idle.child.as_mut().unwrap().stdout = Some(output);
-        idle
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    fn ctl(&self, args: &[&str]) -> Output {
-        paradisk(&[&["ctl", &self.path("socket")], args].concat()).output().unwrap()
-    }
-
-    #[track_caller]
-    fn json(&self, args: &[&str]) -> Value {
-        let output = self.ctl(&[args, &["--json"]].concat());
-        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    #[track_caller]
-    fn refused(&self, args: &[&str], expected: &str) {
-        let output = self.ctl(args);
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
-        assert!(text(&output.stderr).contains(expected), "{args:?}: {}", text(&output.stderr));
-    }
-
-    /// Every thread has a filter of system calls, and no privileges: KVM's own one, too.
-    #[track_caller]
-    fn is_confined(&self) {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.as_ref().unwrap().id())).unwrap();
-        for task in tasks {
-            // The thread of a command may have ended.
-            let Ok(status) = fs::read_to_string(task.unwrap().path().join("status")) else { continue };
-            for line in ["Seccomp:\t2\n", "NoNewPrivs:\t1\n", "CapPrm:\t0000000000000000\n"] {
-                assert!(status.contains(line), "{status}");
-            }
-        }
-    }
-
-    fn stdin(&mut self, bytes: &[u8]) {
-        let child = self.child.as_mut().unwrap();
-        child.stdin.as_mut().unwrap().write_all(bytes).unwrap();
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.as_ref().unwrap().id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
-    }
-
-    /// Wait for its end.
-    fn end(mut self) -> (Output, tempfile::TempDir) {
-        let mut child = self.child.take().unwrap();
-        let start = Instant::now();
-        while child.try_wait().unwrap().is_none() {
-            if start.elapsed() > SOON {
-                child.kill().unwrap();
-                panic!("it does not end");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
-        (child.wait_with_output().unwrap(), folder)
-    }
-}
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 #[test]
@@ -311,86 +138,6 @@ fn a_signal_ends_it_with_its_disks_closed() {
         assert_eq!(output.status.signal(), None);
         assert!(paradisk(&["image", "check", image]).status().unwrap().success());
     }
-}
-
-#[test]
-fn disks_come_and_go_over_the_control_socket() {
-    if !kvm("disks_come_and_go_over_the_control_socket") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let metrics = folder.path().join("metrics");
-    let places = ["--metrics", metrics.to_str().unwrap()];
-    let disks = ["--disk", "ram=1M,adapter=lsi-sas", "--adapter", "pvscsi"];
-    let idle = Idle::start(&[&disks[..], &places].concat(), Stdio::null());
-    let image = idle.path("images/a.vhd");
-    assert!(
-        paradisk(&["image", "create", &image, "--format", "vhd", "--size", "8M"]).status().unwrap().success()
-    );
-    let spec = format!("path={image},adapter=pvscsi,serial=HOT");
-    assert_eq!(idle.json(&["attach", &spec]), "pvscsi0:0");
-    // The main thread takes no command before its filter.
-    idle.is_confined();
-    let disks = idle.json(&["list"]);
-    let of = |key: &str| disks.as_array().unwrap().iter().map(|disk| disk[key].clone()).collect::<Vec<_>>();
-    assert_eq!(of("id"), ["pvscsi0:0", "lsi-sas0:0"]);
-    assert_eq!(of("format"), ["vhd", "ram"]);
-    assert!(text(&idle.ctl(&["list"]).stdout).contains("pvscsi0:0"));
-    idle.refused(&["attach", &spec], "a.vhd");
-    assert_eq!(idle.json(&["coalescing", "off", "--adapter", "pvscsi0"]), "off");
-    idle.refused(&["coalescing", "never"], "is not one of: off, batch, oio, oio-iops");
-    idle.refused(&["coalescing", "off", "--adapter", "ide0"], "no adapter `ide0`");
-    idle.refused(&["attach", "ram=1M,adapter=lsi"], "no lsi adapter with a free target");
-    idle.refused(&["attach", "path=absent,adapter=pvscsi"], "absent: cannot open");
-    idle.refused(&["detach", "pvscsi0:7"], "no disk `pvscsi0:7`");
-    idle.refused(&["resize", "pvscsi0:0", "9M"], "cannot be resized while they are in use");
-    idle.refused(&["resize", "pvscsi0:7", "9M"], "no disk `pvscsi0:7`");
-    idle.json(&["detach", "pvscsi0:0"]);
-    idle.refused(&["detach", "pvscsi0:0"], "no disk");
-    // It is closed: others can open it.
-    assert!(paradisk(&["image", "resize", &image, "9M"]).status().unwrap().success());
-    let raw = idle.path("images/a.raw");
-    fs::File::create(&raw).unwrap().set_len(1 << 20).unwrap();
-    // Beside the folder that was granted.
-    fs::copy(&raw, idle.path("other.raw")).unwrap();
-    let other = format!("path={},adapter=pvscsi", idle.path("other.raw"));
-    idle.refused(&["attach", &other], "the sandbox opens files of `paradisk run --sandbox-path` alone");
-    assert_eq!(idle.json(&["attach", &format!("path={raw},adapter=pvscsi")]), "pvscsi0:0");
-    assert_eq!(idle.json(&["resize", "pvscsi0:0", "2M"]), "pvscsi0:0");
-    fs::File::options().write(true).open(&raw).unwrap().set_len(3 << 20).unwrap();
-    assert_eq!(idle.json(&["list"])[0]["capacity"], 2 << 20);
-    idle.json(&["rescan"]);
-    assert_eq!(idle.json(&["list"])[0]["capacity"], 3 << 20);
-    let stats = idle.json(&["stats"]);
-    let of = |list: &str, key: &str| {
-        stats[list].as_array().unwrap().iter().map(|one| one[key].clone()).collect::<Vec<_>>()
-    };
-    assert_eq!(of("adapters", "name"), ["pvscsi0", "lsi-sas0"]);
-    assert_eq!(stats["adapters"][1]["moderation"][0]["policy"], "oio-iops");
-    assert_eq!((of("queues", "disk"), of("queues", "adapter")), (of("disks", "id"), of("adapters", "name")));
-    assert_eq!(stats["queues"][0]["read"]["count"], 0);
-    let mut stream = UnixStream::connect(&metrics).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).unwrap();
-    assert!(response.ends_with("# EOF\n"), "{response}");
-    for sample in [
-        r#"paradisk_disk_reads_total{disk="pvscsi0:0",adapter="pvscsi0",queue="0"} 0"#,
-        r#"paradisk_adapter_moderation_info{adapter="lsi-sas0",vector="0",policy="oio-iops"} 1"#,
-        r#"paradisk_adapter_requests_total{adapter="pvscsi0"} 0"#,
-    ] {
-        assert!(response.lines().any(|line| line == sample), "{sample}: {response}");
-    }
-    // A second machine cannot replace the socket of one that runs.
-    let kernel = idle.path("kernel");
-    let second = run(Path::new(&kernel), &["--control", &idle.path("socket")]);
-    assert_eq!(second.status.code(), Some(1), "{}", text(&second.stderr));
-    assert!(text(&second.stderr).contains("Address already in use"));
-    assert!(idle.ctl(&["stop"]).status.success());
-    let (output, folder) = idle.end();
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let gone = paradisk(&["ctl", folder.path().join("socket").to_str().unwrap(), "list"]).output().unwrap();
-    assert_eq!(gone.status.code(), Some(1));
 }
 
 #[test]
@@ -560,4 +307,26 @@ fn all_that_went_wrong_is_said() {
     let output = run(&kernel, &["--stats", "/absent/stats.json"]);
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]));
     assert!(text(&output.stderr).contains("/absent/stats.json: cannot write"), "{output:?}");
+}
+
+#[test]
+fn the_service_manager_is_told_of_start_and_end() {
+    if !kvm("the_service_manager_is_told_of_start_and_end") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(SOON)).unwrap();
+    let told = || {
+        let mut message = [0; 4096];
+        let len = manager.recv(&mut message).unwrap();
+        text(&message[..len])
+    };
+    let by = format!("NOTIFY_SOCKET={}", path.display());
+    let idle = Idle::start_by(&["env", &by], &[SAY_R, IDLE], &[], Stdio::null());
+    assert_eq!(told(), "READY=1\nSTATUS=the guest runs\n");
+    assert!(idle.ctl(&["stop"]).status.success());
+    assert_eq!(told(), "STOPPING=1\n");
+    assert_eq!(idle.end().0.status.code(), Some(0));
 }
