@@ -36,6 +36,11 @@ pub(crate) unsafe fn claim() {
     }
 }
 
+/// Whether the process was started with this descriptor, and nobody has taken it.
+pub(crate) fn is_unclaimed(number: RawFd) -> bool {
+    UNCLAIMED.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&number)
+}
+
 /// A descriptor that the process was started with. Each can be taken once.
 pub(crate) fn take(number: RawFd) -> Result<OwnedFd, String> {
     let taken = UNCLAIMED.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);

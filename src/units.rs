@@ -8,6 +8,28 @@ pub(crate) fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "expected an octal number of 0 to 777".to_owned())
 }
 
+/// A group: its number, or its name in /etc/group.
+pub(crate) fn group(text: &str) -> Result<u32, String> {
+    let groups = || std::fs::read(GROUPS).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let number = match text.parse::<u32>() {
+        Ok(number) => Some(number),
+        Err(_) => number_of(&groups().map_err(|error| format!("{GROUPS}: {error}"))?, text),
+    };
+    // For chown, the last number means no change.
+    number
+        .filter(|number| *number != u32::MAX)
+        .ok_or_else(|| format!("expected the number of a group, or its name in {GROUPS}"))
+}
+
+/// group(5).
+const GROUPS: &str = "/etc/group";
+
+/// The number of a group, from lines `name:password:number:members`.
+fn number_of(groups: &str, name: &str) -> Option<u32> {
+    let line = groups.lines().find(|line| line.split(':').next() == Some(name))?;
+    line.split(':').nth(2)?.parse().ok()
+}
+
 /// A block size: whole sectors of 512 bytes, at most 1 MiB.
 #[cfg(feature = "bench")]
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
@@ -35,6 +57,20 @@ mod tests {
             assert!(size(text).is_err(), "{text}");
         }
         assert!(size("4X").unwrap_err().contains("K, M, G, T"));
+    }
+
+    #[test]
+    fn groups() {
+        let groups = "root:x:0:\nkvm-users:x:7:\nkvm:x:106:qemu,libvirt\nbroken\nodd:x:many:\n";
+        for (name, number) in
+            [("root", Some(0)), ("kvm", Some(106)), ("qemu", None), ("broken", None), ("odd", None)]
+        {
+            assert_eq!(number_of(groups, name), number, "{name}");
+        }
+        assert_eq!((group("0"), group("54321")), (Ok(0), Ok(54321)));
+        for text in ["", "-1", "4294967295", "no such group", "x"] {
+            assert!(group(text).unwrap_err().contains("/etc/group"), "{text}");
+        }
     }
 
     #[cfg(feature = "bench")]

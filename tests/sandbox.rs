@@ -2,7 +2,15 @@
 //! run in the sandbox, too.
 
 mod common;
+#[path = "../serve/tests/nbd/client.rs"]
+#[allow(dead_code, reason = "the tests of the server use all of it")]
+mod nbd_client;
+#[path = "../serve/tests/vhost_user_blk/client.rs"]
+#[allow(dead_code, reason = "the tests of the server use all of it")]
+mod vhost_client;
 
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -11,32 +19,69 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{ready, refused};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use vhost_client::{Guest, IN, OUT, Shape};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_paradisk");
 
-fn serve(args: &[&str], folder: &Path) -> Command {
-    let image = folder.join("a.raw");
-    fs::write(&image, vec![7; 1 << 20]).unwrap();
+/// A server of an image of 8 MiB.
+fn serve(args: &[&str], format: &str, engine: &str, folder: &Path) -> Command {
+    let image = folder.join("image");
+    let mut create = Command::new(PROGRAM);
+    create.args(["image", "create", "--size", "8M", "--format", format]).arg(&image);
+    assert!(image.exists() || create.status().unwrap().success());
     let mut command = Command::new(PROGRAM);
-    command.arg("serve").args(args).arg("--socket").arg(folder.join("socket")).arg("--disk").arg(&image);
+    command.arg("serve").args(args).arg("--socket").arg(folder.join("socket")).arg("--disk");
+    command.arg(format!("path={},format={format},engine={engine}", image.display()));
     command
 }
 
-/// Name, `Seccomp` and `NoNewPrivs` of each thread, sorted.
-fn threads(child: &Child) -> Vec<(String, String, String)> {
+/// A thread as the kernel describes it.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Thread {
+    name: String,
+    seccomp: String,
+    filters: u32,
+    no_new_privs: String,
+}
+
+/// The threads, by name.
+fn threads(child: &Child) -> Vec<Thread> {
     let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
-    let of = |task: fs::DirEntry| {
-        let status = fs::read_to_string(task.path().join("status")).unwrap();
+    // A thread may end meanwhile.
+    let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
+    let of = |status: String| {
         let field = |name: &str| {
-            let value = status.lines().find_map(|line| line.strip_prefix(name));
+            let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             value.unwrap_or_else(|| panic!("no {name}: {status}")).trim().to_owned()
         };
-        (field("Name:"), field("Seccomp:"), field("NoNewPrivs:"))
+        let filters = field("Seccomp_filters").parse().unwrap();
+        let [name, seccomp, no_new_privs] = ["Name", "Seccomp", "NoNewPrivs"].map(field);
+        Thread { name, seccomp, filters, no_new_privs }
     };
-    let mut threads: Vec<_> = tasks.map(|task| of(task.unwrap())).collect();
+    let mut threads: Vec<_> = tasks.filter_map(|task| status(task.unwrap())).map(of).collect();
     threads.sort();
     threads
+}
+
+/// Wait until there are threads of these names, one or more of each, and return them. A new thread has the name of its creator for a
+/// moment. The kernel's own threads for io_uring count under any name.
+#[track_caller]
+fn await_threads(child: &Child, expected: &[&str]) -> Vec<Thread> {
+    let start = Instant::now();
+    loop {
+        let found = threads(child);
+        let mut names: Vec<_> = found.iter().map(|thread| thread.name.as_str()).collect();
+        names.retain(|name| !name.starts_with("iou-"));
+        names.dedup();
+        if names == expected {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "{names:?}, expected {expected:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn end(mut child: Child) {
@@ -44,61 +89,183 @@ fn end(mut child: Child) {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// A client that has connected, when there are threads of these names. A new thread has the name of its creator for a moment.
-#[track_caller]
-fn connected(child: &Child, folder: &Path, expected: &[&str]) -> UnixStream {
-    let stream = UnixStream::connect(folder.join("socket")).unwrap();
-    let start = Instant::now();
-    loop {
-        let found = threads(child);
-        let names: Vec<&str> = found.iter().map(|(name, ..)| name.as_str()).collect();
-        if names == expected {
-            return stream;
+/// A client's connection, after what makes the server start its threads.
+type Connect = fn(&Path) -> Box<dyn Any>;
+
+fn silent(socket: &Path) -> Box<dyn Any> {
+    Box::new(UnixStream::connect(socket).unwrap())
+}
+
+/// Writes to blocks that are not allocated, and flushes.
+fn nbd(socket: &Path) -> Box<dyn Any> {
+    let mut client = nbd_client::Client::of(socket, "", false);
+    client.write(0, 1 << 20, &[7; 4096]).unwrap();
+    client.ask(nbd_client::FLUSH, 0, 0, 0).unwrap();
+    Box::new(client)
+}
+
+/// Writes and reads, and waits for the signal of each completion.
+fn vhost_user(socket: &Path) -> Box<dyn Any> {
+    let mut client = vhost_client::Client::connect(socket, Guest::new(Shape::default()));
+    let guest = &mut client.guest;
+    guest.fill(0, 0, 7, 4096);
+    assert_eq!(guest.run(0, OUT, 8, 4096), 0);
+    guest.fill(0, 0, 0, 4096);
+    assert_eq!(guest.run(0, IN, 8, 4096), 0);
+    assert_eq!(guest.bytes(0, 0, 4096), [7; 4096]);
+    Box::new(client)
+}
+
+/// A server, its client, and the names of its threads beside those of control socket and metrics.
+struct Case {
+    args: &'static [&'static str],
+    format: &'static str,
+    engine: &'static str,
+    connect: Connect,
+    threads: &'static [&'static str],
+}
+
+const CASES: [Case; 5] = [
+    Case {
+        args: &["nbd"],
+        format: "vhdx",
+        engine: "io_uring",
+        connect: nbd,
+        threads: &["disk-flusher", "disk-helper", "nbd", "nbd-client"],
+    },
+    Case {
+        args: &["vhost-user-blk", "--queues", "2"],
+        format: "raw",
+        engine: "io_uring",
+        connect: silent,
+        threads: &["queue-0", "queue-1", "vhost-user"],
+    },
+    Case {
+        args: &["vhost-user-blk"],
+        format: "raw",
+        engine: "threads",
+        connect: vhost_user,
+        threads: &["disk-io", "queue-0", "vhost-user"],
+    },
+    Case { args: &["vfio-user"], format: "raw", engine: "io_uring", connect: silent, threads: &[] },
+    Case {
+        args: &["vfio-user", "--adapter", "virtio-blk", "--queues", "2", "--threads", "2"],
+        format: "raw",
+        engine: "threads",
+        connect: silent,
+        threads: &["blk-queues-0", "blk-queues-1", "disk-io"],
+    },
+];
+
+impl Case {
+    /// Start the server with these options, and connect. `then` gets its threads.
+    #[track_caller]
+    fn run(
+        &self,
+        mode: &[&str],
+        start: impl FnOnce(&mut Command) -> (Child, String),
+        then: impl FnOnce(&Child, &[Thread]),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = serve(self.args, self.format, self.engine, folder.path());
+        for socket in ["control", "metrics"] {
+            command.arg(format!("--{socket}")).arg(folder.path().join(socket));
         }
-        assert!(start.elapsed() < Duration::from_secs(30), "{names:?}");
-        std::thread::sleep(Duration::from_millis(5));
+        let (child, line) = start(command.args(mode));
+        assert!(line.starts_with("serving "), "{line}");
+        let client = (self.connect)(&folder.path().join("socket"));
+        let mut expected = [self.threads, &["control", "metrics", "paradisk"]].concat();
+        expected.sort_unstable();
+        then(&child, &await_threads(&child, &expected));
+        drop(client);
+        end(child);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the sockets are removed");
+    }
+}
+
+/// Filters of a thread at least: its own, and those of the threads that have started it.
+fn fewest_filters(name: &str) -> u32 {
+    match name {
+        // Of nbd-client.
+        "disk-helper" | "disk-flusher" => 3,
+        // Of nbd, and of the main thread.
+        "nbd-client" | "vhost-user" => 2,
+        // Of vhost-user.
+        "notifier" => 3,
+        _ => 1,
     }
 }
 
 #[test]
 fn every_thread_of_a_server_is_confined() {
-    let servers: [(&[&str], &[&str]); 3] = [
-        (&["nbd"], &["control", "nbd", "nbd-client", "paradisk"]),
-        (&["vhost-user-blk", "--queues", "2"], &["control", "paradisk", "queue-0", "queue-1", "vhost-user"]),
-        (&["vfio-user"], &["control", "paradisk"]),
-    ];
-    for (args, expected) in servers {
-        for (mode, confined) in [(&[][..], ("2", "1")), (&["--sandbox", "off"], ("0", "0"))] {
-            let folder = tempfile::tempdir().unwrap();
-            let control = folder.path().join("control");
-            let mut command = serve(args, folder.path());
-            let (child, line) = ready(command.args(mode).arg("--control").arg(&control));
-            assert!(line.starts_with("serving "), "{line}");
-            let client = connected(&child, folder.path(), expected);
-            for (name, seccomp, privileges) in &threads(&child) {
-                assert_eq!((seccomp.as_str(), privileges.as_str()), confined, "{args:?}: {name}");
+    let mut others = Vec::new();
+    for case in &CASES {
+        case.run(&[], ready, |child, threads| {
+            for thread in threads {
+                let Thread { name, seccomp, filters, no_new_privs } = thread;
+                if (&**seccomp, &**no_new_privs) != ("2", "1") || *filters < fewest_filters(name) {
+                    others.push(format!("{:?}: {thread:?}", case.args));
+                }
             }
             let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
             let capabilities = status.lines().find_map(|line| line.strip_prefix("CapPrm:\t")).unwrap();
-            if confined.0 == "2" {
-                assert_eq!(capabilities, "0000000000000000");
-                let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
-                let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
-                assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["1", "1", "bytes"]);
+            assert_eq!(capabilities, "0000000000000000");
+            let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+            let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
+            assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["1", "1", "bytes"]);
+        });
+        case.run(&["--sandbox", "off"], ready, |_, threads| {
+            for Thread { name, seccomp, no_new_privs, .. } in threads {
+                assert_eq!((seccomp.as_str(), no_new_privs.as_str()), ("0", "0"), "{:?}: {name}", case.args);
             }
-            drop(client);
-            end(child);
-            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the sockets are removed");
-        }
+        });
     }
+    assert!(others.is_empty(), "not confined: {others:#?}");
+}
+
+/// Start it where the kernel refuses io_uring, as in many containers: by a filter, which the server inherits.
+fn ready_without_io_uring(command: &mut Command) -> (Child, String) {
+    const IO_URING_SETUP: i64 = 425;
+    let refused = SeccompAction::Errno(Errno::PERM.raw_os_error() as u32);
+    let rules = BTreeMap::from([(IO_URING_SETUP, Vec::new())]);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, TargetArch::x86_64).unwrap();
+    let filter = BpfProgram::try_from(filter).unwrap();
+    let start = || {
+        // Of this thread alone, and what it starts.
+        seccompiler::apply_filter(&filter).unwrap();
+        ready(command)
+    };
+    std::thread::scope(|scope| scope.spawn(start).join().unwrap())
+}
+
+#[test]
+fn threads_that_replace_io_uring_are_confined() {
+    let case = Case {
+        args: &["vhost-user-blk"],
+        format: "raw",
+        engine: "io_uring",
+        connect: vhost_user,
+        threads: &["disk-io", "notifier", "queue-0", "vhost-user"],
+    };
+    case.run(&[], ready_without_io_uring, |_, threads| {
+        for thread in threads {
+            // One is inherited.
+            assert!(thread.filters > fewest_filters(&thread.name), "{thread:?}");
+        }
+    });
+    case.run(&["--sandbox", "off"], ready_without_io_uring, |_, threads| {
+        assert!(threads.iter().all(|thread| thread.filters == 1), "{threads:?}");
+    });
 }
 
 #[test]
 fn what_is_reported_is_not_stopped() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = serve(&["nbd", "--sandbox", "log"], folder.path());
+    let mut command = serve(&["nbd", "--sandbox", "log"], "raw", "io_uring", folder.path());
     let (mut child, _) = ready(command.stderr(Stdio::piped()));
-    drop(connected(&child, folder.path(), &["nbd", "nbd-client", "paradisk"]));
+    let client = silent(&folder.path().join("socket"));
+    await_threads(&child, &["nbd", "nbd-client", "paradisk"]);
+    drop(client);
     let mut stderr = child.stderr.take().unwrap();
     end(child);
     let mut text = String::new();
@@ -106,7 +273,7 @@ fn what_is_reported_is_not_stopped() {
     assert!(text.starts_with("note: sandbox: log: "), "{text}");
     assert!(!text.contains("would not be allowed"), "the tables are complete: {text}");
     refused(
-        &mut serve(&["nbd", "--sandbox", "much"], folder.path()),
+        &mut serve(&["nbd", "--sandbox", "much"], "raw", "io_uring", folder.path()),
         2,
         "`much` is not one of: on, log, off",
     );

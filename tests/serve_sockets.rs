@@ -1,18 +1,28 @@
 //! Sockets of servers: made with permissions, passed by number or by a service manager, and what the service manager is told.
 
 mod common;
+#[path = "common/control.rs"]
+#[expect(dead_code, reason = "disks of these servers do not grow")]
+mod control;
+#[path = "../serve/tests/nbd/client.rs"]
+#[allow(dead_code, reason = "the tests of the server use all of it")]
+mod nbd_client;
+#[path = "../serve/tests/vhost_user_blk/client.rs"]
+#[allow(dead_code, reason = "the tests of the server use all of it")]
+mod vhost_client;
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{ready, refused};
-use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getegid, geteuid, getgroups, kill_process};
+use vhost_client::{FLUSH, Guest, IN, OUT, Shape};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_paradisk");
 /// Each server with a small disk.
@@ -42,29 +52,64 @@ fn the_socket_has_the_wanted_permissions() {
         let (child, _) = ready(command(args).arg("--socket").arg(&socket));
         assert_eq!(mode(), 0o600);
         end(child);
-        let group = rustix::process::getegid().as_raw().to_string();
-        let more = ["--socket-mode", "660", "--socket-group", &group];
+        let more = ["--socket-mode", "660"];
         let (child, _) = ready(command(args).arg("--socket").arg(&socket).args(more));
         assert_eq!(mode(), 0o660);
         end(child);
     }
-    refused(
-        command(SERVERS[0]).args(["--socket", "x", "--socket-mode", "999"]),
-        2,
-        "octal number of 0 to 777",
-    );
+    for (option, wrong, expected) in [
+        ("--socket-mode", "999", "octal number of 0 to 777"),
+        ("--socket-group", "no such group", "expected the number of a group, or its name in /etc/group"),
+    ] {
+        refused(command(SERVERS[0]).args(["--socket", "x", option, wrong]), 2, expected);
+    }
     refused(&mut command(SERVERS[0]), 2, "expected a path or fd=N, as no service manager passes a socket");
 }
 
-/// A shell gives the server its socket as descriptor 3.
+/// A group that this process may give its files to, and that they do not have anyway; and its name in /etc/group.
+fn other_group() -> Option<(u32, Option<String>)> {
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    let named = groups.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        Some((fields.next()?.to_owned(), fields.nth(1)?.parse::<u32>().ok()?))
+    });
+    let named: Vec<_> = named.collect();
+    let mine: Vec<u32> = if geteuid().is_root() {
+        named.iter().map(|(_, number)| *number).chain([1]).collect()
+    } else {
+        getgroups().unwrap().into_iter().map(|group| group.as_raw()).collect()
+    };
+    let other = mine.into_iter().find(|number| *number != getegid().as_raw())?;
+    Some((other, named.into_iter().find(|(_, number)| *number == other).map(|(name, _)| name)))
+}
+
+#[test]
+fn the_socket_has_the_wanted_group() {
+    let Some((group, name)) = other_group() else {
+        println!("SKIP: the_socket_has_the_wanted_group: this user is in one group alone");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, metrics) = (folder.path().join("socket"), folder.path().join("metrics"));
+    let gid = |path: &Path| fs::metadata(path).unwrap().gid();
+    for args in SERVERS {
+        for wanted in [Some(group.to_string()), name.clone()].into_iter().flatten() {
+            let mut server = command(args);
+            server.arg("--socket").arg(&socket).arg("--metrics").arg(&metrics);
+            server.args(["--socket-group", &wanted, "--metrics-group", &wanted]);
+            let (child, _) = ready(&mut server);
+            assert_eq!((gid(&socket), gid(&metrics)), (group, group), "{args:?}: {wanted}");
+            end(child);
+        }
+    }
+}
+
+/// A shell gives the server its socket as descriptor 3. The shell itself gets it as its standard input: not every shell takes descriptors
+/// above 9.
 fn with_descriptor(socket: &impl AsFd, script: &str, args: &[&str]) -> Command {
-    // The server's copy; in this process no other program is started in between that would mind.
-    fcntl_setfd(socket.as_fd(), FdFlags::empty()).unwrap();
+    let script = format!("exec 3<&0 </dev/null; {script} exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
-    command
-        .args(["-c", &format!("{script} exec \"$0\" \"$@\" 3<&{}", socket.as_fd().as_raw_fd()), PROGRAM])
-        .args(args);
-    command.stdin(Stdio::null());
+    command.args(["-c", &script, PROGRAM]).args(args).stdin(socket.as_fd().try_clone_to_owned().unwrap());
     command
 }
 
@@ -113,6 +158,42 @@ fn a_descriptor_that_is_no_listening_socket_is_refused() {
         2,
         "no service manager passes a socket",
     );
+}
+
+/// A socket of the service manager that nobody would serve.
+#[test]
+fn every_passed_socket_is_served_or_refused() {
+    const PASSED: &str = "LISTEN_PID=$$ LISTEN_FDS=1";
+    let folder = tempfile::tempdir().unwrap();
+    let own = folder.path().join("own");
+    let path = own.to_str().unwrap();
+    let passed = UnixListener::bind(folder.path().join("passed")).unwrap();
+    // The same again.
+    let other = format!("exec 4<&3; {PASSED}");
+    let both = "exec 4<&3; LISTEN_PID=$$ LISTEN_FDS=2";
+    let unused = "LISTEN_FDS: fd=3 is passed, and no option uses it";
+    for args in SERVERS {
+        let server = |script: &str, more: &[&str]| with_descriptor(&passed, script, &[args, more].concat());
+        refused(&mut server(both, &[]), 2, "LISTEN_FDS: 2 sockets are passed, and one is needed");
+        refused(&mut server(PASSED, &["--socket", path]), 2, unused);
+        refused(&mut server(&other, &["--socket", "fd=4"]), 2, unused);
+        assert!(!own.exists());
+        // By its number, too.
+        let (child, line) = ready(&mut server(PASSED, &["--socket", "fd=3"]));
+        assert!(line.ends_with(" at fd=3\n"), "{line}");
+        end(child);
+    }
+    let server = |script: &str, args: &[&str]| with_descriptor(&passed, script, args);
+    let tcp = [SERVERS[0], &["--listen", "127.0.0.1:0"]].concat();
+    refused(&mut server(PASSED, &tcp), 2, unused);
+    refused(&mut server(&other, &[SERVERS[1], &["--fd=4"]].concat()), 2, unused);
+    // One is a disk, as systemd's OpenFile= passes it; the other one is the socket.
+    let image = folder.path().join("image");
+    fs::write(&image, [0; 4096]).unwrap();
+    let script = format!("exec 4<>{}; LISTEN_PID=$$ LISTEN_FDS=2", image.display());
+    let (child, line) = ready(&mut server(&script, &["serve", "nbd", "--disk", "fd=4"]));
+    assert_eq!(line, "serving fd=4 at fd=3\n");
+    end(child);
 }
 
 /// Options that QEMU and libvirt pass to any vhost-user back end.
@@ -178,46 +259,124 @@ fn the_descriptor_of_a_vhost_user_back_end_listens_or_is_connected() {
     refused(&mut command(&args), 2, "--fd: fd=99: not a descriptor that this process was started with");
 }
 
-/// The images' paths are gone: only the descriptors lead to them.
+/// Bytes of a disk of [`image`].
+const SIZE: u64 = 8 << 20;
+
+/// An image of this format with data in all of it, and the data.
+fn image(folder: &Path, format: &str) -> (String, Vec<u8>) {
+    let content: Vec<u8> = (0..SIZE).map(|at| (at / 512 % 251) as u8).collect();
+    let [raw, path] = ["content", format].map(|name| folder.join(name).to_str().unwrap().to_owned());
+    fs::write(&raw, &content).unwrap();
+    paradisk(&["image", "convert", &raw, &path, "--format", format]);
+    (path, content)
+}
+
+#[track_caller]
+fn paradisk(args: &[&str]) {
+    let output = command(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {output:?}");
+}
+
+/// Start a server at `socket` with the image as descriptor 4. The path of the image is gone: only the descriptor leads to it, and the link
+/// that is returned.
+#[track_caller]
+fn with_disk(args: &[&str], format: &str, image: &str, socket: &Path) -> (Child, String, String) {
+    let link = format!("{image}.link");
+    let script = format!("exec 4<>{image}; ln {image} {link}; rm {image}; exec \"$0\" \"$@\"");
+    let mut server = Command::new("sh");
+    // A fixed VHD looks like a raw file, but for its name.
+    let disk = format!("fd=4,format={format}");
+    server.args(["-c", &script, PROGRAM]).args(args).args(["--disk", &disk, "--socket"]).arg(socket);
+    let (child, line) = ready(server.stdin(Stdio::null()));
+    (child, line, link)
+}
+
+/// The image has this content.
+#[track_caller]
+fn has_content(link: &str, format: &str, content: &[u8]) {
+    let raw = format!("{link}.raw");
+    paradisk(&["image", "convert", "--from-format", format, link, &raw, "--format", "raw"]);
+    let found = fs::read(&raw).unwrap();
+    assert_eq!(found.len(), content.len());
+    let differs = found.iter().zip(content).position(|(found, expected)| found != expected);
+    assert_eq!(differs, None, "{format}");
+}
+
 #[test]
 fn disks_are_passed_by_number() {
-    let folder = tempfile::tempdir().unwrap();
     for format in ["raw", "vhd", "vhdx"] {
-        let (image, socket) = (folder.path().join(format), folder.path().join("socket"));
-        let image = image.to_str().unwrap();
-        let made = command(&["image", "create", image, "--format", format, "--size", "8M"]).output().unwrap();
-        assert!(made.status.success(), "{made:?}");
-        let script = format!("exec 4<>{image}; rm {image}; exec \"$0\" \"$@\"");
-        let mut server = Command::new("sh");
-        // A fixed VHD looks like a raw file, but for its name.
-        let disk = format!("fd=4,format={format}");
-        server.args(["-c", &script, PROGRAM, "serve", "nbd", "--disk", &disk, "--socket"]).arg(&socket);
-        let (child, line) = ready(server.stdin(Stdio::null()));
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let (image, mut content) = image(folder.path(), format);
+        let (child, line, link) = with_disk(&["serve", "nbd"], format, &image, &socket);
         assert_eq!(line, format!("serving fd=4 at {}\n", socket.display()));
+        let mut client = nbd_client::Client::of(&socket, "", true);
+        assert_eq!(client.size, SIZE);
+        assert_eq!(client.read(1 << 20, 65536).unwrap(), content[1 << 20..][..65536]);
+        let written = &mut content[3 << 20..][..8192];
+        written.fill(0xA5);
+        client.write(0, 3 << 20, written).unwrap();
+        assert_eq!(client.read(3 << 20, 8192).unwrap(), written);
+        drop(client);
         end(child);
+        has_content(&link, format, &content);
     }
     let nbd = ["serve", "nbd", "--socket", "x", "--disk", "fd=4"];
     refused(&mut command(&nbd), 2, "--disk: fd=4: not a descriptor that this process was started with");
 }
 
 #[test]
+fn servers_of_adapters_take_disks_by_number_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, control] = ["socket", "control"].map(|name| folder.path().join(name));
+    let (path, mut content) = image(folder.path(), "vhdx");
+    let (child, line, link) = with_disk(&["serve", "vhost-user-blk"], "vhdx", &path, &socket);
+    assert_eq!(line, format!("serving fd=4 at {}\n", socket.display()));
+    let mut client = vhost_client::Client::connect(&socket, Guest::new(Shape::default()));
+    let guest = &mut client.guest;
+    assert_eq!(guest.run(0, IN, 2048, 4096), 0);
+    assert_eq!(guest.bytes(0, 0, 4096), content[1 << 20..][..4096]);
+    guest.fill(0, 0, 0xA5, 4096);
+    assert_eq!(guest.run(0, OUT, 4096, 4096), 0);
+    assert_eq!(guest.run(0, FLUSH, 0, 0), 0);
+    content[2 << 20..][..4096].fill(0xA5);
+    drop(client);
+    end(child);
+    has_content(&link, "vhdx", &content);
+
+    let (path, _) = image(folder.path(), "vhd");
+    let vfio = ["serve", "vfio-user", "--control", control.to_str().unwrap()];
+    let (child, ..) = with_disk(&vfio, "vhd", &path, &socket);
+    let disk = &control::answer(&control, &["list"])[0];
+    assert_eq!((&disk["format"], &disk["capacity"]), (&"vhd".into(), &SIZE.into()), "{disk}");
+    end(child);
+}
+
+#[test]
 fn the_service_manager_is_told_of_start_and_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let told = || {
-        let mut message = [0; 4096];
-        let len = manager.recv(&mut message).unwrap();
-        String::from_utf8(message[..len].to_vec()).unwrap()
-    };
-    for args in SERVERS {
-        let socket = folder.path().join("socket");
-        let mut server = command(args);
-        let (child, line) = ready(server.arg("--socket").arg(&socket).env("NOTIFY_SOCKET", &path));
-        assert_eq!(told(), format!("READY=1\nSTATUS={line}"));
-        end(child);
-        assert_eq!(told(), "STOPPING=1\n");
+    let path = path.to_str().unwrap();
+    // An abstract name is not a path, and nobody else has it.
+    let name = format!("@{path}");
+    let abstract_name = SocketAddr::from_abstract_name(path).unwrap();
+    let managers = [UnixDatagram::bind(path), UnixDatagram::bind_addr(&abstract_name)];
+    for (manager, address) in managers.into_iter().zip([path, &name]) {
+        let manager = manager.unwrap();
+        manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let told = || {
+            let mut message = [0; 4096];
+            let len = manager.recv(&mut message).unwrap();
+            String::from_utf8(message[..len].to_vec()).unwrap()
+        };
+        for args in SERVERS {
+            let socket = folder.path().join("socket");
+            let mut server = command(args);
+            let (child, line) = ready(server.arg("--socket").arg(&socket).env("NOTIFY_SOCKET", address));
+            assert_eq!(told(), format!("READY=1\nSTATUS={line}"));
+            end(child);
+            assert_eq!(told(), "STOPPING=1\n");
+        }
     }
 }
 

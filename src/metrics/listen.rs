@@ -25,8 +25,8 @@ pub(crate) struct Options {
     /// Permissions of the socket's file, in octal; to connect, a process needs the permission to write
     #[arg(long, help_heading = HEADING, value_name = "MODE", value_parser = units::mode, default_value = "600", requires = "metrics")]
     metrics_mode: u32,
-    /// Group of the socket's file, as a number
-    #[arg(long, help_heading = HEADING, value_name = "GID", requires = "metrics")]
+    /// Group of the socket's file: its number, or its name in /etc/group
+    #[arg(long, help_heading = HEADING, value_name = "GROUP", value_parser = units::group, requires = "metrics")]
     metrics_group: Option<u32>,
 }
 

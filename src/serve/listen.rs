@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketType, getpeername};
 
 use crate::failure::Failure;
 use crate::inherited;
-use crate::units::mode;
+use crate::units::{group, mode};
 
 /// The Unix socket of a server.
 #[derive(clap::Args)]
@@ -23,8 +23,8 @@ pub(super) struct Listen {
     /// Permissions of the socket's file, in octal; to connect, a process needs the permission to write
     #[arg(long, value_name = "MODE", value_parser = mode, default_value = "600", requires = "socket")]
     socket_mode: u32,
-    /// Group of the socket's file, as a number
-    #[arg(long, value_name = "GID", requires = "socket")]
+    /// Group of the socket's file: its number, or its name in /etc/group
+    #[arg(long, value_name = "GROUP", value_parser = group, requires = "socket")]
     socket_group: Option<u32>,
 }
 
@@ -58,33 +58,48 @@ impl Listen {
         }
     }
 
-    /// The socket, and its name for messages.
+    /// The socket, and its name for messages. The disks have been opened, so that each descriptor that is left is a socket.
     pub(super) fn open(&self) -> Result<(Socket, String), Failure> {
         match &self.socket {
             Some(Place::Path(path)) => {
+                refuse_unused()?;
                 let permissions = Permissions { mode: self.socket_mode, group: self.socket_group };
                 let socket = Socket::listen_for(path, permissions);
                 let socket = socket.map_err(|error| Failure::on(path, "listen", error))?;
                 Ok((socket, path.display().to_string()))
             }
-            Some(Place::Descriptor(number)) => given(*number),
-            None => Self::passed(),
+            Some(Place::Descriptor(number)) => {
+                let taken = given(*number)?;
+                refuse_unused()?;
+                Ok(taken)
+            }
+            None => match &passed()?[..] {
+                [number] => given(*number),
+                [] => Err(Failure::Usage(
+                    "--socket: expected a path or fd=N, as no service manager passes a socket".to_owned(),
+                )),
+                several => {
+                    let count = several.len();
+                    Err(Failure::Usage(format!("LISTEN_FDS: {count} sockets are passed, and one is needed")))
+                }
+            },
         }
     }
+}
 
-    /// The one socket that a service manager passes (sd_listen_fds(3)).
-    fn passed() -> Result<(Socket, String), Failure> {
-        let mut numbers =
-            sd_notify::listen_fds().map_err(|error| Failure::Usage(format!("LISTEN_FDS: {error}")))?;
-        match (numbers.len(), numbers.next()) {
-            (1, Some(number)) => given(number),
-            (0, _) => Err(Failure::Usage(
-                "--socket: expected a path or fd=N, as no service manager passes a socket".to_owned(),
-            )),
-            (several, _) => {
-                Err(Failure::Usage(format!("LISTEN_FDS: {several} sockets are passed, and one is needed")))
-            }
-        }
+/// The descriptors that a service manager passes (sd_listen_fds(3)) and that no option has taken.
+fn passed() -> Result<Vec<RawFd>, Failure> {
+    let numbers = sd_notify::listen_fds().map_err(|error| Failure::Usage(format!("LISTEN_FDS: {error}")))?;
+    Ok(numbers.filter(|number| inherited::is_unclaimed(*number)).collect())
+}
+
+/// Refuse a passed socket if another one is served: clients that connect to it would wait forever.
+pub(super) fn refuse_unused() -> Result<(), Failure> {
+    match passed()?.first() {
+        None => Ok(()),
+        Some(number) => Err(Failure::Usage(format!(
+            "LISTEN_FDS: fd={number} is passed, and no option uses it; it is served without --socket, --listen and --fd"
+        ))),
     }
 }
 
@@ -116,6 +131,7 @@ pub(super) fn descriptor(number: RawFd) -> Result<(Clients, String), Failure> {
             return Err(Failure::Usage(text));
         }
     };
+    refuse_unused()?;
     Ok((clients, format!("fd={number}")))
 }
 

@@ -11,7 +11,7 @@ use sandbox::{Grants, Program};
 
 use super::control::Control;
 use super::lifecycle::{announce, close, ends};
-use super::listen::Listen;
+use super::listen::{Listen, refuse_unused};
 use crate::confinement::Confinement;
 use crate::control::server::Listener;
 use crate::disk;
@@ -129,6 +129,7 @@ fn listen(args: &Args) -> Result<(nbd::Listener, String), Failure> {
     let Some(address) = args.listen else {
         return args.unix.open().map(|(socket, place)| (socket.into(), place));
     };
+    refuse_unused()?;
     let listener = TcpListener::bind(address)
         .map_err(|error| Failure::Failed(format!("{address}: cannot listen: {error}")))?;
     Ok((listener.into(), address.to_string()))

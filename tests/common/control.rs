@@ -22,6 +22,14 @@ pub(crate) fn answer(socket: &Path, command: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// The policy of each interrupt vector of a server's adapter.
+fn policies(control: &Path) -> Vec<Value> {
+    let stats = answer(control, &["stats"]);
+    let vectors = stats["adapters"][0]["moderation"].as_array().unwrap();
+    assert!(!vectors.is_empty(), "{stats}");
+    vectors.iter().map(|vector| vector["policy"].clone()).collect()
+}
+
 /// A server of one disk, a raw image: the disk is made larger, and the server ended, by its control socket.
 pub(crate) fn a_disk_grows(server: &mut Command, image: &Path, control: &Path) {
     let (mut child, _) = ready(server.arg("--control").arg(control));
@@ -36,7 +44,9 @@ pub(crate) fn a_disk_grows(server: &mut Command, image: &Path, control: &Path) {
     refused(&mut ctl(control, &["resize", "disk0", "much"]), 2, "size `much`");
     refused(&mut ctl(control, &["resize", "disk1", "4M"]), 1, "no disk `disk1`");
     refused(&mut ctl(control, &["detach", "disk0"]), 1, "a server takes no such command");
+    assert!(policies(control).iter().all(|policy| policy == "oio-iops"));
     assert_eq!(answer(control, &["coalescing", "off"]), "off");
+    assert!(policies(control).iter().all(|policy| policy == "off"));
     refused(&mut ctl(control, &["coalescing", "never"]), 1, "is not one of: off, batch, oio, oio-iops");
     refused(&mut ctl(control, &["coalescing", "off", "--adapter", "pvscsi0"]), 1, "which has no name");
     assert_eq!(answer(control, &["stop"]), "stopped");
