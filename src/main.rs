@@ -29,6 +29,7 @@ mod service_manager;
 mod units;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -78,6 +79,13 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
+/// A write past the limit on the size of files (RLIMIT_FSIZE) fails with EFBIG, and so does the request of the guest or client. The signal that
+/// comes with it would end the process, which may serve others.
+fn survive_file_size_limit() {
+    // If no handler can be installed, the process starts with the signal's default action.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+}
+
 /// Print errors of disks that a guest or a client uses, which itself sees only an I/O error. Tools return theirs.
 fn report_disk_errors() {
     paradisk_devices::on_disk_fault(|fault| eprintln!("error: {fault}"));
@@ -99,6 +107,7 @@ fn main() -> ExitCode {
     // SAFETY: no descriptor has been opened before.
     unsafe { inherited::claim() };
     raise_descriptor_limit();
+    survive_file_size_limit();
     let Cli { log: level, command } = Cli::parse();
     log(level);
     if let Command::Run(_) | Command::Serve(_) = command {
