@@ -17,7 +17,7 @@ use paradisk_disk_formats::{
 const ENTRIES: u32 = 8;
 /// Bytes of the image.
 pub(super) const SIZE: usize = 4096;
-/// How long a polled ring may take, in which the kernel's thread does not fall asleep: the call that wakes it is not allowed everywhere.
+/// How long an operation of a polled ring may take.
 const BOUND: Duration = Duration::from_secs(30);
 
 /// An entry that opens the file for reading.
@@ -34,25 +34,39 @@ fn name(path: &Path) -> CString {
 fn result(ring: &mut IoUring, entry: &squeue::Entry) -> i32 {
     // SAFETY: an entry here points to a path of its caller, which lives until this returns, or to nothing.
     unsafe { ring.submission().push(entry) }.unwrap();
-    if ring.params().is_setup_sqpoll() {
-        let start = Instant::now();
-        while ring.completion().is_empty() {
-            assert!(start.elapsed() < BOUND, "the kernel does not take the entry");
-            std::thread::yield_now();
-        }
-    } else {
+    if !ring.params().is_setup_sqpoll() {
         ring.submit_and_wait(1).unwrap();
+    }
+    ended(ring)
+}
+
+/// The result of the operation in flight.
+#[track_caller]
+fn ended(ring: &mut IoUring) -> i32 {
+    let start = Instant::now();
+    while ring.completion().is_empty() {
+        assert!(start.elapsed() < BOUND, "no completion");
+        std::thread::yield_now();
     }
     ring.completion().next().unwrap().result()
 }
 
-/// Make a ring and open files by it. `polled`: a thread of the kernel takes the entries, and no call is made to submit them.
-pub(super) fn open_by_a_ring_of_its_own(polled: bool, granted: &Path, other: &Path) {
+/// A ring whose entries a thread of the kernel takes: no call submits them. That thread starts asleep, and enabling the ring wakes it. Then
+/// it does not sleep again while a test runs.
+fn polled_ring() -> IoUring {
     let mut builder = IoUring::builder();
-    if polled {
-        builder.setup_sqpoll(2 * BOUND.as_millis() as u32);
-    }
-    let mut ring = builder.build(ENTRIES).unwrap();
+    builder.setup_sqpoll(4 * BOUND.as_millis() as u32).setup_r_disabled();
+    let mut ring: IoUring = builder.build(ENTRIES).unwrap();
+    // SAFETY: a no-op points to nothing.
+    unsafe { ring.submission().push(&opcode::Nop::new().build()) }.unwrap();
+    ring.submitter().register_enable_rings().unwrap();
+    assert_eq!(ended(&mut ring), 0);
+    ring
+}
+
+/// Make a ring and open files by it.
+pub(super) fn open_by_a_ring_of_its_own(polled: bool, granted: &Path, other: &Path) {
+    let mut ring = if polled { polled_ring() } else { IoUring::new(ENTRIES).unwrap() };
     for path in [&other.join("image"), Path::new("/etc/passwd")] {
         assert_eq!(result(&mut ring, &open(&name(path))), -libc::EACCES, "{}", path.display());
     }
