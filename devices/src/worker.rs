@@ -145,3 +145,69 @@ fn run_jobs<T>(value: &mut T, inbox: &Receiver<Job<T>>) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts doorbells, and tells of its end.
+    struct Counting {
+        events: EventLoop,
+        doorbells: u32,
+        served: u32,
+        ended: mpsc::Sender<u32>,
+    }
+
+    impl Serve for Counting {
+        fn events(&mut self) -> &mut EventLoop {
+            &mut self.events
+        }
+
+        fn before_sleep(&mut self, _now: Time) -> Sleep {
+            Sleep::Forever
+        }
+
+        fn on_doorbell(&mut self, index: u32) {
+            self.doorbells += index;
+        }
+
+        fn serve(&mut self, _now: Time) {
+            self.served = self.doorbells;
+        }
+    }
+
+    impl Drop for Counting {
+        fn drop(&mut self) {
+            let _ = self.ended.send(self.doorbells);
+        }
+    }
+
+    #[test]
+    fn events_are_served_and_jobs_run_in_order_until_the_worker_is_dropped() {
+        let (ended, end) = mpsc::channel();
+        let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+        let events = EventLoop::new().unwrap();
+        events.add(&doorbell, Event::Doorbell(7), Interest::Edge).unwrap();
+        let value = Counting { events, doorbells: 0, served: 0, ended };
+        let worker = Worker::start(ThreadKind::AdapterQueue, "test", value).unwrap();
+        rustix::io::write(&doorbell, &1u64.to_ne_bytes()).unwrap();
+        // A job may run between the doorbell and the thread's wake-up for it.
+        while worker.ask(|value| value.served).unwrap() != 7 {
+            std::thread::yield_now();
+        }
+        worker.tell(|value| value.doorbells *= 2).unwrap();
+        worker.tell(|value| value.doorbells += 1).unwrap();
+        assert_eq!(worker.ask(|value| value.doorbells), Ok(15));
+        assert!(end.try_recv().is_err());
+        drop(worker);
+        assert_eq!(end.try_recv(), Ok(15), "the value is dropped before the worker is");
+    }
+
+    #[test]
+    fn a_worker_whose_thread_has_panicked_is_gone() {
+        let (ended, _end) = mpsc::channel();
+        let value = Counting { events: EventLoop::new().unwrap(), doorbells: 0, served: 0, ended };
+        let worker = Worker::start(ThreadKind::AdapterQueue, "test", value).unwrap();
+        assert_eq!(worker.ask::<()>(|_| panic!("in a job")), Err(Gone));
+    }
+}

@@ -34,6 +34,8 @@ impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
 
     fn detach(&mut self, address: Address, now: Time) -> bool {
         let there = self.bus.detach(address);
+        // Requests in the backlog for the unit can be answered now.
+        self.more |= !self.backlog.is_empty();
         self.complete(now);
         if there {
             self.announce(address.target, false);

@@ -101,6 +101,27 @@ pub(crate) fn detach_stalled<I: Initiator>(guest: &mut I, address: Address) {
     assert_eq!(device.completion_events().len(), fds - 1);
 }
 
+/// A unit is detached while its requests wait in the backlog, and no disk completes anything: they are answered without another event.
+/// `address` is that of the second unit.
+pub(crate) fn detach_with_backlog<I: Initiator>(guest: &mut I, address: Address) {
+    const COUNT: u64 = 8;
+    guest.clear_attention([0, 1]);
+    guest.hold().set(true);
+    (0..COUNT).for_each(|slot| guest.start(slot, 1, false));
+    assert_eq!(guest.serve(), []);
+    let (device, now) = guest.device();
+    assert!(device.hot_plug().unwrap().detach(address, *now));
+    if device.before_sleep(*now) == Sleep::No {
+        device.on_completions(*now);
+    }
+    let mut ended = guest.ended();
+    assert!(!ended.is_empty() && ended.len() < COUNT as usize, "{ended:?}");
+    guest.hold().set(false);
+    ended.extend(guest.serve());
+    ended.sort_unstable_by_key(|(slot, _)| *slot);
+    assert_eq!(ended, (0..COUNT).map(|slot| (slot, Outcome::Other)).collect::<Vec<_>>());
+}
+
 /// The first unit's disk does not complete its requests, of which there are so many. The unit `other`, which gets a disk of its own at this
 /// address, does meanwhile.
 pub(crate) fn stall_one_disk<I: Initiator>(guest: &mut I, stalled: u64, other: usize, address: Address) {

@@ -140,6 +140,12 @@ fn nothing_of_the_ring_outlives_an_adapter_reset() {
 }
 
 #[test]
+fn requests_in_the_backlog_of_a_detached_unit_are_answered() {
+    let mut guest = Guest::up(4, Config { tasks: 4, ..Config::default() });
+    small_tables::detach_with_backlog(&mut guest, Address { target: TARGETS[1], lun: 0 });
+}
+
+#[test]
 fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
     for tasks in [2, 3, 8, 256] {
         let mut guest = Guest::up(4, Config { tasks, ..Config::default() });

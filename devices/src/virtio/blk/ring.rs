@@ -364,6 +364,8 @@ impl<A: GuestAddressSpace> Ring<A> {
     pub fn abandon(&mut self) {
         self.requests.drain();
         self.requests.forget(None);
+        // The requests that are dropped have ended.
+        self.stats.completions = self.stats.requests;
         self.queue.reset();
         self.signal.reset();
         (self.poll_at, self.late, self.broken_at) = (None, false, None);
@@ -384,7 +386,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.requests.disk().stats()
     }
 
-    /// Counters since the creation: requests taken, completions posted, errors, and those of the disk's queue.
+    /// Counters since the creation: requests taken, requests ended (posted or dropped), errors, and those of the disk's queue.
     pub fn stats(&self) -> Stats {
         self.stats.with(&self.queue_stats())
     }

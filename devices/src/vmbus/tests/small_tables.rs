@@ -88,6 +88,12 @@ fn a_unit_is_detached_while_its_disk_does_not_complete() {
 }
 
 #[test]
+fn requests_in_the_backlog_of_a_detached_unit_are_answered() {
+    let mut guest = Guest::up(Config { tasks: 4, ..config(Policy::Batch) });
+    small_tables::detach_with_backlog(&mut guest, Address { target: LUNS[1], lun: 0 });
+}
+
+#[test]
 fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
     for tasks in [2, 3, 8, 256] {
         let mut guest = Guest::up(Config { tasks, ..config(Policy::Batch) });

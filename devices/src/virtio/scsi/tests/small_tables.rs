@@ -112,6 +112,11 @@ fn a_unit_is_detached_while_its_disk_does_not_complete() {
 }
 
 #[test]
+fn requests_in_the_backlog_of_a_detached_unit_are_answered() {
+    small_tables::detach_with_backlog(&mut Initiating::new(4, 256), THERE);
+}
+
+#[test]
 fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
     for tasks in [2, 3, 8, 64] {
         small_tables::stall_one_disk(&mut Initiating::new(tasks, 256), 50, 1, THERE);
