@@ -129,8 +129,8 @@ impl Rig {
             self.guest.kick(queue);
             self.guest.wait_interrupt(queue);
             assert_eq!(self.guest.guest.take(queue), [(0, 0)]);
-            let others = Self::queues().filter(|&other| self.guest.interrupted(other));
-            assert_eq!(others.collect::<Vec<_>>(), [], "beside queue {queue}");
+            let others: Vec<_> = Self::queues().filter(|&other| self.guest.interrupted(other)).collect();
+            assert!(others.is_empty(), "{others:?} beside queue {queue}");
         }
     }
 
