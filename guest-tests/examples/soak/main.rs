@@ -1,12 +1,19 @@
-//! A soak: servers and adapters under load for a long time, with clients that vanish, servers that are killed, disks that grow, a full host
-//! and hot-plug. What is written is verified; memory, descriptors and threads of the processes that live on must not grow.
+//! A soak: servers and adapters under load for a long time, with clients and servers that are killed, resets, disks that grow, hot-plug, a
+//! full host, and a host whose disk fails. What is written is verified; memory, descriptors and threads of the processes that live on must
+//! not grow.
 //!
-//! `cargo xtask soak`, or `soak --paradisk FILE [--seconds N [--load NAME]]`. Exit status 1: data were wrong, something grew, failed or hangs.
+//! `cargo xtask soak`, or `soak --paradisk FILE [--seconds N] [--load NAME]`. Exit status 1: data were wrong, something grew, failed or hangs.
 
 #[path = "../../../serve/tests/vfio_user/client.rs"]
 #[allow(dead_code, reason = "the tests use all of it")]
 mod client;
+mod contested;
 mod guests;
+mod images;
+mod kvm;
+mod loads;
+#[path = "../../../disk-formats/tests/common/loop_device.rs"]
+mod loop_device;
 mod nbd;
 #[path = "../../../serve/tests/nbd/client.rs"]
 #[allow(dead_code, reason = "the tests use all of it")]
@@ -22,6 +29,8 @@ mod vhost_client;
 #[path = "../../../serve/tests/vfio_user/vmm.rs"]
 #[allow(dead_code, reason = "the tests use all of it")]
 mod vmm;
+mod watch;
+mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -31,22 +40,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use paradisk_devices::AdapterKind;
-use sample::Series;
+use loads::Make;
+use sample::{Growth, Series};
 
 /// A load whose cycle takes longer than this hangs. A cycle takes seconds, on a busy machine some more.
 const CYCLE_MOST: Duration = Duration::from_secs(120);
-
-/// The adapters that `paradisk serve vfio-user` offers.
-const SERVED: [AdapterKind; 7] = [
-    AdapterKind::Pvscsi,
-    AdapterKind::Lsi,
-    AdapterKind::LsiSas,
-    AdapterKind::BusLogic,
-    AdapterKind::IdeNative,
-    AdapterKind::VirtioBlk,
-    AdapterKind::VirtioScsi,
-];
 
 /// Work that is repeated until the time is over. A panic is a failure.
 trait Load {
@@ -108,45 +106,27 @@ fn drive(name: String, make: Make, until: Instant, begin: Instant, beat: &Beat) 
         outcome.failure = Some(text.unwrap_or_else(|| "a panic".to_owned()));
     } else if outcome.cycles == 0 {
         outcome.failure = Some("no cycle ended".to_owned());
-    } else {
-        outcome.failure = outcome.series.growth();
+    } else if let Growth::Grown(what) = outcome.series.growth() {
+        outcome.failure = Some(what);
     }
     outcome
 }
 
-type InPlace = Box<dyn FnOnce(&server::Place) -> Box<dyn Load> + Send>;
-type Make = Box<dyn FnOnce() -> Box<dyn Load> + Send>;
-
-/// The loads by name.
-fn loads(paradisk: &Path, folder: &Path) -> Vec<(String, Make)> {
-    let mut loads: Vec<(String, Make)> = Vec::new();
-    let mut add = |name: &str, make: InPlace| {
-        let place = server::Place { paradisk: paradisk.into(), folder: folder.join(name.replace(' ', "-")) };
-        std::fs::create_dir_all(&place.folder).unwrap();
-        loads.push((name.to_owned(), Box::new(move || make(&place))));
-    };
-    add("nbd", Box::new(|place| Box::new(nbd::Steady::new(place))));
-    add("nbd killed", Box::new(|place| Box::new(nbd::Killed::new(place))));
-    add("nbd full host", Box::new(|place| Box::new(nbd::Full::new(place))));
-    add("vhost-user-blk", Box::new(|place| Box::new(vhost::Load::new(place))));
-    for kind in SERVED {
-        add(kind.as_str(), Box::new(move |place| Box::new(vfio::Load::new(place, kind))));
-    }
-    add("guests", Box::new(|place| Box::new(guests::Parent::new(place))));
-    loads
-}
-
 fn table(outcomes: &[Outcome]) -> String {
     let mut text = format!(
-        "\n{:<16} {:>7} {:>10} {:>21} {:>11} {:>11}  {}\n",
+        "\n{:<22} {:>7} {:>10} {:>21} {:>11} {:>11}  {}\n",
         "load", "cycles", "verified", "memory, MiB", "descriptors", "threads", "result"
     );
     for outcome in outcomes {
         let (memory, descriptors, threads) = outcome.series.ends();
-        let result = outcome.failure.as_deref().map_or("good", |_| "FAILED");
+        let result = match (&outcome.failure, outcome.series.growth()) {
+            (Some(_), _) => "FAILED",
+            (None, Growth::NotJudged) => "good, growth not judged: run too short;",
+            (None, _) => "good",
+        };
         let verified = format!("{} MiB", outcome.verified >> 20);
         text += &format!(
-            "{:<16} {:>7} {verified:>10} {memory:>21} {descriptors:>11} {threads:>11}  {result} {}\n",
+            "{:<22} {:>7} {verified:>10} {memory:>21} {descriptors:>11} {threads:>11}  {result} {}\n",
             outcome.name, outcome.cycles, outcome.events
         );
     }
@@ -161,7 +141,9 @@ fn run(paradisk: &Path, time: Duration, only: Option<&str>) -> ExitCode {
     let folder = tempfile::tempdir().unwrap();
     let (begin, until) = (Instant::now(), Instant::now() + time);
     let mut running = Vec::new();
-    for (name, make) in loads(paradisk, folder.path()) {
+    let all = loads::all(paradisk, folder.path());
+    let names: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
+    for (name, make) in all {
         if only.is_some_and(|only| only != name) {
             continue;
         }
@@ -171,7 +153,7 @@ fn run(paradisk: &Path, time: Duration, only: Option<&str>) -> ExitCode {
         running.push((name, beat, thread::spawn(move || drive(called, make, until, begin, &theirs))));
     }
     if running.is_empty() {
-        eprintln!("error: --load {}: no such load", only.unwrap_or_default());
+        eprintln!("error: --load {}: not one of: {}", only.unwrap_or_default(), names.join(", "));
         return ExitCode::from(2);
     }
     let mut hangs = Vec::new();
@@ -192,9 +174,10 @@ fn run(paradisk: &Path, time: Duration, only: Option<&str>) -> ExitCode {
         println!("FAILED: {name}: no cycle ended for {} s", CYCLE_MOST.as_secs());
     }
     println!(
-        "{} s; memory may grow by {}, descriptors and threads not at all",
+        "{} s; memory may grow by {}, descriptors and threads not at all; the soak itself had {:.0} MiB at most",
         begin.elapsed().as_secs(),
-        sample::BOUND
+        sample::BOUND,
+        sample::own_peak()
     );
     let good = hangs.is_empty() && outcomes.iter().all(|outcome| outcome.failure.is_none());
     if !hangs.is_empty() {
@@ -203,17 +186,30 @@ fn run(paradisk: &Path, time: Duration, only: Option<&str>) -> ExitCode {
         let _ = folder.keep();
         std::process::exit(1);
     }
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if !good {
+        println!("images and errors of servers: {}", folder.keep().display());
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }
 
-fn start(paradisk: &str, seconds: &str, only: Option<&str>) -> ExitCode {
-    match seconds.parse() {
-        Ok(seconds) => run(Path::new(paradisk), Duration::from_secs(seconds), only),
-        Err(error) => {
-            eprintln!("error: --seconds {seconds}: {error}");
-            ExitCode::from(2)
+const USAGE: &str = "usage: soak --paradisk FILE [--seconds N] [--load NAME]";
+
+/// The value of each option.
+fn parse<'a>(args: &[&'a str]) -> Result<(&'a str, u64, Option<&'a str>), String> {
+    let (mut paradisk, mut seconds, mut only) = (None, 60, None);
+    for pair in args.chunks(2) {
+        match *pair {
+            ["--paradisk", path] => paradisk = Some(path),
+            ["--seconds", number] => {
+                seconds =
+                    number.parse::<u64>().map_err(|error| format!("error: --seconds {number}: {error}"))?;
+            }
+            ["--load", name] => only = Some(name),
+            _ => return Err(USAGE.to_owned()),
         }
     }
+    Ok((paradisk.ok_or(USAGE)?, seconds, only))
 }
 
 fn main() -> ExitCode {
@@ -221,14 +217,14 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["guests"] => guests::child(),
-        ["--paradisk", paradisk] => start(paradisk, "60", None),
-        ["--paradisk", paradisk, "--seconds", seconds] => start(paradisk, seconds, None),
-        ["--paradisk", paradisk, "--seconds", seconds, "--load", name] => {
-            start(paradisk, seconds, Some(name))
-        }
-        _ => {
-            eprintln!("usage: soak --paradisk FILE [--seconds N [--load NAME]]");
-            ExitCode::from(2)
-        }
+        ["kvm"] => kvm::child(),
+        ["vfio-guest", ref order @ ..] => vfio::child(order),
+        ref args => match parse(args) {
+            Ok((paradisk, seconds, only)) => run(Path::new(paradisk), Duration::from_secs(seconds), only),
+            Err(text) => {
+                eprintln!("{text}");
+                ExitCode::from(2)
+            }
+        },
     }
 }

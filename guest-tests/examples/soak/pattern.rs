@@ -3,10 +3,10 @@
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
 /// Bytes that hold one write, old or new, if a server or host ended in between.
-const SECTOR: usize = 512;
+pub(crate) const SECTOR: usize = 512;
 
 /// Content of a block: written in this generation; 0: zeros.
-fn fill(block: u64, generation: u32, data: &mut [u8]) {
+pub(crate) fn fill(block: u64, generation: u32, data: &mut [u8]) {
     if generation == 0 {
         return data.fill(0);
     }

@@ -11,7 +11,7 @@ const MEMORY: f64 = 4.0;
 const MEMORY_SHARE: f64 = 0.05;
 /// Descriptors and threads by which the slope's line may rise.
 const COUNT: f64 = 0.9;
-/// Fewer samples have no slope.
+/// Fewer samples after the warm-up have no slope.
 const LEAST: usize = 8;
 /// A server needs a moment to notice that its client has gone.
 const SETTLE: Duration = Duration::from_secs(15);
@@ -24,17 +24,37 @@ struct Sample {
     threads: f64,
 }
 
+/// A number in the text of `/proc/PID/status`.
+fn field(status: &str, name: &str) -> f64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field of status");
+    line.split_whitespace().next().and_then(|value| value.parse().ok()).expect("a number")
+}
+
+/// The largest resident memory of this process so far, in MiB.
+pub(crate) fn own_peak() -> f64 {
+    field(&fs::read_to_string("/proc/self/status").expect("/proc"), "VmHWM:") / 1024.0
+}
+
 impl Sample {
     fn of(process: u32) -> Self {
         let place = PathBuf::from(format!("/proc/{process}"));
         let status = fs::read_to_string(place.join("status")).expect("the process has ended");
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field of status");
-            line.split_whitespace().next().and_then(|value| value.parse::<f64>().ok()).expect("a number")
-        };
+        let field = |name| field(&status, name);
         let descriptors = fs::read_dir(place.join("fd")).expect("descriptors").count() as f64;
         Self { memory: field("VmRSS:") / 1024.0, descriptors, threads: field("Threads:") }
     }
+}
+
+/// Whether a process has grown.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Growth {
+    /// No process lives on.
+    NoProcess,
+    /// There are too few samples to tell.
+    NotJudged,
+    None,
+    /// What has grown, and by how much.
+    Grown(String),
 }
 
 /// Samples of a process, one a cycle.
@@ -66,11 +86,13 @@ impl Series {
         &self.samples[self.samples.len() / 3..]
     }
 
-    /// What has grown, and by how much.
-    pub(crate) fn growth(&self) -> Option<String> {
+    pub(crate) fn growth(&self) -> Growth {
         let warm = self.warm();
+        if self.samples.is_empty() {
+            return Growth::NoProcess;
+        }
         if warm.len() < LEAST {
-            return None;
+            return Growth::NotJudged;
         }
         let rise = |field: fn(&Sample) -> f64| rise(&warm.iter().map(field).collect::<Vec<_>>());
         let allowed = MEMORY + MEMORY_SHARE * warm[0].memory;
@@ -79,8 +101,11 @@ impl Series {
             ("descriptors", rise(|sample| sample.descriptors), COUNT),
             ("threads", rise(|sample| sample.threads), COUNT),
         ];
-        let (what, by, allowed) = grown.into_iter().find(|(_, by, allowed)| by > allowed)?;
-        Some(format!("{what} grew by {by:.1} in {} cycles, allowed are {allowed:.1}", warm.len()))
+        let found = grown.into_iter().find(|(_, by, allowed)| by > allowed);
+        found.map_or(Growth::None, |(what, by, allowed)| {
+            let cycles = warm.len();
+            Growth::Grown(format!("{what} grew by {by:.1} in {cycles} cycles, allowed are {allowed:.1}"))
+        })
     }
 
     /// First and last values of all three, as text.
@@ -121,20 +146,29 @@ mod tests {
     #[test]
     fn what_is_flat_does_not_grow() {
         let noisy = (0..60).map(|at| Sample { memory: 10.0 + f64::from(at % 3), ..FLAT });
-        assert_eq!(series(noisy).growth(), None);
+        assert_eq!(series(noisy).growth(), Growth::None);
         // Warming up is no growth.
         let warming = (0..60).map(|at| Sample { memory: f64::from(at.min(15)), ..FLAT });
-        assert_eq!(series(warming).growth(), None);
+        assert_eq!(series(warming).growth(), Growth::None);
     }
 
     #[test]
     fn a_leak_is_growth() {
+        let grown = |growth, what| matches!(growth, Growth::Grown(text) if text.starts_with(what));
         let memory = (0..60).map(|at| Sample { memory: 10.0 + 0.2 * f64::from(at), ..FLAT });
-        assert!(series(memory).growth().unwrap().starts_with("memory"));
+        assert!(grown(series(memory).growth(), "memory"));
         let descriptors = (0..60).map(|at| Sample { descriptors: 12.0 + f64::from(at / 20), ..FLAT });
-        assert!(series(descriptors).growth().unwrap().starts_with("descriptors"));
+        assert!(grown(series(descriptors).growth(), "descriptors"));
         let threads = (0..12).map(|at| Sample { threads: 4.0 + f64::from(at), ..FLAT });
-        assert!(series(threads).growth().unwrap().starts_with("threads"));
+        assert!(grown(series(threads).growth(), "threads"));
+    }
+
+    #[test]
+    fn too_few_samples_are_not_judged() {
+        assert_eq!(series(std::iter::empty()).growth(), Growth::NoProcess);
+        let leak = |count| (0..count).map(|at| Sample { threads: 4.0 + f64::from(at), ..FLAT });
+        assert_eq!(series(leak(10)).growth(), Growth::NotJudged);
+        assert!(matches!(series(leak(12)).growth(), Growth::Grown(_)));
     }
 
     #[test]

@@ -19,6 +19,8 @@ const RELEASE: Duration = Duration::from_secs(20);
 pub(crate) struct Place {
     pub(crate) paradisk: PathBuf,
     pub(crate) folder: PathBuf,
+    /// Servers cannot make files larger than this.
+    pub(crate) file_limit: Option<u64>,
 }
 
 /// Processes that were started, so that none outlives a soak that hangs.
@@ -66,6 +68,13 @@ impl Place {
         self.folder.join(name)
     }
 
+    /// A folder in this one.
+    pub(crate) fn within(&self, name: &str) -> Self {
+        let place = Self { folder: self.folder.join(name), ..self.clone() };
+        fs::create_dir_all(&place.folder).unwrap();
+        place
+    }
+
     /// The files with their size and the space that they use, in bytes.
     pub(crate) fn used(&self) -> String {
         let files = fs::read_dir(&self.folder).unwrap().flatten();
@@ -95,6 +104,10 @@ impl Place {
 
     fn try_serve(&self, protocol: &str, socket: &Path, args: &[&str]) -> Option<Process> {
         let mut command = Command::new(&self.paradisk);
+        if let Some(limit) = self.file_limit {
+            command = Command::new("prlimit");
+            command.arg(format!("--fsize={limit}")).arg(&self.paradisk);
+        }
         command.args(["serve", protocol, "--socket"]).arg(socket).args(args);
         let errors = File::create(self.file("errors")).unwrap();
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
@@ -104,21 +117,11 @@ impl Place {
         line.starts_with("serving").then_some(process)
     }
 
-    /// A command that must succeed.
-    pub(crate) fn run(&self, args: &[&str]) {
+    /// A command that must succeed, and what it prints.
+    pub(crate) fn run(&self, args: &[&str]) -> String {
         let output = Command::new(&self.paradisk).args(args).stdin(Stdio::null()).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "paradisk {args:?}: {error}");
-    }
-
-    /// An image of a format, and its path.
-    pub(crate) fn image(&self, format: &str, size: &str) -> String {
-        let path = self.file(&format!("disk.{format}")).display().to_string();
-        let mut args = vec!["image", "create", &path, "--format", format, "--size", size];
-        if format != "raw" {
-            args.extend(["--subformat", "dynamic"]);
-        }
-        self.run(&args);
-        path
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }

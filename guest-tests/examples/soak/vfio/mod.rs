@@ -1,21 +1,34 @@
-//! A vfio-user server of an adapter: guests come up, do verified I/O with their driver, and go.
+//! Vfio-user servers: guests come up, do verified I/O with their driver, and are killed with requests in flight.
 
-use std::path::PathBuf;
+mod guest;
+mod killed;
+mod steady;
+
+use std::path::Path;
 
 use guest_driver::driver::{Driver, Options};
 use guest_driver::workload::Fault;
-use guest_driver::{LoadGenerator, Mode, Platform, Report, Workload, buslogic, ide, lsi, pvscsi, virtio};
+use guest_driver::{
+    LoadGenerator, Mode, Platform, Report, Workload, buslogic, ide, lsi, pvscsi, virtio, vmbus,
+};
 use paradisk_devices::AdapterKind;
 
+use crate::images::Kind;
 use crate::server::{Place, Process};
-use crate::vmm::{Habits, Vmm};
+
+pub(crate) use guest::child;
+pub(crate) use killed::Killed;
+pub(crate) use steady::Steady;
 
 const MIB: u64 = 1 << 20;
+const SIZE: u64 = 16 * MIB;
 /// Bytes of the disk that are used: what a cycle reads and writes.
 const SPAN: u64 = 2 * MIB;
 const JOB: Workload = Workload { seed: 7, generation: 0, span: SPAN, ios: 500, ..Workload::FILL };
 
-pub(crate) fn options(kind: AdapterKind) -> Options {
+/// The driver of an adapter; `queues` are those of virtio.
+pub(crate) fn options(kind: AdapterKind, queues: u16) -> Options {
+    let virtio = virtio::Options { queues, ..virtio::Options::default() };
     match kind {
         AdapterKind::Lsi => Options::Lsi(lsi::Options::default()),
         AdapterKind::LsiSas => {
@@ -23,8 +36,9 @@ pub(crate) fn options(kind: AdapterKind) -> Options {
         }
         AdapterKind::BusLogic => Options::BusLogic(buslogic::Options::default()),
         AdapterKind::IdeNative => Options::Ide(ide::Options::default()),
-        AdapterKind::VirtioBlk => Options::VirtioBlk(virtio::Options::default()),
-        AdapterKind::VirtioScsi => Options::VirtioScsi(virtio::Options::default()),
+        AdapterKind::VirtioBlk => Options::VirtioBlk(virtio),
+        AdapterKind::VirtioScsi => Options::VirtioScsi(virtio),
+        AdapterKind::Storvsc => Options::Storvsc(vmbus::Options::default()),
         _ => Options::Pvscsi(pvscsi::Options::default()),
     }
 }
@@ -68,65 +82,64 @@ pub(crate) const fn job(generation: u64) -> Workload {
     Workload { generation: generation as _, ..JOB }
 }
 
-pub(crate) struct Load {
-    place: Place,
+/// A server's adapter and disk.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup {
     kind: AdapterKind,
-    socket: PathBuf,
-    control: String,
-    process: Process,
-    /// Of a raw image, which can grow.
-    capacity: Option<u64>,
-    grown: u64,
+    /// `None`: memory whose requests take `SLOW`.
+    image: Option<Kind>,
+    queues: u16,
+    threads: u16,
 }
 
-impl Load {
-    pub(crate) fn new(place: &Place, kind: AdapterKind) -> Self {
-        // Each format with an adapter or more.
-        let format = match kind {
-            AdapterKind::Pvscsi | AdapterKind::LsiSas => "vhdx",
-            AdapterKind::VirtioScsi | AdapterKind::IdeNative => "vhd",
-            _ => "raw",
+const SLOW: &str = "ram=16M,delay=5ms";
+
+impl Setup {
+    /// An adapter with a disk of a kind that suits it.
+    pub(crate) const fn of(kind: AdapterKind) -> Self {
+        let image = match kind {
+            AdapterKind::Pvscsi => Kind::Vhdx,
+            AdapterKind::LsiSas => Kind::VhdxChain,
+            AdapterKind::BusLogic => Kind::VhdFixed,
+            AdapterKind::IdeNative => Kind::VhdChain,
+            AdapterKind::VirtioScsi => Kind::Vhd,
+            _ => Kind::Raw,
         };
-        let (image, socket) = (place.image(format, "16M"), place.file("socket"));
-        let control = place.file("control").display().to_string();
-        let args = ["--adapter", kind.as_str(), "--disk", &image, "--control", &control];
-        let process = place.serve("vfio-user", &socket, &args);
-        let capacity = (format == "raw").then_some(16 * MIB);
-        Self { place: place.clone(), kind, socket, control, process, capacity, grown: 0 }
-    }
-}
-
-impl crate::Load for Load {
-    fn cycle(&mut self, number: u64) -> u64 {
-        let habits = Habits { ioeventfds: number.is_multiple_of(2), ..Habits::default() };
-        let mut vmm = Vmm::at(&self.socket, habits);
-        let mut initiator = Initiator::start(&mut vmm, options(self.kind));
-        let mut verified = 0;
-        if number > 0 {
-            // What the guest before this one wrote.
-            let job = Workload { mode: Mode::Check, ..job(number - 1) };
-            let (bytes, capacity) = initiator.run_on(&mut vmm, &job);
-            assert!(self.capacity.is_none_or(|expected| expected == capacity), "a capacity of {capacity}");
-            verified += bytes;
-        }
-        verified += initiator.work(&mut vmm, &job(number));
-        if let Some(capacity) = self.capacity.as_mut().filter(|capacity| **capacity < 64 * MIB) {
-            *capacity += MIB;
-            self.grown += 1;
-            // With the guest there: the next one sees the new capacity at once.
-            self.place.run(&["ctl", &self.control, "resize", "disk0", &capacity.to_string()]);
-        }
-        verified
+        Self { kind, image: Some(image), queues: 1, threads: 0 }
     }
 
-    fn process(&self) -> Option<u32> {
-        Some(self.process.0.id())
+    /// Virtio-blk whose queues have threads.
+    pub(crate) const fn threads(queues: u16) -> Self {
+        Self { queues, threads: queues, ..Self::of(AdapterKind::VirtioBlk) }
     }
 
-    fn events(&self) -> String {
-        match self.grown {
-            0 => String::new(),
-            times => format!("grown {times} times"),
+    /// A disk whose requests take long.
+    pub(crate) const fn slow() -> Self {
+        Self { image: None, ..Self::of(AdapterKind::Pvscsi) }
+    }
+
+    /// Make the disk. The files of a chain have the data of a guest each; the cycles that these guests did.
+    fn disk(&self, place: &Place, socket: &Path) -> (String, u64) {
+        let mut cycles = 0;
+        let Some(image) = self.image else { return (SLOW.to_owned(), 0) };
+        let path = place.image(image, SIZE, |path| {
+            let process = self.serve(place, socket, path, &[]);
+            let mut guest = guest::Guest::start(place, socket, self, cycles);
+            guest.answer();
+            guest.kill();
+            process.end();
+            cycles += 1;
+        });
+        (path, cycles)
+    }
+
+    fn serve(&self, place: &Place, socket: &Path, disk: &str, more: &[&str]) -> Process {
+        let (queues, threads) = (self.queues.to_string(), self.threads.to_string());
+        let mut args = vec!["--adapter", self.kind.as_str(), "--disk", disk];
+        if self.kind == AdapterKind::VirtioBlk {
+            args.extend(["--queues", &queues, "--threads", &threads]);
         }
+        args.extend(more);
+        place.serve("vfio-user", socket, &args)
     }
 }
