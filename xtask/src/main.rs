@@ -23,7 +23,7 @@ use checks::Scope;
 use guest_linux::{Clock, DebianSystem, KvmHost, Qemu, StockKernel};
 use summary::Report;
 
-const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|fuzz [OPTIONS]|soak [--minutes N]|imports|crates [NAME]|api|deb [--check]\n\n  \
+const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|fuzz [OPTIONS]|soak [--minutes N] [--load NAME]|imports|crates [NAME]|api|deb [--check]\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
                  --quick: formatting, lints and the tests beside the code, in minutes\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
