@@ -24,6 +24,24 @@ const PAGE: usize = 4096;
 /// Capacity in bytes.
 const CAPACITY: u64 = 1 << 30;
 
+/// A sector that repeats this value, so that a torn one is recognized.
+pub(crate) fn stamped(value: u64) -> [u8; SECTOR] {
+    let mut bytes = [0; SECTOR];
+    bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&value.to_le_bytes()));
+    bytes
+}
+
+/// The value of a [`stamped`] sector; `None` if it is torn.
+pub(crate) fn value_of(bytes: &[u8]) -> Option<u64> {
+    let value = u64::from_le_bytes(*bytes.first_chunk()?);
+    bytes.chunks_exact(8).all(|part| part == value.to_le_bytes()).then_some(value)
+}
+
+/// The files of a format.
+pub(crate) fn stores<'a>(files: impl IntoIterator<Item = &'a CrashFile>) -> Vec<Arc<dyn Store>> {
+    files.into_iter().map(|file| Arc::new(file.clone()) as Arc<dyn Store>).collect()
+}
+
 /// A change that a medium makes atomically.
 #[derive(Clone, Debug)]
 enum Change {

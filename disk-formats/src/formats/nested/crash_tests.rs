@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::disk::info::{DiscardLimits, DiskInfo, SectorSize};
 use crate::error::IoError;
-use crate::formats::format::Flush;
 use crate::formats::vhdx::CreateOptions;
-use crate::host::crash::CrashFile;
+use crate::host::crash::{CrashFile, stamped, stores};
+use crate::map::chain_map::testing::flush;
 use crate::queue::conformance::Random;
 
 const SECTOR: u64 = 512;
@@ -41,12 +41,8 @@ fn outer(file: &CrashFile, vhdx: bool, read_only: bool) -> Result<Arc<dyn Format
 
 fn inner(file: &CrashFile, vhdx: bool, read_only: bool) -> Result<Arc<dyn Format>, OpenError> {
     let mut store = Container::new(Path::new("crash//"), outer(file, vhdx, read_only)?);
-    store.stores = stores(file);
+    store.stores = stores([file]);
     enter(store, None, true, 0)
-}
-
-fn stores(file: &CrashFile) -> Vec<Arc<dyn Store>> {
-    vec![Arc::new(file.clone())]
 }
 
 /// Properties of the two images.
@@ -77,15 +73,11 @@ fn base(shape: Shape) -> Vec<u8> {
     let data = std::fs::read(inside).unwrap();
     let file = CrashFile::new(std::fs::read(around).unwrap());
     let disk = outer(&file, shape.outer.0, false).unwrap();
-    let stores = stores(&file);
+    let stores = stores([&file]);
     Content::over(&*disk, &stores).write_at(&data, 0).unwrap();
     disk.flush().unwrap();
     drop(disk);
     file.bytes()
-}
-
-fn stamped(value: u64) -> Vec<u8> {
-    value.to_le_bytes().repeat(SECTOR as usize / 8)
 }
 
 /// Events, each with the number of recorded changes at its start (flushes: at their end).
@@ -105,7 +97,7 @@ impl Workload {
     fn run(&mut self, operations: u64) {
         let sectors = self.shape.inner.1 / SECTOR;
         let disk = inner(&self.file, self.shape.outer.0, false).unwrap();
-        let stores = stores(&self.file);
+        let stores = stores([&self.file]);
         for number in 0..operations {
             let first = self.random.below(sectors);
             let count = 1 + self.random.below((sectors - first).min(24));
@@ -125,10 +117,7 @@ impl Workload {
                 6 => disk.write_zeroes(offset, len, number % 2 == 0).unwrap(),
                 7 => disk.discard(offset, len).unwrap(),
                 _ => {
-                    match disk.flush_kind() {
-                        Flush::Format => disk.flush().unwrap(),
-                        Flush::SyncFiles => self.file.sync().unwrap(),
-                    }
+                    flush(&*disk, &self.file).unwrap();
                     self.events.push(Event::Flushed(self.file.len_of_log()));
                 }
             }
@@ -160,7 +149,7 @@ impl Workload {
             let file = CrashFile::new(bytes.clone());
             let disk = inner(&file, self.shape.outer.0, read_only)
                 .unwrap_or_else(|error| panic!("cut {cut}: {error}"));
-            let stores = stores(&file);
+            let stores = stores([&file]);
             let mut data = vec![0; self.shape.inner.1 as usize];
             match Content::over(&*disk, &stores).read_at(&mut data, 0) {
                 // The log changes blocks that are payload of the inner image.

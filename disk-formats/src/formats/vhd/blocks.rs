@@ -256,7 +256,7 @@ impl Entries {
 impl SparseVhd {
     /// The value of each sector, as the disk reads it; `None` for a torn sector.
     pub(super) fn values(&self) -> Result<Vec<Option<u64>>, IoError> {
-        Ok(self.content()?.chunks_exact(SECTOR as usize).map(super::testing::value_of).collect())
+        Ok(self.content()?.chunks_exact(SECTOR as usize).map(crate::host::crash::value_of).collect())
     }
 }
 

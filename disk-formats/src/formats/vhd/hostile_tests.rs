@@ -8,9 +8,9 @@ use super::compact::compact_in;
 use super::footer::Subformat;
 use super::resize::resize_in;
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE, SECTOR};
-use super::testing::{SECTORS, SIZE, new_image, open, parent, stamped};
+use super::testing::{SECTORS, SIZE, new_image, open, parent};
 use crate::formats::format::Format;
-use crate::host::crash::CrashFile;
+use crate::host::crash::{CrashFile, stamped};
 use crate::image::findings::Severity;
 use crate::queue::conformance::Random;
 

@@ -19,10 +19,10 @@ use super::merge::announce;
 use super::resize::resize_in;
 use super::spec::SECTOR;
 use super::stamp;
-use super::testing::{SECTORS, SIZE, disk_info, stamped, value_of};
+use super::testing::{SECTORS, SIZE, disk_info};
 use crate::formats::format::Format;
 use crate::formats::siblings::{Tools, families};
-use crate::host::crash::{CrashFile, Image};
+use crate::host::crash::{CrashFile, Image, stamped, stores, value_of};
 use crate::host::store::Store;
 use crate::image::{Content, Overlay};
 
@@ -89,10 +89,6 @@ fn open(chain: &[CrashFile], read_only: bool, stamped: bool) -> Result<Box<dyn F
         crate::map::block_map::DEFAULT_MEMORY,
     );
     Ok(Box::new(if stamped { disk.begun() } else { disk }))
-}
-
-fn stores(chain: &[CrashFile]) -> Vec<Arc<dyn Store>> {
-    chain.iter().map(|file| Arc::new(file.clone()) as Arc<dyn Store>).collect()
 }
 
 impl Tools for Vhd {
@@ -163,7 +159,7 @@ impl Tools for Vhd {
             crate::map::block_map::DEFAULT_MEMORY,
         );
         let under = open(below, false, true)?;
-        let [over, to] = [stores(std::slice::from_ref(child)), stores(below)];
+        let [over, to] = [stores([child]), stores(below)];
         let mut overlay =
             Overlay::new(Content::over(&above, &over), Content::over(&*under, &to), !self.fixed);
         overlay.write(0..image.size.min(under.info().capacity), |_| true).map_err(text)?;

@@ -14,7 +14,7 @@ use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::spec::{DynamicHeader, SECTOR};
 use crate::disk::info::{DiskInfo, Kind, SectorSize};
-use crate::host::crash::CrashFile;
+use crate::host::crash::{CrashFile, stamped};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
 
@@ -22,18 +22,6 @@ pub(super) const SIZE: u64 = 128 << 10;
 pub(super) const SECTORS: u64 = SIZE / SECTOR;
 /// Base of the sector values of the parent; the sector's number is added.
 pub(super) const PARENT: u64 = 1 << 40;
-
-pub(super) fn stamped(value: u64) -> [u8; SECTOR as usize] {
-    let mut bytes = [0; SECTOR as usize];
-    bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&value.to_le_bytes()));
-    bytes
-}
-
-/// The value of a sector; `None` if it is torn.
-pub(super) fn value_of(bytes: &[u8]) -> Option<u64> {
-    let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
-    (bytes == stamped(value)).then_some(value)
-}
 
 /// The file of a new disk.
 pub(super) fn new_image(subformat: Subformat, block_size: u32) -> Vec<u8> {

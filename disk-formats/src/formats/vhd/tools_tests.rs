@@ -16,13 +16,11 @@ use super::locator::NewLocator;
 use super::merge::announce;
 use super::resize::resize_in;
 use super::spec::SECTOR;
-use super::testing::{
-    SECTORS, SIZE, disk_info, layer, layout_of, new_image, open, open_over, parent, stamped,
-};
+use super::testing::{SECTORS, SIZE, disk_info, layer, layout_of, new_image, open, open_over, parent};
 use crate::error::IoError;
 use crate::formats::format::{Format, Mapping};
 use crate::host::backing::{Access, BackingFile};
-use crate::host::crash::CrashFile;
+use crate::host::crash::{CrashFile, stamped, stores};
 use crate::host::faults::{Call, Fault, Host};
 use crate::host::store::Store;
 use crate::image::findings::Severity;
@@ -49,11 +47,6 @@ fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>)
     let values = disk.values().expect("contents").into_iter().map(|value| value.expect("a value")).collect();
     drop(disk);
     (file.bytes(), values)
-}
-
-/// The file as the list of a format's files.
-fn stores(file: &CrashFile) -> [Arc<dyn Store>; 1] {
-    [Arc::new(file.clone())]
 }
 
 /// Run `tool` on an image, and cut the file after every change. `good` checks the content of each state.
@@ -218,7 +211,7 @@ fn merge_and_crash(parent_image: &[u8], child_image: Vec<u8>) -> u64 {
     let merge = |file: &CrashFile| {
         let disk = open(file, None, false).expect("a disk");
         let above = open(&child, None, true).expect("a disk");
-        let [child, file] = [&child, file].map(stores);
+        let [child, file] = [&child, file].map(|file| stores([file]));
         let mut overlay = Overlay::new(Content::over(&above, &child), Content::over(&disk, &file), true);
         overlay.write(0..SIZE, |_| true).expect("a merge");
         disk.flush().expect("a flush");
@@ -297,8 +290,7 @@ fn a_new_parent_with_other_contents_changes_nothing_through_any_crash() {
         let file = CrashFile::new(image.clone());
         let disk = open(&file, Some(&base), false).expect("a disk");
         let above = open(&new, None, true).expect("a disk");
-        let old_files: [Arc<dyn Store>; 2] = [Arc::new(file.clone()), Arc::new(base.clone())];
-        let new_files = stores(&new);
+        let (old_files, new_files) = (stores([&file, &base]), stores([&new]));
         let copy = RebaseCopy::new(Content::over(&disk, &old_files), Content::over(&above, &new_files));
         let copied = copy.run(|_, _| true).expect("a comparison");
         assert!(copied > 0 && copied < SIZE, "{copied}");

@@ -14,17 +14,16 @@ mod places;
 mod reopen;
 mod workload;
 
-use std::sync::Arc;
-
 use places::Places;
 use reopen::with;
 use workload::Workload;
 
-use super::testing::{Shape, UNIT, new_image, open, opened, read, stamped, value_of};
+use super::testing::{Shape, UNIT, new_image, open, opened, read};
 use crate::disk::info::SectorSize;
 use crate::formats::format::{Format, Mapping};
-use crate::host::crash::CrashFile;
+use crate::host::crash::{CrashFile, stamped, stores, value_of};
 use crate::host::store::Store;
+use crate::map::chain_map::testing::{contents, hammer};
 use crate::map::extent::{Extents, Place};
 
 const MIB: u64 = 1 << 20;
@@ -167,13 +166,12 @@ fn chains_with_small_maps_hold_what_was_written() {
     let mut values = vec![0; (shape.size / UNIT) as usize];
     for depth in 1..=5 {
         files.insert(0, CrashFile::of(new_image(shape, files.first().map(CrashFile::image).as_ref())));
-        let stores: Vec<Arc<dyn Store>> =
-            files.iter().map(|file| Arc::new(file.clone()) as Arc<dyn Store>).collect();
+        let stores = stores(&files);
         let disk = open(&files, false).expect("a disk").with_map_units(16);
-        evictions += crate::map::chain_map::testing::hammer(&disk, &stores, &mut values, depth).evictions;
+        evictions += hammer(&disk, &stores, &mut values, depth).evictions;
         drop(disk);
         let disk = open(&files, true).expect("a disk");
-        assert_eq!(crate::map::chain_map::testing::contents(&disk, &stores), values, "depth {depth}");
+        assert_eq!(contents(&disk, &stores), values, "depth {depth}");
     }
     assert!(evictions > 100, "{evictions}");
 }

@@ -11,12 +11,12 @@ use super::merge::zeros;
 use super::resize::resize;
 use super::sectors::Sectors;
 use super::spec::item;
-use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read, stamped, value_of};
+use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read};
 use crate::disk::info::SectorSize;
 use crate::formats::format::Format;
 use crate::formats::guid;
 use crate::formats::siblings::{Tools, families};
-use crate::host::crash::{CrashFile, Image};
+use crate::host::crash::{CrashFile, Image, stamped, stores, value_of};
 use crate::host::store::Store;
 use crate::image::{Content, Overlay};
 
@@ -61,10 +61,6 @@ fn link(child: &CrashFile, now: Uuid, next: Option<Uuid>) -> Result<(), String> 
     editor.commit_alone(sectors, DataGuid::Unchanged).map_err(text)
 }
 
-fn stores(chain: &[CrashFile]) -> Vec<Arc<dyn Store>> {
-    chain.iter().map(|file| Arc::new(file.clone()) as Arc<dyn Store>).collect()
-}
-
 impl Tools for Vhdx {
     fn create(&self, _number: u64, below: &[CrashFile]) -> Image {
         let fixed = self.fixed && below.is_empty();
@@ -104,7 +100,7 @@ impl Tools for Vhdx {
         link(child, identity(parent)?, Some(next))?;
         let disk = open(below, false)?.with_identity(next);
         let above = open(std::slice::from_ref(child), true)?;
-        let [over, under] = [stores(std::slice::from_ref(child)), stores(below)];
+        let [over, under] = [stores([child]), stores(below)];
         let mut overlay = Overlay::new(Content::over(&above, &over), Content::over(&disk, &under), true);
         overlay.write(0..SIZE, |_| true).map_err(text)?;
         let image = opened(child, false)?;

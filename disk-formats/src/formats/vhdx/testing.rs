@@ -24,6 +24,7 @@ use crate::host::store::Store;
 use crate::image::findings::{CheckReport, End};
 use crate::map::block_map::DEFAULT_MEMORY;
 use crate::map::extent::{Extents, Place};
+use crate::queue::conformance::Random;
 
 /// Unit of the tests' values, whatever the disk's sectors are: no medium tears a smaller unit.
 pub(super) const UNIT: u64 = 512;
@@ -37,21 +38,9 @@ pub(super) struct Shape {
     pub(super) fixed: bool,
 }
 
-pub(super) fn stamped(value: u64) -> [u8; UNIT as usize] {
-    let mut bytes = [0; UNIT as usize];
-    bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&value.to_le_bytes()));
-    bytes
-}
-
 /// Check a file, including its end.
 pub(super) fn check_in(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {
     check(store, repair, End::MayBeCut)
-}
-
-/// The value of a unit; `None` if it is torn.
-pub(super) fn value_of(bytes: &[u8]) -> Option<u64> {
-    let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
-    bytes.chunks_exact(8).all(|part| part == value.to_le_bytes()).then_some(value)
 }
 
 /// The file of a new disk, over `parent` if there is one.
@@ -162,4 +151,14 @@ pub(super) fn read(
         }
     }
     Ok(())
+}
+
+/// Subsets of `open` changes: all, if there are up to `exhaustive`; else all changes, none, and samples of few to most.
+pub(super) fn picks(open: usize, exhaustive: usize, samples: usize, random: &mut Random) -> Vec<Vec<bool>> {
+    if open <= exhaustive {
+        return (0..1 << open).map(|bits: u64| (0..open).map(|at| bits >> at & 1 == 1).collect()).collect();
+    }
+    let of_sixteen = [16, 0].into_iter().chain([15, 8, 1].into_iter().cycle());
+    let pick = |of_sixteen| (0..open).map(|_| random.below(16) < of_sixteen).collect();
+    of_sixteen.take(samples).map(pick).collect()
 }

@@ -15,10 +15,10 @@ use super::resize::resize;
 use super::scan::scan;
 use super::sectors::Sectors;
 use super::spec::item;
-use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read, stamped};
+use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read};
 use crate::disk::info::SectorSize;
 use crate::formats::format::Format;
-use crate::host::crash::{CrashFile, Image};
+use crate::host::crash::{CrashFile, Image, stamped, stores};
 use crate::host::store::Store;
 use crate::image::findings::Severity;
 use crate::image::{Content, Overlay};
@@ -203,10 +203,6 @@ fn compacting_changes_nothing_through_any_crash() {
     assert!(count > 500, "{count}");
 }
 
-fn stores(file: &CrashFile) -> [Arc<dyn Store>; 1] {
-    [Arc::new(file.clone())]
-}
-
 /// The child records the next data write GUID of its parent, then is merged into the parent. After a cut anywhere, the
 /// child opens over the parent, and reads as before.
 #[test]
@@ -238,7 +234,7 @@ fn merging_can_be_done_again_after_any_crash() {
     let merge = |file: &CrashFile| {
         let disk = open(std::slice::from_ref(file), false).expect("a disk").with_identity(NEXT);
         let above = open(std::slice::from_ref(&child), true).expect("a disk");
-        let [over, under] = [&child, file].map(stores);
+        let [over, under] = [&child, file].map(|file| stores([file]));
         let mut overlay = Overlay::new(Content::over(&above, &over), Content::over(&disk, &under), true);
         overlay.write(0..SIZE, |_| true).expect("a merge");
         let image = opened(&child, false).expect("a child");

@@ -5,8 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::super::crash::stamped;
 use super::super::faults::Host;
-use super::oracle::{Places, UNIT, stamped};
+use super::oracle::{Places, UNIT};
 use crate::disk::image::{Image, Repair};
 use crate::error::OpenError;
 use crate::formats::flat::raw::Raw;

@@ -2,20 +2,10 @@
 
 use std::ops::Range;
 
+use super::super::crash::value_of;
+
 /// Smallest unit that is written atomically.
 pub(super) const UNIT: u64 = 512;
-
-pub(super) fn stamped(value: u64) -> [u8; UNIT as usize] {
-    let mut bytes = [0; UNIT as usize];
-    bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&value.to_le_bytes()));
-    bytes
-}
-
-/// The value of a sector; `None` if it is torn.
-pub(super) fn value_of(bytes: &[u8]) -> Option<u64> {
-    let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
-    bytes.chunks_exact(8).all(|part| part == value.to_le_bytes()).then_some(value)
-}
 
 /// The sectors of a disk that are written and checked, in runs.
 #[derive(Clone, Debug)]

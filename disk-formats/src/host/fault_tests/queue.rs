@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::super::crash::stamped;
 use super::super::faults::{Fault, Host};
 use super::images::{Kind, Template, values};
 use super::inline::Inline;
-use super::oracle::{Oracle, Places, UNIT, stamped};
+use super::oracle::{Oracle, Places, UNIT};
 use super::{Outcome, Runs, times};
 use crate::error::IoError;
 use crate::formats::format::Format;

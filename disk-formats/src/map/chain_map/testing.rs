@@ -1,12 +1,15 @@
-//! A disk with a small map, used by several threads at once, and the expected value of each sector.
+//! Requests on disks over recorded files as a queue makes them. A disk with a small map, used by several threads at once, and
+//! the expected value of each sector.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::disk::MapMemory;
-use crate::formats::format::Format;
-use crate::host::store::Store;
+use crate::error::IoError;
+use crate::formats::format::{Flush, Format, Mapping};
+use crate::host::store::{Store, io_error};
 use crate::image::Content;
+use crate::map::extent::Extents;
 use crate::queue::conformance::Random;
 
 /// Number of threads that read and write. Thread n uses the sectors with the remainder n.
@@ -14,6 +17,25 @@ const THREADS: u64 = 3;
 
 fn stamped(value: u64, sector: usize) -> Vec<u8> {
     value.to_le_bytes().repeat(sector / 8)
+}
+
+/// Map a range for a write, after it was prepared if necessary. `None`: the preparation has failed.
+pub(crate) fn map_for_write(disk: &dyn Format, offset: u64, len: u64) -> Option<Extents> {
+    let mut extents = Extents::new();
+    if disk.map_write(offset, len, &mut extents) == Ok(Mapping::Blocked) {
+        disk.prepare_write(offset, len).ok()?;
+        extents.clear();
+        assert_eq!(disk.map_write(offset, len, &mut extents), Ok(Mapping::Ready));
+    }
+    Some(extents)
+}
+
+/// Flush a disk whose only writable file is `file`.
+pub(crate) fn flush(disk: &dyn Format, file: &dyn Store) -> Result<(), IoError> {
+    match disk.flush_kind() {
+        Flush::Format => disk.flush(),
+        Flush::SyncFiles => file.sync().map_err(|error| io_error(&error)),
+    }
 }
 
 /// The value of each sector of a disk: its first eight bytes.

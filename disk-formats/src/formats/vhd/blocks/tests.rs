@@ -1,15 +1,14 @@
 //! Power failures: a disk over a recorded file, cut after every change, with any combination of the unflushed changes
 //! lost.
 
-use std::sync::Arc;
-
 use super::super::check::check_in;
 use super::super::footer::Subformat;
-use super::super::testing::{SECTORS, new_image, open, parent, stamped};
+use super::super::testing::{SECTORS, new_image, open, parent};
 use super::*;
-use crate::formats::format::{Flush, Format, Mapping};
-use crate::host::crash::CrashFile;
+use crate::formats::format::{Format, Mapping};
+use crate::host::crash::{CrashFile, stamped, stores};
 use crate::image::findings::Severity;
+use crate::map::chain_map::testing::{contents, flush, hammer, map_for_write};
 use crate::map::extent::{Extents, Place};
 use crate::queue::conformance::Random;
 
@@ -83,14 +82,7 @@ impl Workload {
         self.next += count;
         self.note(first, &values);
         let (offset, len) = (first * SECTOR, count * SECTOR);
-        let mut extents = Extents::new();
-        if disk.map_write(offset, len, &mut extents) == Ok(Mapping::Blocked) {
-            if disk.prepare_write(offset, len).is_err() {
-                return self.note_failure(count);
-            }
-            extents.clear();
-            assert_eq!(disk.map_write(offset, len, &mut extents), Ok(Mapping::Ready));
-        }
+        let Some(extents) = map_for_write(disk, offset, len) else { return self.note_failure(count) };
         let mut bytes = values.iter().flat_map(|value| stamped(*value));
         for extent in extents.as_slice() {
             let Place::File { file: 0, offset } = extent.place else {
@@ -113,11 +105,7 @@ impl Workload {
     }
 
     fn flush(&mut self, disk: &SparseVhd) {
-        let done = match disk.flush_kind() {
-            Flush::Format => disk.flush(),
-            Flush::SyncFiles => Store::sync(&self.file).map_err(|error| io_error(&error)),
-        };
-        if done.is_ok() {
+        if flush(disk, &self.file).is_ok() {
             self.events.push((self.file.len_of_log(), Event::Flushed));
         }
     }
@@ -363,15 +351,14 @@ fn chains_with_small_maps_hold_what_was_written() {
         for depth in 1..=5 {
             let subformat = if depth == 1 { Subformat::Dynamic } else { Subformat::Differencing };
             files.insert(0, CrashFile::new(new_image(subformat, block_size)));
-            let stores: Vec<Arc<dyn Store>> =
-                files.iter().map(|file| Arc::new(file.clone()) as Arc<dyn Store>).collect();
+            let stores = stores(&files);
             // Units for a page, and for two granules of three units, because two threads may each resolve one.
             let disk = chain(&files, 8);
             let seed = round as u64 * 10 + depth;
-            evictions += crate::map::chain_map::testing::hammer(&disk, &stores, &mut values, seed).evictions;
+            evictions += hammer(&disk, &stores, &mut values, seed).evictions;
             drop(disk);
             let disk = chain(&files, 1000);
-            assert_eq!(crate::map::chain_map::testing::contents(&disk, &stores), values, "depth {depth}");
+            assert_eq!(contents(&disk, &stores), values, "depth {depth}");
         }
     }
     assert!(evictions > 1000, "{evictions}");

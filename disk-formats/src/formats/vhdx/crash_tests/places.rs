@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use super::super::blocks::VhdxDisk;
-use super::super::testing::{Shape, UNIT, read, value_of};
-use crate::host::crash::CrashFile;
+use super::super::testing::{Shape, UNIT, read};
+use crate::host::crash::{CrashFile, value_of};
 
 /// The places of a disk that are checked: runs of units around the starts of blocks and in their middles.
 pub(super) struct Places {

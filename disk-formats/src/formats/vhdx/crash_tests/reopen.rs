@@ -4,22 +4,12 @@
 //! writable. After it is closed, it has no log.
 
 use super::super::blocks::VhdxDisk;
-use super::super::testing::{UNIT, open, opened, stamped};
+use super::super::testing::{UNIT, open, opened, picks};
 use super::places::{Allowed, Places, check};
 use crate::error::IoError;
 use crate::formats::format::Format;
-use crate::host::crash::{CrashFile, Image};
+use crate::host::crash::{CrashFile, Image, stamped};
 use crate::queue::conformance::Random;
-
-/// Subsets of `open` changes: all, if there are up to `exhaustive`; else all changes, none, and samples of few to most.
-pub(super) fn picks(open: usize, exhaustive: usize, samples: usize, random: &mut Random) -> Vec<Vec<bool>> {
-    if open <= exhaustive {
-        return (0..1 << open).map(|bits: u64| (0..open).map(|at| bits >> at & 1 == 1).collect()).collect();
-    }
-    let of_sixteen = [16, 0].into_iter().chain([15, 8, 1].into_iter().cycle());
-    let pick = |of_sixteen| (0..open).map(|_| random.below(16) < of_sixteen).collect();
-    of_sixteen.take(samples).map(pick).collect()
-}
 
 pub(super) fn with(image: &Image, below: &[CrashFile]) -> Vec<CrashFile> {
     let mut files = vec![CrashFile::of(image.clone())];

@@ -7,13 +7,14 @@
 use std::ops::Range;
 
 use super::super::blocks::VhdxDisk;
-use super::super::testing::{UNIT, stamped};
+use super::super::testing::{UNIT, picks};
 use super::places::{Allowed, Places, check, settle};
-use super::reopen::{picks, verify};
+use super::reopen::verify;
 use crate::error::IoError;
-use crate::formats::format::{Flush, Format, Mapping};
-use crate::host::crash::{CrashFile, Image};
-use crate::host::store::{Store, io_error};
+use crate::formats::format::Format;
+use crate::host::crash::{CrashFile, Image, stamped};
+use crate::host::store::Store;
+use crate::map::chain_map::testing::{flush, map_for_write};
 use crate::map::epochs::Participant;
 use crate::map::extent::{Extents, Place};
 use crate::queue::conformance::Random;
@@ -181,14 +182,7 @@ impl<'a> Workload<'a> {
         let values: Vec<u64> = (self.next..self.next + count).collect();
         self.next += count;
         let generation = participant.begin(disk.epochs().expect("a disk that is written"));
-        let mut extents = Extents::new();
-        if disk.map_write(offset, len, &mut extents) == Ok(Mapping::Blocked) {
-            if disk.prepare_write(offset, len).is_err() {
-                return participant.end(generation);
-            }
-            extents.clear();
-            assert_eq!(disk.map_write(offset, len, &mut extents), Ok(Mapping::Ready));
-        }
+        let Some(extents) = map_for_write(disk, offset, len) else { return participant.end(generation) };
         self.held.push(Held { offset, values, extents, generation, raced: false });
         if !hold || self.held.len() > 3 {
             let last = self.held.len() - 1;
@@ -254,11 +248,7 @@ impl<'a> Workload<'a> {
     }
 
     fn flush(&mut self, disk: &VhdxDisk) {
-        let done = match disk.flush_kind() {
-            Flush::Format => disk.flush(),
-            Flush::SyncFiles => Store::sync(self.file()).map_err(|error| io_error(&error)),
-        };
-        if done.is_ok() {
+        if flush(disk, self.file()).is_ok() {
             self.events.push((self.file().len_of_log(), Event::Flushed));
         }
     }

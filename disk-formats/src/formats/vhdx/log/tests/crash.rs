@@ -4,6 +4,7 @@
 use super::super::entry::sectors;
 use super::super::{Log, find};
 use super::*;
+use crate::formats::vhdx::testing::picks;
 use crate::host::crash::CrashFile;
 use crate::host::store::Store;
 
@@ -128,16 +129,6 @@ fn in_place(file: &CrashFile, update: &Update) {
         Update::Data { offset, sector } => file.write_at(&sector[..], *offset).expect("space"),
         Update::Zero { offset, len } => file.write_zeroes(*offset, *len, true).expect("space"),
     }
-}
-
-/// Subsets of `open` changes: all, if there are up to `exhaustive`; else all changes, none, and samples of few to most.
-fn picks(open: usize, exhaustive: usize, samples: usize, random: &mut Random) -> Vec<Vec<bool>> {
-    if open <= exhaustive {
-        return (0..1 << open).map(|bits: u64| (0..open).map(|at| bits >> at & 1 == 1).collect()).collect();
-    }
-    let of_sixteen = [16, 0].into_iter().chain([15, 8, 1].into_iter().cycle());
-    let pick = |of_sixteen| (0..open).map(|_| random.below(16) < of_sixteen).collect();
-    of_sixteen.take(samples).map(pick).collect()
 }
 
 fn replay(file: &CrashFile) -> Result<(), String> {
