@@ -25,6 +25,11 @@ pub(crate) use installed::check;
 pub(crate) fn write() -> Result<(), String> {
     let deb = package(&released()?, &target_dir().join("debian"), time()?)?;
     println!("{}", deb.display());
+    if contents::maintainer().is_none() {
+        eprintln!(
+            "warning: the field Maintainer has no address for reports: DEBFULLNAME and DEBEMAIL are not both set"
+        );
+    }
     Ok(())
 }
 

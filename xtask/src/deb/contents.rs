@@ -13,11 +13,13 @@ use super::identity::{ARCHITECTURE, NAME, VERSION};
 use crate::command::{output, run};
 
 const PACKAGING: &str = "packaging";
-const DOC: &str = "usr/share/doc/paradisk";
+pub(super) const DOC: &str = "usr/share/doc/paradisk";
 const MAN: &str = "usr/share/man/man1";
 /// What describes the vhost-user back end, and starts it.
 const BACK_END: &str = "usr/libexec/paradisk/vhost-user-blk";
 const DESCRIPTION: &str = "usr/share/qemu/vhost-user/50-paradisk-blk.json";
+/// The user and the group of the example units.
+pub(super) const USERS: &str = "usr/lib/sysusers.d/paradisk.conf";
 /// Shells, and where Debian has the completions of packages for each.
 pub(super) const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/paradisk"),
@@ -39,6 +41,7 @@ pub(super) fn fill(tree: &Path, program: &Path, time: u64) -> Result<(), String>
     copy(&packaging.join("vhost-user-blk"), &tree.join(BACK_END))?;
     make_executable(&tree.join(BACK_END))?;
     copy(&packaging.join("50-paradisk-blk.json"), &tree.join(DESCRIPTION))?;
+    copy(&packaging.join("sysusers.conf"), &tree.join(USERS))?;
     documentation(&tree.join(DOC), time)?;
     control(tree, &installed)
 }
@@ -81,11 +84,16 @@ fn documentation(folder: &Path, time: u64) -> Result<(), String> {
     write(&folder.join("copyright"), &copyright()?)
 }
 
-/// The fields of the control file that are not computed. The maintainer is who makes the package, as Debian's tools have it.
+/// Name and address of the person who makes the package, from the variables that Debian's own tools read.
+pub(super) fn maintainer() -> Option<(String, String)> {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    variable("DEBFULLNAME").zip(variable("DEBEMAIL"))
+}
+
+/// The fields of the control file that are not computed.
 fn fixed_fields() -> Result<String, String> {
     let fields = read(&Path::new(PACKAGING).join("control"))?;
-    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let Some((name, address)) = variable("DEBFULLNAME").zip(variable("DEBEMAIL")) else { return Ok(fields) };
+    let Some((name, address)) = maintainer() else { return Ok(fields) };
     let lines = fields.lines().map(|line| match line.starts_with("Maintainer: ") {
         true => format!("Maintainer: {name} <{address}>\n"),
         false => format!("{line}\n"),

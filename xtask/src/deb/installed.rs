@@ -6,7 +6,7 @@ use std::path::Path;
 use guest_linux::{DebianRoot, Error};
 use serde_json::Value;
 
-use super::contents::COMPLETIONS;
+use super::contents::{COMPLETIONS, DOC, USERS};
 use super::identity::{NAME, VERSION};
 use super::{package, time, unit};
 use crate::command::{cargo, output, target_dir};
@@ -91,9 +91,9 @@ fn in_root(root: &DebianRoot) -> Result<Option<String>, String> {
     }
     expect("completion", &run(&["bash", "-c", COMPLETE])?, "vhost-user-blk")?;
 
-    let verify = "cp /usr/share/doc/paradisk/examples/paradisk-disk@.* /etc/systemd/system/
-systemd-analyze verify --man=no /etc/systemd/system/paradisk-disk@.socket /etc/systemd/system/paradisk-disk@x.service 2>&1";
-    let warnings = run(&["sh", "-c", verify])?;
+    let units = ["socket", "service"].map(|kind| format!("/{DOC}/examples/paradisk-disk@.{kind}"));
+    let verify = format!("systemd-analyze verify --man=no {} 2>&1", units.join(" "));
+    let warnings = run(&["sh", "-c", &verify])?;
     if !warnings.is_empty() {
         return Err(format!("systemd-analyze verify: {warnings}"));
     }
@@ -112,7 +112,7 @@ systemd-analyze verify --man=no /etc/systemd/system/paradisk-disk@.socket /etc/s
 
     let lacking = unit::check(root)?;
     run(&["dpkg", "--purge", NAME])?;
-    for path in ["usr/bin/paradisk", "usr/share/doc/paradisk", "usr/libexec/paradisk"] {
+    for path in ["usr/bin/paradisk", DOC, "usr/libexec/paradisk", USERS] {
         if root.path().join(path).exists() {
             return Err(format!("/{path} is left when the package is purged"));
         }
