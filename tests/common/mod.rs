@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Start it, and wait for its line.
 pub(crate) fn ready(command: &mut Command) -> (Child, String) {
@@ -12,8 +13,18 @@ pub(crate) fn ready(command: &mut Command) -> (Child, String) {
 }
 
 /// It does not start: the exit status, and a part of what it says.
+#[track_caller]
 pub(crate) fn refused(command: &mut Command, status: i32, expected: &str) {
-    let output = command.output().unwrap();
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("it runs: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(status), "{text}");
     assert!(text.contains(expected), "`{expected}` is not in: {text}");
