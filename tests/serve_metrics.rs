@@ -1,21 +1,32 @@
 //! Statistics of servers: `paradisk ctl stats` and `--metrics`, compared with requests whose number is known.
 
+#[path = "../serve/tests/vfio_user/block_guest.rs"]
+#[allow(dead_code, reason = "the tests of the servers use all of it")]
+mod block_guest;
+#[path = "../serve/tests/vfio_user/client.rs"]
+#[allow(dead_code, reason = "the tests of the servers use all of it")]
+mod client;
 mod common;
 #[path = "common/control.rs"]
 #[expect(dead_code, reason = "disks of these servers do not grow")]
 mod control;
+#[path = "../serve/tests/vhost_user_blk/client.rs"]
+#[allow(dead_code, reason = "the tests of the servers use all of it")]
+mod vhost_client;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use block_guest::BlockGuest;
 use common::{ready, refused};
 use control::{answer, ended};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use vhost_client::{FLUSH as GUEST_FLUSH, Guest, IN, OUT, Shape};
 
 /// Metrics of this age may be sent again.
 const FRESH: Duration = Duration::from_millis(60);
@@ -331,6 +342,104 @@ fn servers_of_adapters_report_them_too() {
         }
         ended(&mut child, Signal::TERM);
         assert!(!metrics.exists());
+    }
+}
+
+/// Requests of a guest on two queues, the flushes without data: queue, type, sector and status.
+const GUEST_LOAD: [(usize, u32, u64, u8); 9] = [
+    (0, IN, 0, 0),
+    (0, IN, 8, 0),
+    (0, OUT, 16, 0),
+    (0, GUEST_FLUSH, 0, 0),
+    // Beyond the end.
+    (0, OUT, 2048, 1),
+    (1, IN, 16, 0),
+    (1, OUT, 24, 0),
+    (1, OUT, 32, 0),
+    (1, GUEST_FLUSH, 0, 0),
+];
+
+/// Make the requests of [`GUEST_LOAD`], one after the other.
+fn guest_load(mut run: impl FnMut(usize, u32, u64, u32) -> u8) {
+    for (queue, request_type, sector, status) in GUEST_LOAD {
+        let len = if request_type == GUEST_FLUSH { 0 } else { 4096 };
+        assert_eq!(run(queue, request_type, sector, len), status, "{request_type} at {sector}");
+    }
+}
+
+/// Reads, writes and flushes of [`GUEST_LOAD`] by queue, and together.
+const BY_QUEUE: &[[u64; 3]] = &[[2, 2, 1], [1, 2, 1]];
+const TOGETHER: &[[u64; 3]] = &[[3, 4, 2]];
+
+/// The statistics of a virtio block device with two queues after `loads` times [`GUEST_LOAD`], with this policy. `counts`: what each queue
+/// of the disk has done in one.
+#[track_caller]
+fn adapter_is_loaded(control: &Path, loads: u64, policy: &str, counts: &[[u64; 3]]) {
+    let requests = loads * GUEST_LOAD.len() as u64;
+    let begin = Instant::now();
+    let stats = loop {
+        let stats = answer(control, &["stats"]);
+        // A queue counts what it has done after it has signalled it.
+        if stats["adapters"][0]["completions"] == requests || begin.elapsed() > Duration::from_secs(60) {
+            break stats;
+        }
+    };
+    let adapter = &stats["adapters"][0];
+    let totals = ["requests", "completions", "errors"].map(|key| adapter[key].as_u64().unwrap());
+    assert_eq!((&adapter["name"], totals), (&json!("virtio-blk0"), [requests, requests, loads]), "{stats}");
+    let interrupts = adapter["interrupts"].as_u64().unwrap();
+    assert!((1..=requests).contains(&interrupts), "{adapter}");
+    assert_eq!(adapter["interrupts_suppressed"], requests - interrupts);
+    // A vector of each queue; where the adapter has it, that of configuration changes.
+    let vectors = adapter["moderation"].as_array().unwrap();
+    assert!(vectors.len() >= 2 && vectors.iter().all(|vector| vector["policy"] == policy), "{adapter}");
+    let found = stats["queues"].as_array().unwrap().iter();
+    let found =
+        found.map(|queue| ["read", "write", "flush"].map(|kind| queue[kind]["count"].as_u64().unwrap()));
+    let expected = counts.iter().map(|counts| counts.map(|count| count * loads));
+    assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn servers_of_adapters_count_what_their_guests_do() {
+    let folder = Folder::new();
+    let (socket, image, control) = (folder.name("socket"), folder.name("disk.raw"), folder.path("control"));
+    let common = ["--socket", &socket, "--disk", &image, "--queues", "2", "--metrics", "127.0.0.1:0"];
+    let vfio = ["--adapter", "virtio-blk"];
+    let threads = [&vfio[..], &["--threads", "2"]].concat();
+    for (protocol, more, counts) in [
+        ("vhost-user-blk", &[][..], BY_QUEUE),
+        // One thread serves both queues by one queue of the disk.
+        ("vfio-user", &vfio, TOGETHER),
+        ("vfio-user", &threads, BY_QUEUE),
+    ] {
+        let mut server = serve(protocol, &[&common, more].concat());
+        let (mut child, metrics) = ready_with_metrics(server.arg("--control").arg(&control));
+        let shape = Shape { queues: 2, ..Shape::default() };
+        let mut run: Box<dyn FnMut(usize, u32, u64, u32) -> u8> = if protocol == "vfio-user" {
+            let mut guest = BlockGuest::connect(&folder.path("socket"), shape);
+            guest.start();
+            Box::new(move |queue, kind, sector, len| guest.run(queue, kind, sector, len))
+        } else {
+            let mut client = vhost_client::Client::connect(&folder.path("socket"), Guest::new(shape));
+            Box::new(move |queue, kind, sector, len| {
+                // All of the client is captured: its connection stays open.
+                let client = &mut client;
+                client.guest.run(queue, kind, sector, len)
+            })
+        };
+        for (loads, policy) in [(1, "batch"), (2, "off")] {
+            answer(&control, &["coalescing", policy]);
+            guest_load(&mut run);
+            adapter_is_loaded(&control, loads, policy, counts);
+        }
+        let text = scrape(&metrics);
+        for (counter, expected) in [("requests", 18.0), ("completions", 18.0), ("errors", 2.0)] {
+            let name = format!(r#"paradisk_adapter_{counter}_total{{adapter="virtio-blk0"}}"#);
+            assert_eq!(sample(&text, &name), expected, "{protocol}: {counter}");
+        }
+        drop(run);
+        ended(&mut child, Signal::TERM);
     }
 }
 

@@ -1,17 +1,28 @@
 //! `paradisk serve vfio-user` as scripts see it.
 
+#[path = "../serve/tests/vfio_user/block_guest.rs"]
+#[allow(dead_code, reason = "the tests of the server use all of it")]
+mod block_guest;
+#[path = "../serve/tests/vfio_user/client.rs"]
+#[allow(dead_code, reason = "the tests of the server use all of it")]
+mod client;
 mod common;
 #[path = "common/control.rs"]
 mod control;
+#[path = "../serve/tests/vhost_user_blk/client.rs"]
+#[allow(dead_code, reason = "the tests of the server use all of it")]
+mod vhost_client;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use block_guest::BlockGuest;
 use common::{ready, refused};
 use control::{a_disk_grows, ended, map_memory_is_told, vhdx};
 use rustix::process::Signal;
+use vhost_client::{IN, Shape};
 
 fn serve(socket: &Path, adapter: &str, disks: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
@@ -62,6 +73,32 @@ fn a_signal_ends_it_cleanly_with_and_without_a_client() {
             assert!(!socket.exists());
         }
     }
+}
+
+/// Each queue of a device with threads is read from, while all threads of the server have their filters.
+#[test]
+fn threads_of_the_device_serve_its_queues() {
+    const QUEUES: u16 = 2;
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, image) = (folder.path().join("socket"), folder.path().join("disk.raw"));
+    let content: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 512) as u8).collect();
+    std::fs::write(&image, &content).unwrap();
+    let mut server = serve(&socket, "virtio-blk", &[image.to_str().unwrap()]);
+    let (mut child, _) = ready(server.args(["--queues", "2", "--threads", "2"]));
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with("blk-queues-")).collect();
+    names.sort();
+    assert_eq!(names, ["blk-queues-0\n", "blk-queues-1\n"]);
+    let mut guest = BlockGuest::connect(&socket, Shape { queues: QUEUES, ..Shape::default() });
+    guest.start();
+    for (queue, sector) in [(0, 5), (1, 1000)] {
+        assert_eq!(guest.run(queue, IN, sector, 4096), 0);
+        let at = sector as usize * 512;
+        assert_eq!(guest.guest.bytes(queue, 0, 4096), content[at..at + 4096], "queue {queue}");
+    }
+    drop(guest);
+    ended(&mut child, Signal::TERM);
 }
 
 #[test]

@@ -170,6 +170,7 @@ impl<A: GuestAddressSpace> Ring<A> {
             self.requests.start(0, chain, self.write_through, &mut self.dma)?;
             self.queue.in_flight += 1;
             self.signal.in_flight += 1;
+            self.stats.requests += 1;
         }
         self.requests.submit();
         Ok(())
