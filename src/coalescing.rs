@@ -28,10 +28,10 @@ impl Moderation {
 /// Thresholds of interrupt moderation.
 #[derive(clap::Args)]
 pub(crate) struct Thresholds {
-    /// oio, oio-iops: with fewer outstanding I/Os every completion is signalled [default: 4]
+    /// oio, oio-iops: with fewer outstanding I/Os no signal is held back: there is one for each batch of completions [default: 4]
     #[arg(long, help_heading = HEADING, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     cif_threshold: Option<u32>,
-    /// oio-iops: with fewer completions in a second every one is signalled [default: 2000]
+    /// oio-iops: with fewer completions in a second no signal is held back [default: 2000]
     #[arg(long, help_heading = HEADING, value_name = "N")]
     iops_threshold: Option<u64>,
     /// oio, oio-iops: how often rate and ratio are computed anew [default: 200ms]

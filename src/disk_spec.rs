@@ -63,6 +63,34 @@ pub(crate) struct DiskSpec {
 pub(crate) const KEYS: &str = "path=FILE[//[N]], fd=N, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
      direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE, queues=N, threads=N";
 
+/// The help of `--disk`: the command's sentence, and then the keys.
+macro_rules! disk_help {
+    ($sentence:literal) => {
+        concat!(
+            $sentence,
+            "
+
+  path=FILE      image file or block device; FILE//: the image inside its disk, FILE//N: the one in partition N
+  fd=N           the same, open already: a descriptor that the process was started with; name the format
+  ram=SIZE       a disk in memory
+  null=SIZE      a disk that completes at once and moves no data
+  format=        auto (probed; a block device is passthrough), raw, passthrough, vhd, vhdx
+  readonly=      on, off
+  direct=        on, off: O_DIRECT [default: on for passthrough]
+  engine=        io_uring, threads: how I/O is done
+  adapter=       bench, run: pvscsi, lsi, lsi-posted, lsi-sas, buslogic, ide, ide-native, virtio-blk, virtio-scsi, storvsc: the adapter
+                 that this disk is attached to
+  queues=N       run: request queues of a virtio adapter [default: 1]
+  threads=N      run: threads that serve the queues of a virtio-blk [default: the adapter's I/O thread alone]
+  serial=TEXT    serial number shown to the guest
+  parent-dir=DIR where parents of a differencing disk may be, besides its own directory
+  map-memory=    maximum memory for the map of a VHD or VHDX, as 256M [default: 64M]
+  delay=TIME     ram, null: latency added to each request, as 100us or 5ms"
+        )
+    };
+}
+pub(crate) use disk_help;
+
 /// Characters of a serial number at the most.
 const SERIAL_MOST: usize = 36;
 /// The longest latency that can be added.

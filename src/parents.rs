@@ -7,7 +7,7 @@ use paradisk_disk_formats::ParentRules;
 /// Which files may be parents.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Parents {
-    /// A directory, with all below, where parents of differencing disks may be, beside that of the image; may be repeated
+    /// A directory where parents of differencing disks may be, with all directories below it, besides that of the image; may be repeated
     #[arg(long, value_name = "DIR")]
     parent_dir: Vec<PathBuf>,
     /// Take a parent that was changed since its child was made

@@ -23,7 +23,7 @@ use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
 use crate::control::server::{Listener, PendingCommand, Server};
 use crate::control::{Command, Reply};
-use crate::disk_spec::DiskSpec;
+use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::metrics::Metering;
 use crate::service_manager::Manager;
@@ -71,10 +71,10 @@ pub(crate) struct Args {
     /// Guest memory
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::size)]
     memory: u64,
-    /// A disk, as a path or KEY=VALUE,...; may be repeated. adapter= says where it is attached [default: pvscsi]; queues= is the number of
-    /// request queues of a virtio adapter [default: 1]; threads= is the number of threads that serve the queues of a virtio-blk
-    /// [default: the adapter's I/O thread alone]
-    #[arg(long, value_name = "SPEC")]
+    /// A disk, as a path or KEY=VALUE,...; may be repeated. adapter= says where it is attached [default: pvscsi]
+    #[arg(long, value_name = "SPEC", long_help = disk_help!(
+        "A disk, as a path or KEY=VALUE,...; may be repeated. adapter= says where it is attached [default: pvscsi]"
+    ))]
     disk: Vec<DiskSpec>,
     /// An adapter without disks, for those that come later (`paradisk ctl`); may be repeated
     #[arg(long, value_name = "NAME")]

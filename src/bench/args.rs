@@ -13,7 +13,7 @@ use facts::names::{Adapter, Coalescing};
 use super::suites::Suites;
 use super::workload::{self, Workload};
 use crate::coalescing::Thresholds;
-use crate::disk_spec::DiskSpec;
+use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::load::Load;
 use crate::units;
@@ -51,18 +51,18 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',')]
     pub(super) adapter: Vec<Adapter>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
-    #[arg(long, value_name = "SPEC", long_help = DISK_HELP)]
+    #[arg(long, value_name = "SPEC", long_help = disk_help!("A disk, as a path or KEY=VALUE,...; may be repeated"))]
     pub(super) disk: Vec<DiskSpec>,
     /// The load of an application: a name of `--workload list`, or a file with the keys that it prints; separate several by commas. Or
     /// verify: write every block with its address and generation, and check each when it is read; by default with every power of two from
     /// 512 to 1M as block size, over a whole disk of up to 32M, else over 16M at each end
     #[arg(long, value_name = "NAME|FILE", value_parser = Workload::parse, conflicts_with_all = ["rw", "read_percent", "random_percent"])]
     pub(super) workload: Option<Workload>,
-    /// The loads of a job file of fio, with the keys rw, bs, iodepth, rwmixread, percentage_random, size, runtime, numjobs, thinktime and
-    /// random_distribution (zipf); other keys that change the load are refused by name
+    /// The loads of a job file of fio, with the keys rw, bs, blockalign, iodepth, rwmixread, rwmixwrite, percentage_random, size, runtime,
+    /// numjobs, thinktime, random_distribution (zipf) and stonewall; other keys that change the load are refused by name
     #[arg(long, value_name = "FILE", value_parser = workload::jobs, conflicts_with_all = ["workload", "rw", "read_percent", "random_percent", "block_size", "queue_depth", "workers"])]
     pub(super) fio: Option<Jobs>,
-    /// A published experiment with its own dimensions and disks, on every available engine (or --engine), with plots; pvscsi-vs-lsi: cached
+    /// An experiment with its own dimensions and disks, on every available engine (or --engine), with plots; pvscsi-vs-lsi: cached
     /// random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to 256 on fast and slow storage, 8
     /// minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 5 minutes; vhd-workloads: raw disks, VHDs and VHDX files under sequential,
     /// random and twelve application loads at depths 1 to 256, and at two of them in a guest, an hour; creation: creation of images of up
@@ -84,10 +84,10 @@ pub(crate) struct Args {
     /// Independent streams of accesses, 1 to 16 [default: 1]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: Vec<u32>,
-    /// Length of a run, such as 500ms or 2s [default: 2s; 200ms without --disk, 300ms for suites, 200ms for vhd-workloads]
+    /// Length of a run, such as 500ms or 2s [default: 2s; 200ms without --disk, 300ms for suites, 200ms for vhd-workloads, 25ms with --quick]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(super) duration: Option<Duration>,
-    /// Runs of each combination [default: 5; 3 for --suite coalescing]
+    /// Runs of each combination [default: 5; 3 for the suites coalescing, vhd-workloads and creation; 2 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) runs: Option<u32>,
     /// When completions are signalled: off (each), batch (once for those reaped together), oio (by outstanding I/Os), oio-iops (by
@@ -114,22 +114,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR")]
     pub(super) serve: Option<SocketAddr>,
 }
-
-const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
-
-  path=FILE      image file or block device; FILE//: the image inside its disk, FILE//N: the one in partition N
-  fd=N           the same, open already: a descriptor that the process was started with; name the format
-  ram=SIZE       a disk in memory
-  null=SIZE      a disk that completes at once and moves no data
-  format=        auto (probed; a block device is passthrough), raw, passthrough, vhd, vhdx
-  readonly=      on, off
-  direct=        on, off: O_DIRECT [default: on for passthrough]
-  engine=        io_uring, threads: how I/O is done
-  adapter=       pvscsi, lsi, lsi-posted, lsi-sas, buslogic, ide, ide-native, virtio-blk, virtio-scsi, storvsc: the adapter that this disk is attached to
-  serial=TEXT    serial number shown to the guest
-  parent-dir=DIR where parents of a differencing disk may be, beside its own directory
-  map-memory=    memory for the map of a VHD or VHDX at the most, as 256M [default: 64M]
-  delay=TIME     ram, null: latency added to each request, as 100us or 5ms";
 
 /// Subcommands other than a measurement.
 #[derive(clap::Subcommand)]

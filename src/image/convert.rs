@@ -40,7 +40,7 @@ pub(super) struct Args {
     /// change from now on.
     #[arg(long, value_name = "FILE")]
     parent: Option<PathBuf>,
-    /// Bytes of a block, a power of two [default: 2M for a dynamic VHD, 32M for a VHDX]
+    /// Bytes of a block, a power of two [default: 2M; 32M for a VHDX without --parent]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     block_size: Option<u64>,
     /// Smallest unit that guests address, of a VHDX: 512 or 4096 [default: the source's]

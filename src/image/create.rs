@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// Its format.
     #[arg(long)]
     format: Format,
-    /// Size of the disk, whole sectors, as 512M or 10G [default of a differencing disk: its parent's]
+    /// Size of the disk, whole sectors, as 512M or 10G. A differencing disk has that of its parent: leave this out
     #[arg(long, value_parser = units::size)]
     size: Option<u64>,
     /// Kind of disk [default: fixed for vhd, dynamic for vhdx; differencing with --parent]
@@ -33,8 +33,8 @@ pub(super) struct Args {
     /// The parent of a differencing disk. It must not change from now on
     #[arg(long, value_name = "FILE")]
     parent: Option<PathBuf>,
-    /// Bytes of a block, a power of two: of a VHD from 512 on [default: 2M; the parent's], of a VHDX 1M to 256M [default: 32M;
-    /// 2M of a differencing one]
+    /// Bytes of a block, a power of two. VHD: at least 512 [default: 2M, differencing: the parent's]. VHDX: 1M to 256M [default: 32M,
+    /// differencing: 2M]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     block_size: Option<u64>,
     /// Smallest unit that guests address, of a VHDX: 512 or 4096 [default: 512; the parent's]

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::parents::Parents;
 use crate::units;
 
-/// Change the size of a disk. New space reads as zeros; space that is cut off must read as zeros.
+/// Change the size of a disk. New space reads as zeros. What is cut off a VHD or VHDX must read as zeros; a raw image loses the data there.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image resize disk.vhd 20G")]
 pub(super) struct Args {

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// or Unix socket; port 0 is any that is free
     #[arg(long, help_heading = HEADING, value_name = "ADDR:PORT|SOCKET")]
     metrics: Option<Place>,
-    /// Serve them at an address, too, that other machines may reach: everybody there can read them
+    /// Allow an address that other machines can reach: everybody there can read the metrics
     #[arg(long, help_heading = HEADING, requires = "metrics")]
     metrics_public: bool,
     /// Permissions of the socket's file, in octal; to connect, a process needs the permission to write

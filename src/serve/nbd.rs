@@ -10,12 +10,12 @@ use paradisk_serve::nbd::{self, Export, Exports, Server, Tls};
 use sandbox::{Grants, Program};
 
 use super::control::Control;
-use super::lifecycle::{announce, close, ends};
+use super::lifecycle::{Lifetime, announce, close, ends};
 use super::listen::{Listen, refuse_unused};
 use crate::confinement::Confinement;
 use crate::control::server::Listener;
 use crate::disk;
-use crate::disk_spec::DiskSpec;
+use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::metrics::{self, DiskSnapshot};
 use crate::service_manager::Manager;
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", value_parser = resolve, conflicts_with = "socket")]
     listen: Option<SocketAddr>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
-    #[arg(long, value_name = "SPEC", required = true)]
+    #[arg(long, value_name = "SPEC", required = true, long_help = disk_help!("A disk, as a path or KEY=VALUE,...; may be repeated"))]
     disk: Vec<DiskSpec>,
     /// The name that clients ask for, of each disk in turn; clients that name none get the first disk
     #[arg(long, value_name = "NAME")]
@@ -49,6 +49,8 @@ pub(crate) struct Args {
     /// Take clients only that have a certificate by one of these authorities, as PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    lifetime: Lifetime,
     #[command(flatten)]
     metrics: metrics::Options,
     /// Take commands at this Unix socket (`paradisk ctl`): list, stats and stop; disks are `disk0`, `disk1`, in their order
@@ -102,7 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let sockets = [args.unix.path(), args.control.clone(), args.metrics.path()];
     let sockets = sockets.into_iter().flatten().collect();
     let sandbox = args.confinement.enter(Program::Nbd, &Grants { sockets, ..Grants::default() })?;
-    let server = Server::start(listener, exports)
+    let clients = args.lifetime.begin(&end)?;
+    let server = Server::start_with(listener, exports, move || clients.disconnected())
         .map_err(|error| Failure::Failed(format!("{place}: cannot listen: {error}")))?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();

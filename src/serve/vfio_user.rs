@@ -19,7 +19,7 @@ use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
 use crate::control::server::{Listener, PendingCommand};
 use crate::disk;
-use crate::disk_spec::DiskSpec;
+use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
 use crate::service_manager::Manager;
@@ -44,8 +44,10 @@ pub(crate) struct Args {
     /// The adapter: pvscsi, lsi, lsi-sas, buslogic, ide-native, virtio-blk, virtio-scsi
     #[arg(long, value_name = "NAME", default_value = "pvscsi")]
     adapter: Adapter,
-    /// A disk: a path, or KEY=VALUE,... as for the other commands, without adapter; may be repeated, in the order of targets
-    #[arg(long, value_name = "SPEC", required = true)]
+    /// A disk, as a path or KEY=VALUE,...; may be repeated, in the order of targets
+    #[arg(long, value_name = "SPEC", required = true, long_help = disk_help!(
+        "A disk, as a path or KEY=VALUE,...; may be repeated, in the order of targets"
+    ))]
     disk: Vec<DiskSpec>,
     /// Request queues, for virtio-blk and virtio-scsi
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -132,7 +134,7 @@ fn serve(
         coalescing: args.moderation.get(),
         tasks: TASKS,
         queues: args.queues,
-        threads: args.threads,
+        threads: 0,
     };
     let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));

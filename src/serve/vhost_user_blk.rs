@@ -16,7 +16,7 @@ use super::listen::{self, Clients, Listen};
 use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
 use crate::control::server::Listener;
-use crate::disk_spec::DiskSpec;
+use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
 use crate::service_manager::Manager;
@@ -33,10 +33,10 @@ use crate::{disk, output};
 pub(crate) struct Args {
     #[command(flatten)]
     listen: Listen,
-    /// The disk: a path, or KEY=VALUE,... as for the other commands; without adapter
-    #[arg(long, value_name = "SPEC")]
+    /// The disk, as a path or KEY=VALUE,...
+    #[arg(long, value_name = "SPEC", long_help = disk_help!("The disk, as a path or KEY=VALUE,..."))]
     disk: Option<DiskSpec>,
-    /// Queues at the most, and a thread for each
+    /// Maximum number of queues; each has a thread of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
     #[command(flatten)]
@@ -126,8 +126,8 @@ fn report(disks: &[DiskSnapshot], reports: &[QueueReport]) -> AdapterSnapshot {
     let queues = || disks.iter().flat_map(|disk| &disk.queues);
     let sum = |value: fn(&KindMetrics) -> u64| -> u64 {
         let kinds = |queue: &QueueMetrics| {
-            let QueueMetrics { read, write, flush, discard, write_zeroes, .. } = queue;
-            [read, write, flush, discard, write_zeroes].into_iter().map(value).sum::<u64>()
+            let QueueMetrics { read, write, flush, discard, .. } = queue;
+            [read, write, flush, discard].into_iter().map(value).sum::<u64>()
         };
         queues().map(kinds).sum()
     };
@@ -136,7 +136,7 @@ fn report(disks: &[DiskSnapshot], reports: &[QueueReport]) -> AdapterSnapshot {
         requests: completions + queues().map(|queue| queue.in_flight).sum::<u64>(),
         completions,
         errors: sum(|kind| kind.errors),
-        interrupts: reports.iter().map(|report| report.signals).sum(),
+        interrupts: 0,
         submits: queues().map(|queue| queue.submits).sum(),
         ..Stats::default()
     };

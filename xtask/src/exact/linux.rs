@@ -51,7 +51,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     for adapter in &options.adapters {
         boots.push(Boot { adapter, vmm: Vmm::Paradisk });
         let has_one = |vmm: &&Vmm| match vmm {
-            Vmm::Paradisk => true,
+            Vmm::Paradisk | Vmm::NoSandbox | Vmm::Statistics => true,
             Vmm::Qemu => qemu_device(adapter).is_some(),
             Vmm::VfioUser => !NOT_SERVED.contains(&&**adapter),
         };
@@ -115,13 +115,9 @@ impl Boot<'_> {
     fn script(&self, disk: Disk, words: &str) -> String {
         let Self { adapter, vmm } = *self;
         let (before, command, after) = match vmm {
-            Vmm::Paradisk => {
-                let disk = disk.spec();
-                let command = format!(
-                    "./paradisk run --kernel vmlinuz --initrd initramfs --memory {MEMORY} --disk {disk},adapter={adapter} --cmdline"
-                );
-                (String::new(), command, "")
-            }
+            Vmm::Paradisk => (String::new(), ours(adapter, disk, ""), ""),
+            Vmm::NoSandbox => (String::new(), ours(adapter, disk, "--sandbox off"), ""),
+            Vmm::Statistics => (String::new(), ours(adapter, disk, "--control /tmp/control"), ""),
             Vmm::Qemu => {
                 let device = qemu_device(adapter).unwrap_or_default();
                 (String::new(), qemu("", &format!("{} {device}", qemu_disk(disk))), "")
@@ -138,6 +134,14 @@ impl Boot<'_> {
         let name = self.name();
         format!("{before}{command} '{words}' < /dev/null > /out/{name} 2>&1 || exit 1\n{after}")
     }
+}
+
+/// Our command with these options, up to `--cmdline`; the kernel command line follows.
+fn ours(adapter: &str, disk: Disk, options: &str) -> String {
+    let disk = disk.spec();
+    format!(
+        "./paradisk run {options} --kernel vmlinuz --initrd initramfs --memory {MEMORY} --disk {disk},adapter={adapter} --cmdline"
+    )
 }
 
 /// The QEMU command with these options, up to `-append`; the kernel command line follows.

@@ -23,7 +23,8 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
   --batch N,...             Linux: requests that fio submits and reaps at once, up to the queue depth; default 1,32
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
   --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), vfio-user (QEMU
-                            with the adapter served by `paradisk serve vfio-user`)
+                            with the adapter served by `paradisk serve vfio-user`), no-sandbox (`paradisk run --sandbox off`),
+                            statistics (`paradisk run --control`, which counts requests)
   --suite NAME              a suite of `paradisk bench` on the emulated host, three runs of each combination (only with --host-cpus, --json)
   --json FILE               write the figures as JSON
   --check                   fail where a path is more than 1% (Linux: 5%) longer than in benches/exact.json
@@ -44,7 +45,14 @@ pub(super) enum Vmm {
     Qemu,
     /// QEMU with an adapter that `paradisk serve vfio-user` serves.
     VfioUser,
+    /// Ours without the sandbox.
+    NoSandbox,
+    /// Ours with statistics of each request.
+    Statistics,
 }
+
+/// The values of `--peer`.
+const PEERS: [Vmm; 4] = [Vmm::Qemu, Vmm::VfioUser, Vmm::NoSandbox, Vmm::Statistics];
 
 impl Vmm {
     /// The name in the results.
@@ -53,6 +61,8 @@ impl Vmm {
             Self::Paradisk => "paradisk",
             Self::Qemu => "qemu",
             Self::VfioUser => "vfio-user",
+            Self::NoSandbox => "no-sandbox",
+            Self::Statistics => "statistics",
         }
     }
 }
@@ -165,7 +175,7 @@ impl Options {
             ("--guest", _) => return wrong("baremetal, linux"),
             ("--peer", _) => match value.split(',').map(peer).collect() {
                 Some(peers) => self.peers = peers,
-                None => return wrong("qemu, vfio-user"),
+                None => return wrong(&PEERS.map(Vmm::name).join(", ")),
             },
             ("--host-cpus", "1") => self.host_cpus = 1,
             ("--host-cpus", "2") => self.host_cpus = 2,
@@ -177,7 +187,7 @@ impl Options {
 }
 
 fn peer(name: &str) -> Option<Vmm> {
-    [Vmm::Qemu, Vmm::VfioUser].into_iter().find(|vmm| vmm.name() == name)
+    PEERS.into_iter().find(|vmm| vmm.name() == name)
 }
 
 fn adapters(text: &str) -> Result<Vec<String>, String> {
@@ -205,10 +215,10 @@ mod tests {
 
     #[test]
     fn options_are_checked() {
-        let words = "--adapter lsi-posted,pvscsi --check --queue-depth 1,4 --guest linux --block-size 512,4K --peer qemu,vfio-user";
+        let words = "--adapter lsi-posted,pvscsi --check --queue-depth 1,4 --guest linux --block-size 512,4K --peer qemu,no-sandbox";
         let options = Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         assert_eq!((options.guest, options.baseline), (Guest::Linux, BaselineMode::Check));
-        assert_eq!(options.peers, [Vmm::Qemu, Vmm::VfioUser]);
+        assert_eq!(options.peers, [Vmm::Qemu, Vmm::NoSandbox]);
         assert_eq!(options.adapters, ["lsi-posted", "pvscsi"]);
         assert_eq!((options.depths, options.block_sizes), (vec![1, 4], vec![512, 4096]));
         assert_eq!((options.host_cpus, Options::parse(&[]).unwrap().host_cpus), (2, 1));
