@@ -8,8 +8,9 @@ use std::process::{ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use guest_driver::{Mode, Workload};
+use paradisk_devices::AdapterKind;
 
-use super::{Initiator, Setup, job, options};
+use super::{Initiator, SPAN, Setup, job, options};
 use crate::contested::{Contested, generations};
 use crate::loads::SERVED;
 use crate::server::{Place, Process};
@@ -60,6 +61,9 @@ pub(crate) fn child(args: &[&str]) -> ExitCode {
     let mut vmm = Vmm::at(Path::new(socket), habits);
     let mut initiator = Initiator::start(&mut vmm, options(kind, queues));
     let contested = Contested::new(&mut vmm);
+    // Each access to a register is a message, and IDE has many.
+    let less = |job| Workload { span: SPAN / 8, ios: 50, ..job };
+    let job = |cycle| if kind == AdapterKind::IdeNative { less(job(cycle)) } else { job(cycle) };
     let mut verified = 0;
     if let Some(before) = cycle.checked_sub(1) {
         verified += initiator.run(&mut vmm, &Workload { mode: Mode::Check, ..job(before) });

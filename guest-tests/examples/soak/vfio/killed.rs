@@ -13,9 +13,8 @@ use crate::server::Place;
 struct Subject {
     place: Place,
     setup: Setup,
-    disk: String,
-    /// Of the next guest.
-    cycle: u64,
+    /// With the cycle of the next guest; made when it is used first.
+    disk: Option<(String, u64)>,
 }
 
 pub(crate) struct Killed {
@@ -25,11 +24,7 @@ pub(crate) struct Killed {
 
 impl Killed {
     pub(crate) fn new(place: &Place) -> Self {
-        let subject = |(setup, name): (Setup, &str)| {
-            let place = place.within(name);
-            let (disk, cycle) = setup.disk(&place, &place.file("socket"));
-            Subject { place, setup, disk, cycle }
-        };
+        let subject = |(setup, name): (Setup, &str)| Subject { place: place.within(name), setup, disk: None };
         let setups = SERVED.into_iter().map(|kind| (Setup::of(kind), kind.as_str()));
         let subjects = setups.chain([(Setup::threads(2), "threads")]).map(subject).collect();
         Self { subjects, kills: 0 }
@@ -39,8 +34,9 @@ impl Killed {
 impl Load for Killed {
     fn cycle(&mut self, number: u64) -> u64 {
         let index = number as usize % self.subjects.len();
-        let Subject { place, setup, disk, cycle } = &mut self.subjects[index];
+        let Subject { place, setup, disk } = &mut self.subjects[index];
         let socket = place.file("socket");
+        let (disk, cycle) = disk.get_or_insert_with(|| setup.disk(place, &socket));
         let process = setup.serve(place, &socket, disk, &[]);
         let mut guest = Guest::start(place, &socket, setup, *cycle);
         let (before, _) = guest.answer();
