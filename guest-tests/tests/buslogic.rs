@@ -3,15 +3,13 @@
 mod common;
 
 use common::{
-    DiskSpec, JOB, buslogic_harness, churn, collect, every_block_size, nothing_comes_after, run_clean,
-    submit, warm_up,
+    DiskSpec, JOB, any_adapter, buslogic_harness, collect, every_block_size_on_every_disk,
+    nothing_comes_after, run_clean, service, submit, warm_up,
 };
-use guest_driver::adapter::{Buffer, Completion, Op};
+use guest_driver::adapter::{Completion, Op};
 use guest_driver::buslogic::Options;
-use guest_driver::scsi::{Cdb, Sense};
-use guest_driver::{BusLogic, Initiator, KickPolicy, Layout, Mode, Platform, Workload};
-use guest_tests::rig::Rig;
-use guest_tests::{Delivery, Harness, HarnessConfig};
+use guest_driver::{BusLogic, KickPolicy, Layout, Mode, Platform, Workload};
+use guest_tests::{Harness, HarnessConfig};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;
@@ -26,28 +24,23 @@ fn make(options: Options, spec: DiskSpec) -> Harness<BusLogic> {
 
 #[test]
 fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
-    for spec in DiskSpec::all(CAPACITY).into_iter().chain([DiskSpec::Ram4096(CAPACITY)]) {
-        for layout in [Layout::Contiguous, Layout::Scattered] {
-            for residual in [false, true] {
-                let mut harness = make(Options { layout, residual, ..Options::default() }, spec);
-                every_block_size(&mut harness, spec, CAPACITY);
-            }
-        }
-    }
+    let options = [
+        (Layout::Contiguous, false),
+        (Layout::Contiguous, true),
+        (Layout::Scattered, false),
+        (Layout::Scattered, true),
+    ]
+    .map(|(layout, residual)| Options { layout, residual, ..Options::default() });
+    every_block_size_on_every_disk(CAPACITY, &options, make);
 }
 
 #[test]
 fn churn_keeps_every_generation_however_requests_arrive() {
-    for spec in DiskSpec::all(CAPACITY) {
-        for delivery in [Delivery::AtWait, Delivery::After(5), Delivery::Immediate] {
-            for kick in [KickPolicy::PerRequest, KickPolicy::PerBatch] {
-                let config = HarnessConfig { delivery, ..Default::default() };
-                let options = Options { kick, ..Options::default() };
-                let mut harness = buslogic_harness(&config, options, &[spec]);
-                churn(&mut harness, 4 << 20, 2000);
-            }
-        }
-    }
+    let options =
+        [KickPolicy::PerRequest, KickPolicy::PerBatch].map(|kick| Options { kick, ..Options::default() });
+    any_adapter::churn_keeps_every_generation(&options, |config, options, spec| {
+        buslogic_harness(config, options, &[spec])
+    });
 }
 
 #[test]
@@ -78,8 +71,7 @@ fn aborts_and_bus_resets_end_requests_once() {
             let (machine, driver) = harness.parts();
             let buffers = machine.dma(8 * BLOCK, BLOCK).unwrap();
             submit(machine, driver, Op::Write, &buffers, 8);
-            let now = machine.now();
-            machine.device().on_completions(now);
+            service(machine);
             if bus {
                 driver.reset_bus(machine);
             } else {
@@ -99,14 +91,9 @@ fn nothing_is_written_to_memory_after_a_reset() {
     for spec in DiskSpec::all(CAPACITY) {
         let mut harness = make(Options::default(), spec);
         for _ in 0..2 {
-            nothing_comes_after(
-                &mut harness,
-                |machine| {
-                    let now = machine.now();
-                    machine.device().on_completions(now);
-                },
-                |machine, driver| driver.reset_adapter(machine).unwrap(),
-            );
+            nothing_comes_after(&mut harness, service, |machine, driver| {
+                driver.reset_adapter(machine).unwrap();
+            });
         }
         warm_up(&mut harness);
     }
@@ -116,39 +103,14 @@ fn nothing_is_written_to_memory_after_a_reset() {
 fn commands_of_other_kinds() {
     for residual in [false, true] {
         let mut harness = make(Options { residual, ..Options::default() }, DiskSpec::Ram(CAPACITY));
-        warm_up(&mut harness);
-        let (machine, driver) = harness.parts();
-        let memory = machine.dma(BLOCK, BLOCK).unwrap();
-        let data = Buffer::contiguous(memory.address(), 512);
-        let end = driver.execute(machine, 0, &Cdb::inquiry(512), &data, false).unwrap();
-        assert_eq!(end.completion.status, 0);
-        let moved = end.completion.transferred;
+        // The second target is the adapter's own.
+        let moved = any_adapter::commands_of_other_kinds(&mut harness, &[3, 7], NO_TARGET);
         assert!(if residual { (36..512).contains(&moved) } else { moved == 512 }, "{moved}");
-        let end = driver.execute(machine, 0, &Cdb::new(&[0xff; 6]), &Buffer::NONE, false).unwrap();
-        assert_eq!(driver.sense(&end), Some(Sense { key: 5, asc: 0x20, ascq: 0 }));
-        let end = driver.execute(machine, 0, &Cdb::synchronize_cache(), &Buffer::NONE, false).unwrap();
-        assert_eq!(end.completion.status, 0);
-        // Nobody there; the adapter's own target.
-        for target in [3, 7] {
-            let end = driver.execute(machine, target, &Cdb::test_unit_ready(), &Buffer::NONE, false).unwrap();
-            assert_eq!(end.completion.status, NO_TARGET, "target {target}");
-        }
     }
 }
 
 #[test]
 fn a_reset_of_the_machine_and_a_new_driver() {
     let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
-    for _ in 0..2 {
-        warm_up(&mut harness);
-        let (machine, driver) = harness.parts();
-        machine.reset();
-        *driver = BusLogic::start(machine, Options::default()).unwrap();
-    }
-    // A driver that finds the adapter running resets it.
-    let (machine, driver) = harness.parts();
-    *driver = BusLogic::start(machine, Options::default()).unwrap();
-    warm_up(&mut harness);
-    let errors = harness.run(&Workload { mode: Mode::Check, generation: 99, ..JOB }).unwrap().report.errors;
-    assert!(errors > 0, "a check of other data fails");
+    any_adapter::a_reset_of_the_machine_and_a_new_driver(&mut harness, [Options::default(); 2]);
 }

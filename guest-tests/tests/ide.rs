@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::{DiskSpec, JOB, every_block_size, ide_harness, nothing_comes, run_clean};
-use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use common::{
+    DiskSpec, JOB, collect, every_block_size, fill_and_check_span, ide_harness, nothing_comes, run_clean,
+};
+use guest_driver::adapter::{Adapter, Buffer, Completion, Op, Request};
 use guest_driver::ide::Options;
 use guest_driver::{DmaRegion, Ide, Layout, Mode, Platform, Workload};
 use guest_tests::rig::Rig;
@@ -36,10 +38,7 @@ fn blocks_of_every_kind_by_the_data_port() {
             for block_size in [smallest, 8192, 12_288, 131_072, 1 << 20] {
                 let span = u64::from(block_size) * if block_size < 131_072 { 8 } else { 1 };
                 let job = Workload { block_size, span, generation: block_size.into(), ..JOB };
-                for mode in [Mode::Fill, Mode::Check] {
-                    let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
-                    assert_eq!((report.capacity, report.bytes), (CAPACITY, span), "{spec:?} {block_size}");
-                }
+                fill_and_check_span(&mut harness, spec, CAPACITY, &job);
             }
         }
     }
@@ -109,16 +108,9 @@ fn flushes_end() {
         let memory = machine.dma(BLOCK, BLOCK).unwrap();
         for op in [Op::Write, Op::Flush, Op::Read, Op::Flush] {
             submit(machine, driver, op, &memory);
-            let end = loop {
-                let seen = machine.interrupts();
-                driver.interrupted(machine);
-                match driver.poll(machine) {
-                    Some(end) => break end,
-                    None => machine.wait_interrupt(seen),
-                }
-            };
-            let moved = if op == Op::Flush { 0 } else { BLOCK as u64 };
-            assert_eq!((end.tag, end.status, end.transferred), (0, 0, moved), "{op:?}");
+            let ended: Vec<_> = collect(machine, driver, 1).into_values().collect();
+            let transferred = if op == Op::Flush { 0 } else { BLOCK as u64 };
+            assert_eq!(ended, [Completion { tag: 0, status: 0, transferred }], "{op:?}");
         }
     }
 }

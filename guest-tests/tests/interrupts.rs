@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{DiskSpec, JOB, harness, run_clean};
+use common::{DiskSpec, JOB, harness, ring, run_clean, service};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Platform, Workload, pvscsi};
 use guest_tests::{Delivery, HarnessConfig};
@@ -81,11 +81,10 @@ fn causes_disabled_and_enabled_again() {
         driver.kick(machine);
         // The I/O thread's turn by hand, for waiting would last until the time-out.
         let deadline = std::time::Instant::now() + Duration::from_millis(200);
-        let now = machine.now();
-        machine.device().on_doorbell(0, now);
+        ring(machine, 0);
         loop {
+            service(machine);
             let now = machine.now();
-            machine.device().on_completions(now);
             if machine.device().before_sleep(now) == Sleep::Forever || std::time::Instant::now() > deadline {
                 break;
             }

@@ -5,19 +5,20 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
-    DiskSpec, JOB, churn, every_block_size, lsi_harness, nothing_comes_after, run_clean, submit, warm_up,
+    DiskSpec, JOB, any_adapter, every_block_size_on_every_disk, lsi_harness, nothing_comes_after, run_clean,
+    service, submit, warm_up,
 };
-use guest_driver::adapter::{Adapter, Buffer, Op};
+use guest_driver::adapter::{Adapter, Op};
 use guest_driver::lsi::{Model, Options, PageAddress, Reply, TaskManagement, action};
-use guest_driver::scsi::{Cdb, Sense};
-use guest_driver::{Initiator, InterruptMode, Layout, Lsi, Mode, Platform, Workload};
-use guest_tests::rig::Rig;
-use guest_tests::{Delivery, Harness, HarnessConfig, Machine};
+use guest_driver::{InterruptMode, Layout, Lsi, Mode, Platform, Workload};
+use guest_tests::{Harness, HarnessConfig, Machine};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;
 /// IOCStatus SCSI TASK TERMINATED as host status.
 const TERMINATED: u32 = 0x48 << 8;
+/// IOCStatus SCSI DEVICE NOT THERE as host status.
+const NO_TARGET: u32 = 0x43 << 8;
 const ABORT: u8 = 1;
 const TARGET_RESET: u8 = 3;
 const BUS_RESET: u8 = 4;
@@ -31,28 +32,18 @@ fn make(options: Options, spec: DiskSpec) -> Harness<Lsi> {
 
 #[test]
 fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
-    for spec in DiskSpec::all(CAPACITY).into_iter().chain([DiskSpec::Ram4096(CAPACITY)]) {
-        for (layout, wide) in
-            [(Layout::Contiguous, true), (Layout::Scattered, true), (Layout::Scattered, false)]
-        {
-            let mut harness = make(Options { layout, wide, ..Options::default() }, spec);
-            every_block_size(&mut harness, spec, CAPACITY);
-        }
-    }
+    let options = [(Layout::Contiguous, true), (Layout::Scattered, true), (Layout::Scattered, false)]
+        .map(|(layout, wide)| Options { layout, wide, ..Options::default() });
+    every_block_size_on_every_disk(CAPACITY, &options, make);
 }
 
 #[test]
 fn churn_keeps_every_generation_however_requests_arrive() {
-    for spec in DiskSpec::all(CAPACITY) {
-        for delivery in [Delivery::AtWait, Delivery::After(5), Delivery::Immediate] {
-            for interrupts in [InterruptMode::Msi, InterruptMode::Intx] {
-                let config = HarnessConfig { delivery, ..Default::default() };
-                let options = Options { interrupts, ..Options::default() };
-                let mut harness = lsi_harness(&config, options, &[spec]);
-                churn(&mut harness, 4 << 20, 2000);
-            }
-        }
-    }
+    let options = [InterruptMode::Msi, InterruptMode::Intx]
+        .map(|interrupts| Options { interrupts, ..Options::default() });
+    any_adapter::churn_keeps_every_generation(&options, |config, options, spec| {
+        lsi_harness(config, options, &[spec])
+    });
 }
 
 #[test]
@@ -123,17 +114,10 @@ fn nothing_is_written_to_memory_after_a_reset() {
     for spec in DiskSpec::all(CAPACITY) {
         let mut harness = make(Options::default(), spec);
         for hard in [false, true] {
-            nothing_comes_after(
-                &mut harness,
-                |machine| {
-                    let now = machine.now();
-                    machine.device().on_completions(now);
-                },
-                |machine, driver| {
-                    let reset = if hard { driver.hard_reset(machine) } else { driver.reset_adapter(machine) };
-                    reset.unwrap();
-                },
-            );
+            nothing_comes_after(&mut harness, service, |machine, driver| {
+                let reset = if hard { driver.hard_reset(machine) } else { driver.reset_adapter(machine) };
+                reset.unwrap();
+            });
         }
         warm_up(&mut harness);
     }
@@ -147,8 +131,7 @@ fn a_fault_lasts_until_a_hard_reset() {
     assert_eq!(driver.state(machine), OPERATIONAL);
     // A frame far outside memory.
     machine.write32(1, 0x40, 0xffff_ff00);
-    let now = machine.now();
-    machine.device().on_completions(now);
+    service(machine);
     assert_eq!(driver.state(machine), FAULT);
     driver.hard_reset(machine).unwrap();
     assert_eq!(driver.state(machine), OPERATIONAL);
@@ -180,22 +163,9 @@ fn pages_are_as_long_as_drivers_expect_and_others_are_refused() {
 #[test]
 fn commands_of_other_kinds() {
     let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
-    warm_up(&mut harness);
-    let (machine, driver) = harness.parts();
-    let memory = machine.dma(BLOCK, BLOCK).unwrap();
-    let data = Buffer::contiguous(memory.address(), 512);
-    let end = driver.execute(machine, 0, &Cdb::inquiry(512), &data, false).unwrap();
-    assert_eq!(end.completion.status, 0);
-    assert!((36..512).contains(&end.completion.transferred), "an underrun is told by its count");
-    let end = driver.execute(machine, 0, &Cdb::new(&[0xff; 6]), &Buffer::NONE, false).unwrap();
-    assert_eq!(driver.sense(&end), Some(Sense { key: 5, asc: 0x20, ascq: 0 }));
-    let end = driver.execute(machine, 0, &Cdb::synchronize_cache(), &Buffer::NONE, false).unwrap();
-    assert_eq!(end.completion.status, 0);
-    // Nobody there; the controller's own identifier.
-    for target in [3, 7] {
-        let end = driver.execute(machine, target, &Cdb::test_unit_ready(), &Buffer::NONE, false).unwrap();
-        assert_eq!(end.completion.status, 0x43 << 8, "target {target}");
-    }
+    // The second target is the controller's own.
+    let moved = any_adapter::commands_of_other_kinds(&mut harness, &[3, 7], NO_TARGET);
+    assert!((36..512).contains(&moved), "the count of an underrun is {moved}");
 }
 
 /// What the SAS controller shares with the other one is tested there; here, that its disks are found and work.
@@ -223,16 +193,7 @@ fn sas_disks_are_found_and_keep_their_data() {
 #[test]
 fn a_reset_of_the_machine_and_a_new_driver() {
     let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
-    for interrupts in [InterruptMode::Intx, InterruptMode::Msi] {
-        warm_up(&mut harness);
-        let (machine, driver) = harness.parts();
-        machine.reset();
-        *driver = Lsi::start(machine, Options { interrupts, ..Options::default() }).unwrap();
-    }
-    // A driver that finds the controller running resets it.
-    let (machine, driver) = harness.parts();
-    *driver = Lsi::start(machine, Options::default()).unwrap();
-    warm_up(&mut harness);
-    let errors = harness.run(&Workload { mode: Mode::Check, generation: 99, ..JOB }).unwrap().report.errors;
-    assert!(errors > 0, "a check of other data fails");
+    let options = [InterruptMode::Intx, InterruptMode::Msi]
+        .map(|interrupts| Options { interrupts, ..Options::default() });
+    any_adapter::a_reset_of_the_machine_and_a_new_driver(&mut harness, options);
 }

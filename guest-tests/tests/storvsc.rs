@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{DiskSpec, JOB, churn, every_block_size, nothing_comes, run_clean, submit, vmbus};
-use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use common::{DiskSpec, JOB, churn, collect, nothing_comes, ring, run_clean, submit, submit_to, vmbus};
+use guest_driver::adapter::{Adapter, Op};
 use guest_driver::{KickPolicy, Layout, Mode, Platform, Storvsc, Workload, vmbus as driver};
 use guest_tests::rig::Rig;
 use guest_tests::{Delivery, Harness, HarnessConfig};
@@ -25,12 +25,11 @@ fn harness(
 
 #[test]
 fn every_block_size_on_every_disk() {
-    for spec in DiskSpec::all(CAPACITY).into_iter().chain([DiskSpec::Ram4096(CAPACITY)]) {
-        for layout in [Layout::Contiguous, Layout::Scattered] {
-            let options = driver::Options { layout, ..Default::default() };
-            every_block_size(&mut harness(&HarnessConfig::default(), options, &[spec]), spec, CAPACITY);
-        }
-    }
+    let options = [Layout::Contiguous, Layout::Scattered]
+        .map(|layout| driver::Options { layout, ..Default::default() });
+    common::every_block_size_on_every_disk(CAPACITY, &options, |options, spec| {
+        harness(&HarnessConfig::default(), options, &[spec])
+    });
 }
 
 #[test]
@@ -82,40 +81,24 @@ fn a_channel_is_closed_with_requests_in_flight() {
         let (machine, driver) = harness.parts();
         let buffers = machine.dma(16 << 12, 4096).unwrap();
         submit(machine, driver, Op::Read, &buffers, 16);
-        let now = machine.now();
-        machine.device().on_doorbell(0, now);
+        ring(machine, 0);
         driver.reset(machine).unwrap();
         nothing_comes(machine, driver, &buffers);
     }
     run_clean(&mut harness, &Workload { mode: Mode::Check, ..JOB });
 }
 
-/// Hand requests for two units in, and let both end.
+/// Submit requests to two units in turn, and wait until all have ended. Returns their statuses.
 fn requests_of_two(
     harness: &mut Harness<Storvsc, dyn VmbusDevice>,
     between: impl FnOnce(&mut dyn VmbusDevice, Time),
-) -> [u32; 32] {
+) -> Vec<u32> {
     let (machine, driver) = harness.parts();
     let buffers = machine.dma(32 << 12, 4096).unwrap();
-    for tag in 0..32 {
-        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * 4096, 4096);
-        let target = tag % 2 * UNIT;
-        let request = Request { tag, target, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
-        assert!(driver.submit(machine, &request));
-    }
-    driver.kick(machine);
+    submit_to(machine, driver, Op::Read, &buffers, &[0, UNIT], 32);
     let now = machine.now();
     between(machine.device(), now);
-    let mut ended = [None; 32];
-    while ended.contains(&None) {
-        let seen = machine.interrupts();
-        driver.interrupted(machine);
-        match driver.poll(machine) {
-            Some(end) => assert_eq!(ended[end.tag as usize].replace(end.status), None, "completed twice"),
-            None => machine.wait_interrupt(seen),
-        }
-    }
-    ended.map(Option::unwrap)
+    collect(machine, driver, 32).into_values().map(|end| end.status).collect()
 }
 
 /// The unit that comes and goes.

@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    DiskSpec, JOB, blk_harness, churn, churn_every_way, every_block_size, run_clean, virtio_resets, warm_up,
+    DiskSpec, JOB, blk_harness, churn, churn_every_way, every_block_size_on_every_disk, run_clean,
+    virtio_resets, warm_up,
 };
 use guest_driver::adapter::Buffer;
 use guest_driver::virtio::{Options, spec};
@@ -21,17 +22,14 @@ fn make(options: Options, spec: DiskSpec) -> Harness<VirtioBlk> {
 
 #[test]
 fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
-    for spec in DiskSpec::all(CAPACITY).into_iter().chain([DiskSpec::Ram4096(CAPACITY)]) {
-        for (layout, indirect) in [
-            (Layout::Contiguous, true),
-            (Layout::Contiguous, false),
-            (Layout::Scattered, true),
-            (Layout::Scattered, false),
-        ] {
-            let mut harness = make(Options { layout, indirect, ..Options::default() }, spec);
-            every_block_size(&mut harness, spec, CAPACITY);
-        }
-    }
+    let options = [
+        (Layout::Contiguous, true),
+        (Layout::Contiguous, false),
+        (Layout::Scattered, true),
+        (Layout::Scattered, false),
+    ]
+    .map(|(layout, indirect)| Options { layout, indirect, ..Options::default() });
+    every_block_size_on_every_disk(CAPACITY, &options, make);
 }
 
 /// Every way in which driver and device may tell each other of requests, with one queue and with several.

@@ -4,12 +4,13 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 
-use common::owned::{Order, Owned};
+use common::hot_plug::{self, Notified, without_disks};
+use common::owned::Order;
 use common::{
-    DiskSpec, JOB, churn_every_way, collect, every_block_size, run_clean, scsi_config, scsi_harness,
-    submit_to, virtio_resets, warm_up,
+    DiskSpec, JOB, churn_every_way, collect, every_block_size_on_every_disk, ring, run_clean, scsi_config,
+    scsi_harness, submit_to, virtio_resets, warm_up,
 };
 use guest_driver::adapter::{Adapter, Buffer, Completion, Op};
 use guest_driver::scsi::Cdb;
@@ -30,12 +31,9 @@ fn make(options: Options, disks: &[DiskSpec]) -> Harness<VirtioScsi> {
 
 #[test]
 fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
-    for spec in DiskSpec::all(CAPACITY).into_iter().chain([DiskSpec::Ram4096(CAPACITY)]) {
-        for (layout, indirect) in [(Layout::Contiguous, false), (Layout::Scattered, true)] {
-            let mut harness = make(Options { layout, indirect, ..Options::default() }, &[spec]);
-            every_block_size(&mut harness, spec, CAPACITY);
-        }
-    }
+    let options = [(Layout::Contiguous, false), (Layout::Scattered, true)]
+        .map(|(layout, indirect)| Options { layout, indirect, ..Options::default() });
+    every_block_size_on_every_disk(CAPACITY, &options, |options, spec| make(options, &[spec]));
 }
 
 /// Every way in which driver and device may tell each other of requests, with one queue and with several.
@@ -85,10 +83,9 @@ fn task_management_ends_requests_and_then_answers() {
             (spec::SCSI_TMF_NEXUS_RESET, spec::SCSI_S_RESET),
         ] {
             for fetched in [false, true] {
-                submit_to(machine, driver, Op::Read, &buffers, 2, 60);
+                submit_to(machine, driver, Op::Read, &buffers, &[0, 1], 60);
                 if fetched {
-                    let now = machine.now();
-                    machine.device().on_doorbell(2, now);
+                    ring(machine, 2);
                 }
                 assert_eq!(driver.manage(machine, function, 0, 36), Ok(0));
                 // Those that the function is about have ended before its answer came.
@@ -121,96 +118,50 @@ fn task_management_ends_requests_and_then_answers() {
     }
 }
 
-fn empty_host(options: Options) -> (Harness<VirtioScsi>, Sender<Order>) {
-    let (sender, orders) = channel();
-    let harness = Harness::start(&HarnessConfig::default(), options, |memory, interrupts| {
-        let device = Device::new(memory, Bus::new(common::TASKS), interrupts, scsi_config(&options))?;
-        Ok(Box::new(Owned { device, orders }))
-    });
-    (harness.unwrap(), sender)
-}
+impl Notified for VirtioScsi {
+    type Notice = Event;
+    const NO_TARGET: u32 = spec::SCSI_S_BAD_TARGET << 8;
+    const RESET: u32 = spec::SCSI_S_RESET << 8;
 
-/// The next event, after an interrupt.
-fn event(machine: &mut Machine, driver: &mut VirtioScsi) -> Event {
-    for _ in 0..10 {
-        let seen = machine.interrupts();
-        driver.interrupted(machine);
-        if let Some(event) = driver.take_event(machine) {
-            return event;
-        }
-        machine.wait_interrupt(seen);
+    fn take_notice(&mut self, machine: &mut Machine) -> Option<Event> {
+        self.take_event(machine)
     }
-    panic!("no event came")
+
+    fn added(target: u8) -> Event {
+        let lun = [1, target, 0, 0, 0, 0, 0, 0];
+        Event { event: spec::SCSI_T_TRANSPORT_RESET, lun, reason: spec::SCSI_EVT_RESCAN }
+    }
+
+    fn removed(target: u8) -> Event {
+        Event { reason: spec::SCSI_EVT_REMOVED, ..Self::added(target) }
+    }
 }
 
-const fn plugged(target: u8, reason: u32) -> Event {
-    Event { event: spec::SCSI_T_TRANSPORT_RESET, lun: [1, target, 0, 0, 0, 0, 0, 0], reason }
+fn empty_host(options: Options) -> (Harness<VirtioScsi>, Sender<Order>) {
+    without_disks(options, |memory, interrupts| {
+        Device::new(memory, Bus::new(common::TASKS), interrupts, scsi_config(&options))
+    })
 }
 
 #[test]
 fn disks_come_and_go() {
-    for (interrupts, event_index) in [
-        (InterruptMode::MsiX, true),
-        (InterruptMode::MsiX, false),
-        (InterruptMode::Intx, true),
-        (InterruptMode::Intx, false),
-    ] {
-        let (mut harness, orders) = empty_host(Options { interrupts, event_index, ..Options::default() });
-        // More rounds than there are buffers for events.
-        for round in 0..10 {
-            for target in [0, 3, 63] {
-                orders.send(Order::Attach(target, DiskSpec::Ram(1 << 20))).unwrap();
-                let (machine, driver) = harness.parts();
-                assert_eq!(event(machine, driver), plugged(target, spec::SCSI_EVT_RESCAN), "round {round}");
-                for mode in [Mode::Fill, Mode::Check] {
-                    let job = Workload { mode, target: target.into(), span: 64 << 10, ..JOB };
-                    run_clean(&mut harness, &job);
-                }
-            }
-            for target in [0, 3, 63] {
-                orders.send(Order::Detach(target)).unwrap();
-                let (machine, driver) = harness.parts();
-                assert_eq!(event(machine, driver), plugged(target, spec::SCSI_EVT_REMOVED), "round {round}");
-                let ready = Cdb::test_unit_ready();
-                let gone = driver.execute(machine, target.into(), &ready, &Buffer::NONE, false);
-                assert_eq!(gone.unwrap().completion.status, spec::SCSI_S_BAD_TARGET << 8);
-            }
+    for interrupts in [InterruptMode::MsiX, InterruptMode::Intx] {
+        for event_index in [true, false] {
+            let options = Options { interrupts, event_index, ..Options::default() };
+            hot_plug::disks_come_and_go(empty_host(options), 10);
         }
     }
 }
 
 #[test]
 fn events_beyond_the_buffers_are_not_lost() {
-    let (mut harness, orders) = empty_host(Options::default());
-    for target in 0..60 {
-        orders.send(Order::Attach(target, DiskSpec::Ram(1 << 20))).unwrap();
-    }
-    let (machine, driver) = harness.parts();
-    for target in 0..60 {
-        assert_eq!(event(machine, driver), plugged(target, spec::SCSI_EVT_RESCAN));
-    }
-    assert_eq!(driver.take_event(machine), None);
+    hot_plug::no_notice_is_lost(empty_host(Options::default()));
 }
 
 #[test]
 fn requests_to_a_removed_disk_end_and_others_go_on() {
-    let (mut harness, orders) = empty_host(Options { queues: 2, ..Options::default() });
-    for target in [0, 1] {
-        orders.send(Order::Attach(target, DiskSpec::Ram(1 << 20))).unwrap();
-        let (machine, driver) = harness.parts();
-        event(machine, driver);
-        run_clean(&mut harness, &Workload { target: target.into(), ..JOB });
-    }
-    let (machine, driver) = harness.parts();
-    let buffers = machine.dma(32 * BLOCK, BLOCK).unwrap();
-    submit_to(machine, driver, Op::Read, &buffers, 2, 32);
-    orders.send(Order::Detach(1)).unwrap();
-    assert_eq!(event(machine, driver), plugged(1, spec::SCSI_EVT_REMOVED));
-    for (tag, Completion { status, .. }) in collect(machine, driver, 32) {
-        let gone = [spec::SCSI_S_BAD_TARGET << 8, spec::SCSI_S_RESET << 8].contains(&status);
-        assert!(status == 0 || tag % 2 == 1 && gone, "tag {tag}: status {status:#x}");
-    }
-    run_clean(&mut harness, &Workload { mode: Mode::Check, ..JOB });
+    let empty = empty_host(Options { queues: 2, ..Options::default() });
+    hot_plug::requests_to_a_removed_disk_end_and_others_go_on(empty, |_| ());
 }
 
 #[test]

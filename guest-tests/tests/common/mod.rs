@@ -1,6 +1,8 @@
 //! Harnesses over each kind of disk.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod any_adapter;
+pub(crate) mod hot_plug;
 pub(crate) mod owned;
 pub(crate) mod virtio_resets;
 
@@ -253,9 +255,28 @@ pub(crate) fn every_block_size(rig: &mut impl Rig, spec: DiskSpec, capacity: u64
         let span = (1u64 << shift) * if shift < 16 { 256 } else { 16 };
         let job =
             Workload { block_size: 1 << shift, span: span.min(capacity), generation: shift.into(), ..JOB };
-        for mode in [Mode::Fill, Mode::Check] {
-            let report = run_clean(rig, &Workload { mode, ..job }).report;
-            assert_eq!((report.capacity, report.bytes), (capacity, job.span), "{spec:?} {shift}");
+        fill_and_check_span(rig, spec, capacity, &job);
+    }
+}
+
+/// Fill the job's part of a disk of `capacity` bytes, and check it: all of its bytes.
+pub(crate) fn fill_and_check_span(rig: &mut impl Rig, spec: DiskSpec, capacity: u64, job: &Workload) {
+    for mode in [Mode::Fill, Mode::Check] {
+        let report = run_clean(rig, &Workload { mode, ..*job }).report;
+        let block_size = job.block_size;
+        assert_eq!((report.capacity, report.bytes), (capacity, job.span), "{spec:?} {block_size}");
+    }
+}
+
+/// As [`every_block_size`], on a disk of each kind with each of these options.
+pub(crate) fn every_block_size_on_every_disk<O: Copy, R: Rig>(
+    capacity: u64,
+    options: &[O],
+    make: impl Fn(O, DiskSpec) -> R,
+) {
+    for spec in DiskSpec::all(capacity).into_iter().chain([DiskSpec::Ram4096(capacity)]) {
+        for options in options {
+            every_block_size(&mut make(*options, spec), spec, capacity);
         }
     }
 }
@@ -325,18 +346,19 @@ pub(crate) fn doorbells_and_interrupts_are_few(rig: &mut impl Rig) {
     assert!(done.report.doorbells <= 3200 / 8, "{} doorbells rung", done.report.doorbells);
 }
 
-/// Submit `count` transfers of 4,096 bytes with tags from 0, to `targets` targets in turn, without giving the device a turn.
+/// Submit `count` transfers of 4,096 bytes with tags from 0, to these targets in turn, without giving the device a turn.
 pub(crate) fn submit_to(
     machine: &mut impl Platform,
     driver: &mut impl Adapter,
     op: Op,
     buffers: &DmaRegion,
-    targets: u32,
+    targets: &[u32],
     count: u32,
 ) {
     for tag in 0..count {
         let data = Buffer::contiguous(buffers.address() + u64::from(tag) * 4096, 4096);
-        let request = Request { tag, target: tag % targets, op, lba: u64::from(tag) * 8, blocks: 8, data };
+        let target = targets[tag as usize % targets.len()];
+        let request = Request { tag, target, op, lba: u64::from(tag) * 8, blocks: 8, data };
         assert!(driver.submit(machine, &request));
     }
     driver.kick(machine);
@@ -350,7 +372,7 @@ pub(crate) fn submit(
     buffers: &DmaRegion,
     count: u32,
 ) {
-    submit_to(machine, driver, op, buffers, 1, count);
+    submit_to(machine, driver, op, buffers, &[0], count);
 }
 
 /// Take completions until `count` have come, by tag. There are no more.
@@ -365,6 +387,7 @@ pub(crate) fn collect(
         let seen = machine.interrupts();
         driver.interrupted(machine);
         match driver.poll(machine) {
+            Some(end) if end.tag == u32::MAX => panic!("the adapter named no request: {end:?}"),
             Some(end) => assert_eq!(ended.insert(end.tag, end), None, "tag {} completed twice", end.tag),
             None => machine.wait_interrupt(seen),
         }
@@ -375,9 +398,15 @@ pub(crate) fn collect(
 }
 
 /// Make the device take requests: ring one of its doorbells.
-pub(crate) fn ring(machine: &mut Machine, doorbell: usize) {
+pub(crate) fn ring<D: ?Sized + IoDevice>(machine: &mut Machine<D>, doorbell: usize) {
     let now = machine.now();
     machine.device().on_doorbell(doorbell, now);
+}
+
+/// Let the device process posted writes and completions, as its I/O thread does after a wake-up.
+pub(crate) fn service<D: ?Sized + IoDevice>(machine: &mut Machine<D>) {
+    let now = machine.now();
+    machine.device().on_completions(now);
 }
 
 /// Submit reads, let the device `fetch` them or not, and `reset`: nothing is written to memory afterwards.
@@ -409,8 +438,7 @@ pub(crate) fn nothing_comes<D: ?Sized + IoDevice>(
         buffers.write(offset, 0x5a5a_5a5a_5a5a_5a5au64);
     }
     std::thread::sleep(Duration::from_millis(20));
-    let now = machine.now();
-    machine.device().on_completions(now);
+    service(machine);
     assert_eq!(driver.poll(machine), None, "a completion of a request from before the reset");
     for offset in (0..buffers.len()).step_by(8) {
         assert_eq!(buffers.read::<u64>(offset), 0x5a5a_5a5a_5a5a_5a5a, "offset {offset}");

@@ -8,7 +8,7 @@ mod ide;
 mod pvscsi;
 mod virtio;
 
-use common::{DiskSpec, JOB, fill_and_check, run_clean};
+use common::{DiskSpec, JOB, fill_and_check, ring, run_clean, service};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::driver::Start;
 use guest_driver::loadgen::Rng;
@@ -85,11 +85,10 @@ fn withstands<D: Hostile>() {
 
 /// The I/O thread's turn, without sleeping.
 fn turn(machine: &mut Machine, rng: &mut Rng) {
-    let now = machine.now();
-    machine.device().on_doorbell(rng.below(2) as usize, now);
+    ring(machine, rng.below(2) as usize);
     for _ in 0..4 {
+        service(machine);
         let now = machine.now();
-        machine.device().on_completions(now);
         if machine.device().before_sleep(now) != Sleep::No {
             return;
         }

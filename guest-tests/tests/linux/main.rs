@@ -3,6 +3,7 @@
 
 mod firmware;
 mod libiscsi;
+#[path = "../../../disk-formats/tests/common/loop_device.rs"]
 mod loop_device;
 mod matrix;
 mod medium;

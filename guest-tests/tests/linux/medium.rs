@@ -123,13 +123,19 @@ impl Medium {
             Format::VhdxDifferencing => vhdx::create_differencing(&path, &parent, None).unwrap(),
             _ => {}
         }
-        let device = (format == Format::Passthrough).then(|| LoopDevice::attach(&path)).transpose()?;
+        let device = (format == Format::Passthrough).then(|| LoopDevice::attach(&path, &[])).transpose()?;
         Ok(Self { format, size, path, device })
     }
 
     /// Open it for the guest.
     pub(crate) fn open(&self) -> Arc<dyn Disk> {
         self.options().open().unwrap()
+    }
+
+    /// As `--disk` of a command takes it, with a serial number that tells its format.
+    pub(crate) fn spec(&self) -> String {
+        let (path, format, serial) = (self.options().path, self.format.option(), self.format.serial());
+        format!("path={},format={format},serial={serial}", path.display())
     }
 
     /// All of it.
