@@ -69,17 +69,89 @@ impl Bench {
 }
 
 pub(crate) fn scattered(seed: u64, count: u64, unit: u64) -> impl Iterator<Item = (u64, Vec<u8>)> {
-    let mut state = seed;
-    let mut next = move || {
-        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-        state >> 33
-    };
+    let mut random = fastrand::Rng::with_seed(seed);
     (0..count).map(move |number| {
-        let sectors = (1 + next() % (300 / unit)) * unit;
-        let offset = next() % ((SIZE / 512 - sectors) / unit) * unit * 512;
+        let sectors = random.u64(1..=300 / unit) * unit;
+        let offset = random.u64(..(SIZE / 512 - sectors) / unit) * unit * 512;
         let data = (0..sectors * 512).map(|at| (at % 251) as u8 ^ (number + seed) as u8 | 1).collect();
         (offset, data)
     })
+}
+
+/// A fresh bench if `qemu-img` is there.
+fn qemu_bench() -> Option<Bench> {
+    there("qemu-img", &["--version"]).then(Bench::new)
+}
+
+#[track_caller]
+pub(crate) fn qemu_compares(raw: &str, qemu_name: &str, image: &str) {
+    good("qemu-img", &["compare", "-f", "raw", "-F", qemu_name, raw, image]);
+}
+
+/// The size of a disk, as QEMU sees it.
+#[track_caller]
+fn qemu_size(qemu_name: &str, image: &str) -> u64 {
+    let info = good("qemu-img", &["info", "-f", qemu_name, "--output=json", image]);
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    info["virtual-size"].as_u64().unwrap_or_else(|| panic!("no size: {info}"))
+}
+
+/// QEMU reads what we convert, with each of these options, and `then` is called for each image. Then QEMU writes to the last
+/// image, and we read it. Returns the bench, with what QEMU has written in `a.raw`, and the last image; `None` without QEMU's
+/// tools.
+pub(crate) fn qemu_reads(
+    format: &str,
+    qemu_name: &str,
+    kinds: &[&[&str]],
+    then: impl Fn(&str),
+) -> Option<(Bench, String)> {
+    let bench = qemu_bench()?;
+    let raw = bench.name("a.raw");
+    let mut last = String::new();
+    for (number, options) in kinds.iter().enumerate() {
+        last = bench.name(&format!("{number}.{format}"));
+        paradisk(&[&["image", "convert", &raw, &last, "--format", format], *options].concat());
+        qemu_compares(&raw, qemu_name, &last);
+        assert_eq!(qemu_size(qemu_name, &last), SIZE, "to the byte: {options:?}");
+        then(&last);
+    }
+    if !there("qemu-io", &["--version"]) {
+        return None;
+    }
+    for (name, image) in [(qemu_name, &last), ("raw", &raw)] {
+        good("qemu-io", &["-f", name, "-c", "write -P 0x5A 10M 64k", image]);
+    }
+    paradisk(&["image", "compare", &raw, &last]);
+    paradisk(&["image", "check", &last]);
+    Some((bench, last))
+}
+
+/// We read what QEMU converts, with each of these options. Then a child of the first image is written to by `write`, and
+/// merged, and QEMU reads the result. Does nothing without `qemu-img`.
+pub(crate) fn qemu_wrote(format: &str, qemu_name: &str, kinds: &[&str], write: impl Fn(&str)) {
+    let Some(bench) = qemu_bench() else { return };
+    let raw = bench.name("a.raw");
+    for (number, options) in kinds.iter().enumerate() {
+        let image = bench.name(&format!("{number}.{format}"));
+        good("qemu-img", &["convert", "-f", "raw", "-O", qemu_name, "-o", options, &raw, &image]);
+        paradisk(&["image", "compare", &raw, &image]);
+        paradisk(&["image", "check", &image]);
+        let info = paradisk(&["image", "info", &image, "--json"]);
+        let size = qemu_size(qemu_name, &image);
+        // With this option, QEMU writes a VHD of a geometry's product.
+        assert!(size == SIZE || options.contains("force_size=off"), "{options}: {size}");
+        assert!(info.contains(&format!("\"capacity\": {size}")), "{options}: {info} {size}");
+    }
+    let [image, child] = ["0", "child"].map(|name| bench.name(&format!("{name}.{format}")));
+    let merged = bench.name("merged.raw");
+    paradisk(&["image", "create", &child, "--format", format, "--parent", &image]);
+    paradisk(&["image", "compare", &raw, &child]);
+    write(&child);
+    paradisk(&["image", "convert", &child, &merged, "--format", "raw"]);
+    paradisk(&["image", "merge", &child]);
+    paradisk(&["image", "compact", &image]);
+    paradisk(&["image", "check", &image]);
+    qemu_compares(&merged, qemu_name, &image);
 }
 
 /// A chain as libvhdi reads it: each image opened by hand, from the base up.

@@ -1,46 +1,33 @@
 //! VHDX.
 
-use super::{Bench, SIZE, chains_that_libvhdi_reads, good, paradisk, there, write_into};
+use super::{
+    SIZE, chains_that_libvhdi_reads, good, paradisk, qemu_compares, qemu_reads, qemu_wrote, there, write_into,
+};
+use crate::Bench;
+
+fn qemu_checks(image: &str) {
+    good("qemu-img", &["check", "-f", "vhdx", image]);
+}
 
 #[test]
 fn qemu_img_reads_what_we_write() {
-    if !there("qemu-img", &["--version"]) {
-        return;
-    }
-    let bench = Bench::new();
-    let raw = bench.name("a.raw");
-    for (subformat, block_size) in [("fixed", "1M"), ("dynamic", "2M"), ("dynamic", "32M")] {
-        let vhdx = bench.name(&format!("{subformat}-{block_size}.vhdx"));
-        let to = ["--format", "vhdx", "--subformat", subformat, "--block-size", block_size];
-        paradisk(&[&["image", "convert", &raw, &vhdx], &to[..]].concat());
-        good("qemu-img", &["check", "-f", "vhdx", &vhdx]);
-        good("qemu-img", &["compare", "-f", "raw", "-F", "vhdx", &raw, &vhdx]);
-        let info = good("qemu-img", &["info", "-f", "vhdx", "--output=json", &vhdx]);
-        assert!(info.contains(&format!("\"virtual-size\": {SIZE}")), "to the byte: {info}");
-    }
-    // What QEMU writes into our image, we read; and our tools take it.
-    let vhdx = bench.name("dynamic-2M.vhdx");
-    if there("qemu-io", &["--version"]) {
-        good("qemu-io", &["-f", "vhdx", "-c", "write -P 0x5A 10M 64k", &vhdx]);
-        good("qemu-io", &["-f", "raw", "-c", "write -P 0x5A 10M 64k", &raw]);
-        paradisk(&["image", "compare", &raw, &vhdx]);
-        paradisk(&["image", "check", &vhdx]);
-        paradisk(&["image", "resize", &vhdx, "5T"]);
-        good("qemu-img", &["check", "-f", "vhdx", &vhdx]);
-        paradisk(&["image", "resize", &vhdx, "--shrink", &SIZE.to_string()]);
-        paradisk(&["image", "compact", &vhdx]);
-        good("qemu-img", &["check", "-f", "vhdx", &vhdx]);
-        good("qemu-img", &["compare", "-f", "raw", "-F", "vhdx", &raw, &vhdx]);
-    }
+    let kinds: [&[&str]; 3] = [
+        &["--subformat", "fixed", "--block-size", "1M"],
+        &["--subformat", "dynamic", "--block-size", "32M"],
+        &["--subformat", "dynamic", "--block-size", "2M"],
+    ];
+    let Some((bench, image)) = qemu_reads("vhdx", "vhdx", &kinds, qemu_checks) else { return };
+    // Our tools accept what QEMU has written, and QEMU what they have.
+    paradisk(&["image", "resize", &image, "5T"]);
+    qemu_checks(&image);
+    paradisk(&["image", "resize", &image, "--shrink", &SIZE.to_string()]);
+    paradisk(&["image", "compact", &image]);
+    qemu_checks(&image);
+    qemu_compares(&bench.name("a.raw"), "vhdx", &image);
 }
 
 #[test]
 fn we_read_what_qemu_img_writes() {
-    if !there("qemu-img", &["--version"]) {
-        return;
-    }
-    let bench = Bench::new();
-    let raw = bench.name("a.raw");
     let kinds = [
         "subformat=dynamic",
         "subformat=dynamic,block_state_zero=off",
@@ -48,24 +35,7 @@ fn we_read_what_qemu_img_writes() {
         "subformat=fixed",
         "subformat=fixed,block_state_zero=off",
     ];
-    for (number, options) in kinds.into_iter().enumerate() {
-        let vhdx = bench.name(&format!("{number}.vhdx"));
-        good("qemu-img", &["convert", "-f", "raw", "-O", "vhdx", "-o", options, &raw, &vhdx]);
-        paradisk(&["image", "compare", &raw, &vhdx]);
-        paradisk(&["image", "check", &vhdx]);
-        let info = paradisk(&["image", "info", &vhdx, "--json"]);
-        assert!(info.contains(&format!("\"capacity\": {SIZE}")), "{info}");
-    }
-    // It takes our writes and our tools, and QEMU reads what they leave.
-    let [vhdx, child, merged] = ["0.vhdx", "child.vhdx", "merged.raw"].map(|name| bench.name(name));
-    paradisk(&["image", "create", &child, "--format", "vhdx", "--parent", &vhdx]);
-    paradisk(&["image", "compare", &raw, &child]);
-    write_into(&child, 300, 40);
-    paradisk(&["image", "convert", &child, &merged, "--format", "raw"]);
-    paradisk(&["image", "merge", &child]);
-    paradisk(&["image", "compact", &vhdx]);
-    paradisk(&["image", "check", &vhdx]);
-    good("qemu-img", &["compare", "-f", "raw", "-F", "vhdx", &merged, &vhdx]);
+    qemu_wrote("vhdx", "vhdx", &kinds, |child| write_into(child, 300, 40));
 }
 
 /// Data beyond 4 GiB, where the first bitmap block's entry lies between those of the blocks.
