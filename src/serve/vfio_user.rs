@@ -134,7 +134,7 @@ fn serve(
         coalescing: args.moderation.get(),
         tasks: TASKS,
         queues: args.queues,
-        threads: 0,
+        threads: args.threads,
     };
     let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));

@@ -126,8 +126,8 @@ fn report(disks: &[DiskSnapshot], reports: &[QueueReport]) -> AdapterSnapshot {
     let queues = || disks.iter().flat_map(|disk| &disk.queues);
     let sum = |value: fn(&KindMetrics) -> u64| -> u64 {
         let kinds = |queue: &QueueMetrics| {
-            let QueueMetrics { read, write, flush, discard, .. } = queue;
-            [read, write, flush, discard].into_iter().map(value).sum::<u64>()
+            let QueueMetrics { read, write, flush, discard, write_zeroes, .. } = queue;
+            [read, write, flush, discard, write_zeroes].into_iter().map(value).sum::<u64>()
         };
         queues().map(kinds).sum()
     };
@@ -136,7 +136,7 @@ fn report(disks: &[DiskSnapshot], reports: &[QueueReport]) -> AdapterSnapshot {
         requests: completions + queues().map(|queue| queue.in_flight).sum::<u64>(),
         completions,
         errors: sum(|kind| kind.errors),
-        interrupts: 0,
+        interrupts: reports.iter().map(|report| report.signals).sum(),
         submits: queues().map(|queue| queue.submits).sum(),
         ..Stats::default()
     };
