@@ -1,74 +1,103 @@
-//! Disks that are served to QEMU, each server on a thread of this process.
+//! Disks that `paradisk serve` serves to QEMU, in its sandbox.
 
-use std::fmt::Display;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::slice;
+use std::sync::OnceLock;
 
-use paradisk_devices::{AdapterConfig, AdapterKind, Attachment};
-use paradisk_disk_formats::{Disk, EngineKind};
-use paradisk_serve::{Socket, vfio_user, vhost_user_blk};
+use guest_linux::KvmHost;
+use paradisk_devices::{AdapterKind, Attachment};
+use paradisk_disk_formats::EngineKind;
 
 use crate::medium::Medium;
 
 /// Queues of virtio devices.
 pub(crate) const QUEUES: u16 = 2;
-const TASKS: u32 = 256;
 
 /// A server that runs until it is stopped.
 pub(crate) struct Served {
-    /// Makes its disks so many bytes larger.
-    pub(crate) grow: Box<dyn Fn(u64)>,
-    stop: UnixStream,
-    thread: JoinHandle<Result<(), String>>,
+    server: Child,
+    control: PathBuf,
+    /// The server's standard error.
+    log: PathBuf,
+    /// Bytes of its disks.
+    sizes: Vec<u64>,
 }
 
 impl Served {
-    pub(crate) fn vhost_user_blk(path: &Path, medium: &Medium) -> Self {
-        let serial = medium.format.serial().to_owned();
-        let socket = Socket::listen(path).unwrap();
-        let options = vhost_user_blk::Options { queues: QUEUES, serial, ..Default::default() };
-        let disk = medium.open();
-        let server = Arc::new(vhost_user_blk::Server::new(Arc::clone(&disk), options).unwrap());
-        let refreshed = Arc::clone(&server);
-        Self::start(growing(vec![disk], move || refreshed.refresh()), move |stopped| {
-            server.run(socket.listener(), stopped.as_fd(), &|event| println!("{event:?}")).map_err(text)
-        })
+    pub(crate) fn vhost_user_blk(socket: &Path, medium: &Medium) -> Self {
+        let mut command = paradisk();
+        command.args(["serve", "vhost-user-blk", "--queues", &QUEUES.to_string()]);
+        Self::start(command, socket, slice::from_ref(medium))
     }
 
     /// An adapter as a PCI function, with a disk at each of its first targets.
-    pub(crate) fn vfio_user(path: &Path, kind: AdapterKind, media: &[Medium]) -> Self {
-        let socket = Socket::listen(path).unwrap();
-        let disks: Vec<_> = kind.targets().zip(media.iter().map(attachment)).collect();
-        let config = AdapterConfig { tasks: TASKS, queues: QUEUES, ..AdapterConfig::new(kind) };
-        let listener = socket.listener().try_clone().unwrap();
-        let mut server = vfio_user::Server::new(listener, |memory, interrupts| {
-            Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
-        })
-        .unwrap();
-        let handle = server.handle();
-        let disks = disks.into_iter().map(|(_, attachment)| attachment.disk).collect();
-        Self::start(growing(disks, move || handle.refresh()), move |stopped| {
-            let _socket = socket;
-            server.run(stopped.as_fd(), |note| println!("{kind}: {note:?}")).map_err(text)
-        })
+    pub(crate) fn vfio_user(socket: &Path, kind: AdapterKind, media: &[Medium]) -> Self {
+        let queues = QUEUES.min(kind.max_queues()).to_string();
+        let mut command = paradisk();
+        command.args(["serve", "vfio-user", "--adapter", &kind.to_string(), "--queues", &queues]);
+        Self::start(command, socket, media)
     }
 
-    fn start(
-        grow: Box<dyn Fn(u64)>,
-        run: impl FnOnce(UnixStream) -> Result<(), String> + Send + 'static,
-    ) -> Self {
-        let (stop, stopped) = UnixStream::pair().unwrap();
-        Self { grow, stop, thread: thread::spawn(move || run(stopped)) }
+    fn start(mut command: Command, socket: &Path, media: &[Medium]) -> Self {
+        let [control, log] = ["control", "log"].map(|extension| socket.with_extension(extension));
+        command.arg("--socket").arg(socket).arg("--control").arg(&control);
+        command.args(media.iter().flat_map(|medium| ["--disk".to_owned(), medium.spec()]));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
+        let mut server = command.spawn().unwrap();
+        let output = server.stdout.take().unwrap();
+        let sizes = media.iter().map(|medium| medium.size).collect();
+        let served = Self { server, control, log, sizes };
+        // Printed when QEMU can connect. A server that does not start ends the line at once.
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        assert!(line.starts_with("serving "), "{line}{}", served.said());
+        served
     }
 
-    pub(crate) fn stop(self) -> Result<(), String> {
-        // Disks are closed with all who have them.
-        drop((self.stop, self.grow));
-        self.thread.join().unwrap()
+    /// Make its disks so many bytes larger.
+    pub(crate) fn grow(&self, more: u64) {
+        for (number, size) in self.sizes.iter().enumerate() {
+            self.ctl(&["resize", &format!("disk{number}"), &(size + more).to_string()]).unwrap();
+        }
     }
+
+    /// Stop it. Its disks are closed when this returns. The server fails if a thread has made a system call that its filter refuses.
+    pub(crate) fn stop(mut self) -> Result<(), String> {
+        let stopped = self.ctl(&["stop"]);
+        if stopped.is_err() {
+            // Has no effect on a server that has ended.
+            let _ = self.server.kill();
+        }
+        let status = self.server.wait().unwrap();
+        if status.success() { stopped } else { Err(format!("{status}: {}", self.said())) }
+    }
+
+    fn ctl(&self, command: &[&str]) -> Result<(), String> {
+        let output = paradisk().arg("ctl").arg(&self.control).args(command).output().unwrap();
+        let error = || format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        if output.status.success() { Ok(()) } else { Err(error()) }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// The command line, built at its first use.
+fn paradisk() -> Command {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    Command::new(PROGRAM.get_or_init(|| KvmHost::paradisk().unwrap_or_else(|error| panic!("{error}"))))
 }
 
 /// QEMU's options for an adapter that is served at `socket`.
@@ -78,15 +107,6 @@ pub(crate) fn vfio_user_options(socket: &Path) -> Vec<String> {
     vec!["-device".to_owned(), device]
 }
 
-fn growing(disks: Vec<Arc<dyn Disk>>, refresh: impl Fn() + 'static) -> Box<dyn Fn(u64)> {
-    Box::new(move |more| {
-        for disk in &disks {
-            disk.grow(disk.info().capacity + more).unwrap();
-        }
-        refresh();
-    })
-}
-
 /// The medium as a disk whose serial number tells its format.
 pub(crate) fn attachment(medium: &Medium) -> Attachment {
     Attachment {
@@ -94,8 +114,4 @@ pub(crate) fn attachment(medium: &Medium) -> Attachment {
         engine: EngineKind::default(),
         serial: Some(medium.format.serial().to_owned()),
     }
-}
-
-fn text(error: impl Display) -> String {
-    error.to_string()
 }

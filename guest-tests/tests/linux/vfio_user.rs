@@ -115,7 +115,7 @@ fn disks_grow() {
             let printed = vm.printed().unwrap();
             if !grown && printed.lines().any(|line| line.trim() == r#""growing""#) {
                 grown = true;
-                served.iter().for_each(|served| (served.grow)(MORE));
+                served.iter().for_each(|served| served.grow(MORE));
             }
         });
         let ended = ended.unwrap();
