@@ -5,6 +5,7 @@ use std::fs;
 
 use guest_init::Job;
 use guest_init::job::Fio;
+use serde_json::Value;
 
 use super::{Rig, assert_no_complaints, boot_kernel, report};
 use crate::needed;
@@ -38,6 +39,8 @@ fn a_guest_uses_all_channels_and_queues() {
         script.push_str(&format!("truncate -s {size} /out/{size}\n"));
         options.push_str(&format!(" --disk path=/out/{size},format=raw,adapter={adapter}"));
     }
+    // With a control socket, the requests of disks are counted, too.
+    options.push_str(" --control vm.socket --stats /out/stats.json");
     script.push_str(&format!("{}{options} > /out/console < /dev/null\n", boot_kernel("", CPUS, job, "")));
     rig.run(script, &[], folder.path());
     let (_, report) = report(folder.path(), "console");
@@ -59,5 +62,23 @@ fn a_guest_uses_all_channels_and_queues() {
         assert!(driver == "hv_storvsc" || disk.queues == QUEUES, "{adapter}: {} queues", disk.queues);
         let content = fs::read(folder.path().join(size.to_string())).unwrap();
         assert_eq!(disk.after_fio, Some(crc32c::crc32c(&content)), "{adapter}");
+    }
+    assert_counted(&serde_json::from_slice(&fs::read(folder.path().join("stats.json")).unwrap()).unwrap());
+}
+
+/// The machine has counted what the guest did on each adapter.
+fn assert_counted(document: &Value) {
+    let [adapters, queues] = ["adapters", "queues"].map(|list| document[list].as_array().unwrap());
+    let names: Vec<_> = adapters.iter().map(|adapter| &adapter["name"]).collect();
+    assert_eq!(names, ["storvsc0", "virtio-scsi0", "virtio-blk0", "virtio-blk1"]);
+    let number = |object: &Value, key: &str| object[key].as_u64().unwrap();
+    for adapter in adapters {
+        let [requests, completions] = ["requests", "completions"].map(|key| number(adapter, key));
+        assert!(number(adapter, "interrupts") > 0 && requests == completions, "{adapter:#}");
+        let of_disk = queues.iter().filter(|queue| queue["adapter"] == adapter["name"]);
+        let reads_and_writes: Vec<_> =
+            of_disk.map(|queue| number(&queue["read"], "count") + number(&queue["write"], "count")).collect();
+        let is_used = !reads_and_writes.is_empty() && reads_and_writes.iter().all(|count| *count > 0);
+        assert!(is_used && reads_and_writes.iter().sum::<u64>() <= completions, "{adapter:#} {queues:#?}");
     }
 }
