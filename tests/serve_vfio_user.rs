@@ -85,11 +85,6 @@ fn threads_of_the_device_serve_its_queues() {
     std::fs::write(&image, &content).unwrap();
     let mut server = serve(&socket, "virtio-blk", &[image.to_str().unwrap()]);
     let (mut child, _) = ready(server.args(["--queues", "2", "--threads", "2"]));
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
-    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
-    let mut names: Vec<_> = names.filter(|name| name.starts_with("blk-queues-")).collect();
-    names.sort();
-    assert_eq!(names, ["blk-queues-0\n", "blk-queues-1\n"]);
     let mut guest = BlockGuest::connect(&socket, Shape { queues: QUEUES, ..Shape::default() });
     guest.start();
     for (queue, sector) in [(0, 5), (1, 1000)] {
@@ -97,6 +92,12 @@ fn threads_of_the_device_serve_its_queues() {
         let at = sector as usize * 512;
         assert_eq!(guest.guest.bytes(queue, 0, 4096), content[at..at + 4096], "queue {queue}");
     }
+    // A thread that has served a request has its name.
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with("blk-queues-")).collect();
+    names.sort();
+    assert_eq!(names, ["blk-queues-0\n", "blk-queues-1\n"]);
     drop(guest);
     ended(&mut child, Signal::TERM);
 }
