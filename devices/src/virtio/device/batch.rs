@@ -153,6 +153,8 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     fn poll_resets(&mut self, now: Time) {
         if self.transport.resetting() {
             if self.backend.finish_reset(None) {
+                // The requests that the reset has dropped are over, too.
+                self.stats.completions = self.stats.requests;
                 self.transport.reset();
                 self.dma.release();
                 self.rings_refused = false;
@@ -165,6 +167,8 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         self.complete(&memory, now);
         for queue in self.transport.resetting_queues() {
             if self.backend.finish_reset(Some(queue)) {
+                let dropped = self.transport.queues().get(queue).map_or(0, |queue| queue.in_flight);
+                self.stats.completions += if queue >= B::REQUEST_QUEUES { u64::from(dropped) } else { 0 };
                 self.transport.reset_queue(queue);
                 self.more = true;
             }

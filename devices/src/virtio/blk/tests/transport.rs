@@ -262,6 +262,8 @@ fn a_reset_with_requests_on_the_way() {
     guest.device.on_completions(guest.now);
     assert_eq!((guest.used_index(0), guest.status_of(0)), (0, 0xff));
     assert!(!guest.counts.line());
+    let stats = guest.device.stats();
+    assert_eq!((stats.requests, stats.completions), (8, 8), "dropped requests are over");
     guest.bring_up(ALL, 32);
     guest.check_io();
 }
@@ -290,6 +292,8 @@ fn a_queue_is_reset_alone() {
     assert_eq!((guest.completions(0).len(), guest.used_index(1)), (4, 0));
     assert_eq!((guest.status_of(3), guest.status_of(4)), (0, 0xff));
     assert!(guest.counts.line());
+    let stats = guest.device.stats();
+    assert_eq!((stats.requests, stats.completions), (8, 8), "dropped requests are over");
     guest.set_up_queue(1, 16);
     guest.check_io();
     let head = guest.request(1, 0, VIRTIO_BLK_T_FLUSH, 0, &[]);

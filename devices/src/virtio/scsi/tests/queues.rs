@@ -123,6 +123,8 @@ fn a_reset_with_requests_in_flight_leaves_nothing_behind() {
         guest.hold.set(false);
         guest.device.on_completions(guest.now);
         assert!(guest.bytes(0, 2 * MIB as usize) == before, "memory was written after the reset");
+        let stats = guest.device.stats();
+        assert_eq!(stats.requests, stats.completions, "dropped requests are over");
         guest.bring_up(ALL, 32);
         guest.clear_unit_attention();
         guest.check_io();
@@ -145,6 +147,8 @@ fn a_queue_is_reset_by_itself() {
     assert_eq!(guest.read(QUEUE_RESET, 2), 0);
     assert_eq!((guest.in_flight(), guest.bytes(guest.answer(1).address, 12)), (0, vec![0xff; 12]));
     assert_eq!((guest.completions(FIRST + 1).len(), guest.managed()), (1, Some(0)));
+    let stats = guest.device.stats();
+    assert_eq!(stats.requests, stats.completions, "dropped requests are over");
     guest.set_up_queue(FIRST, 16);
     guest.check_io();
 
