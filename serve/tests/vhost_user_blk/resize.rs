@@ -32,6 +32,8 @@ fn hear(client: &mut Client) -> Receiver<()> {
     let handler = Arc::new(std::sync::Mutex::new(Told(sender)));
     let mut handler = FrontendReqHandler::new(handler).unwrap();
     client.frontend.set_backend_request_fd(&handler.get_tx_raw_fd()).unwrap();
+    // That message has no reply. The reply to a later one shows that the server has processed both.
+    let _ = capacity(client);
     std::thread::spawn(move || while handler.handle_request().is_ok() {});
     told
 }
