@@ -82,7 +82,7 @@ fn raise_descriptor_limit() {
 /// A write past the limit on the size of files (RLIMIT_FSIZE) fails with EFBIG, and so does the request of the guest or client. The signal that
 /// comes with it would end the process, which may serve others.
 fn survive_file_size_limit() {
-    // If no handler can be installed, the process starts with the signal's default action.
+    // If the handler cannot be installed, the signal still ends the process.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 

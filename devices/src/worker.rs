@@ -39,6 +39,9 @@ pub trait Serve {
 
     /// The thread has woken, or was not to sleep: whatever the event was, poll all rings and reap all completions.
     fn serve(&mut self, now: Time);
+
+    /// The worker was dropped: the last call. It is not made after a panic.
+    fn end(&mut self) {}
 }
 
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
@@ -125,7 +128,7 @@ fn run<T: Serve>(value: &mut T, inbox: &Receiver<Job<T>>) {
             }
             for event in ready.iter() {
                 match event {
-                    WAKE if !run_jobs(value, inbox) => return,
+                    WAKE if !run_jobs(value, inbox) => return value.end(),
                     Event::Doorbell(index) => value.on_doorbell(index),
                     _ => {}
                 }

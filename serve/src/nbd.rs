@@ -5,7 +5,7 @@
 //!
 //! A connection has one thread, which sleeps on the socket and the disk's completions together. It takes the requests that
 //! have arrived as one batch, submits them together and sends their replies together. The data of a read are sent from the memory that
-//! the disk reads into. The data of a write are copied if they arrive with the request's header (at most 64 KiB); the rest is received
+//! the disk reads into. The data of a write are copied if they arrive with the request's header (at most 64 KiB); the remainder is received
 //! into the memory that the disk writes from.
 //!
 //! ```text

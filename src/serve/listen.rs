@@ -98,7 +98,7 @@ pub(super) fn refuse_unused() -> Result<(), Failure> {
     match passed()?.first() {
         None => Ok(()),
         Some(number) => Err(Failure::Usage(format!(
-            "LISTEN_FDS: fd={number} is passed, and no option uses it; it is served without --socket, --listen and --fd"
+            "LISTEN_FDS: fd={number} is passed, and no option uses it; to serve it, leave out --socket, --listen and --fd"
         ))),
     }
 }

@@ -19,9 +19,7 @@ fn disks_come_and_go_over_the_control_socket() {
     let disks = ["--disk", "ram=1M,adapter=lsi-sas", "--adapter", "pvscsi"];
     let idle = Idle::start(&[&disks[..], &places].concat(), Stdio::null());
     let image = idle.path("images/a.vhd");
-    assert!(
-        paradisk(&["image", "create", &image, "--format", "vhd", "--size", "8M"]).status().unwrap().success()
-    );
+    image_tool(&["create", &image, "--format", "vhd", "--size", "8M"]);
     let spec = format!("path={image},adapter=pvscsi,serial=HOT");
     assert_eq!(idle.json(&["attach", &spec]), "pvscsi0:0");
     // The main thread takes no command before its filter.
@@ -43,7 +41,7 @@ fn disks_come_and_go_over_the_control_socket() {
     idle.json(&["detach", "pvscsi0:0"]);
     idle.refused(&["detach", "pvscsi0:0"], "no disk");
     // It is closed: others can open it.
-    assert!(paradisk(&["image", "resize", &image, "9M"]).status().unwrap().success());
+    image_tool(&["resize", &image, "9M"]);
     let raw = idle.path("images/a.raw");
     fs::File::create(&raw).unwrap().set_len(1 << 20).unwrap();
     // Beside the folder that was granted.
@@ -88,12 +86,6 @@ fn disks_come_and_go_over_the_control_socket() {
     assert_eq!(gone.status.code(), Some(1));
 }
 
-#[track_caller]
-fn image(args: &[&str]) {
-    let output = paradisk(&[&["image"], args].concat()).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
-}
-
 /// A differencing disk in a folder of `--sandbox-path`, with its parent in another folder.
 #[test]
 fn a_parent_is_opened_where_the_sandbox_allows_it() {
@@ -103,12 +95,12 @@ fn a_parent_is_opened_where_the_sandbox_allows_it() {
     let parents = tempfile::tempdir().unwrap();
     let parent = parents.path().join("parent.vhdx");
     let [folder, parent] = [parents.path(), &parent].map(|path| path.to_str().unwrap());
-    image(&["create", parent, "--format", "vhdx", "--size", "8M"]);
+    image_tool(&["create", parent, "--format", "vhdx", "--size", "8M"]);
     for granted in [true, false] {
         let more = ["--adapter", "pvscsi", "--sandbox-path", folder];
         let idle = Idle::start(if granted { &more } else { &more[..2] }, Stdio::null());
         let child = idle.path("images/child.vhdx");
-        image(&["create", &child, "--format", "vhdx", "--parent", parent]);
+        image_tool(&["create", &child, "--format", "vhdx", "--parent", parent]);
         let spec = format!("path={child},parent-dir={folder},adapter=pvscsi");
         if granted {
             assert_eq!(idle.json(&["attach", &spec]), "pvscsi0:0");
@@ -168,7 +160,7 @@ fn a_disk_is_passed_by_number() {
         let mut content: Vec<u8> = (0..8 << 20).map(|at: u32| b'Q' ^ (at / 512 % 251) as u8).collect();
         content[..512].fill(b'D');
         fs::write(&raw, &content).unwrap();
-        image(&["convert", &raw, &disk, "--format", format]);
+        image_tool(&["convert", &raw, &disk, "--format", format]);
         let code = [
             &ata(READ_SECTORS, 0)[..],
             &port(DATA),
@@ -194,7 +186,7 @@ fn a_disk_is_passed_by_number() {
         let error = text(&output.stderr);
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "D".to_owned()), "{error}");
         assert!(!Path::new(&disk).exists());
-        image(&["convert", &link, &copy, "--from-format", format, "--format", "raw"]);
+        image_tool(&["convert", &link, &copy, "--from-format", format, "--format", "raw"]);
         content[512..1024].fill(b'W');
         assert!(fs::read(&copy).unwrap() == content, "{format}");
     }

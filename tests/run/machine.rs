@@ -184,3 +184,10 @@ impl Drop for Idle {
         }
     }
 }
+
+/// `paradisk image`, which must succeed.
+#[track_caller]
+pub(crate) fn image_tool(args: &[&str]) {
+    let output = paradisk(&[&["image"], args].concat()).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+}

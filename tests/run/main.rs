@@ -123,8 +123,7 @@ fn a_signal_ends_it_with_its_disks_closed() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("a.vhdx");
     let image = image.to_str().unwrap();
-    let create = ["image", "create", image, "--format", "vhdx", "--size", "64M"];
-    assert!(paradisk(&create).status().unwrap().success());
+    image_tool(&["create", image, "--format", "vhdx", "--size", "64M"]);
     for (signal, number) in [("TERM", 15), ("HUP", 1), ("INT", 2)] {
         // Whatever this test's parent has its children ignore.
         let by = ["env", "--default-signal=TERM,HUP,INT"];
@@ -136,7 +135,7 @@ fn a_signal_ends_it_with_its_disks_closed() {
         let (output, _folder) = idle.end();
         assert_eq!(output.status.code(), Some(128 + number), "{}", text(&output.stderr));
         assert_eq!(output.status.signal(), None);
-        assert!(paradisk(&["image", "check", image]).status().unwrap().success());
+        image_tool(&["check", image]);
     }
 }
 
@@ -263,8 +262,7 @@ fn stop_is_answered_when_the_disks_are_closed() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("a.vhdx");
     let image = image.to_str().unwrap();
-    let create = ["image", "create", image, "--format", "vhdx", "--size", "64M"];
-    assert!(paradisk(&create).status().unwrap().success());
+    image_tool(&["create", image, "--format", "vhdx", "--size", "64M"]);
     let mut idle = Idle::start_by(&["env"], &[SAY_R, SAY_MUCH, IDLE], &["--disk", image], Stdio::null());
     let start = Instant::now();
     while idle.json(&["stats"])["exits"]["pio"].as_u64() < Some(80_001) {

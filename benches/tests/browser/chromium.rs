@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A browser that starts on a loaded machine takes some seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A browser with one open page.
 pub(crate) struct Browser {
@@ -96,7 +96,7 @@ impl Browser {
 
     /// The next message; events are noted.
     fn receive(&mut self) -> Value {
-        let message = self.messages.recv_timeout(PATIENCE).expect("the browser answers");
+        let message = self.messages.recv_timeout(TIMEOUT).expect("the browser answers");
         let params = &message["params"];
         match message["method"].as_str().unwrap_or_default() {
             "Page.loadEventFired" => self.loaded = true,

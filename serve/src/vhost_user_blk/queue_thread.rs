@@ -176,10 +176,8 @@ impl Serve for Queue {
             self.broken();
         }
     }
-}
 
-impl Drop for Queue {
-    fn drop(&mut self) {
+    fn end(&mut self) {
         self.stop();
     }
 }

@@ -23,7 +23,7 @@ const RINGS_SIZE: usize = 0x1_0000;
 /// Memory space and bus mastering, in the command register.
 const COMMAND: (u64, u16) = (4, 6);
 const MSIX_ENABLE: u16 = 1 << 15;
-const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+const TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 pub(crate) struct BlockGuest {
     pub(crate) client: Client,
@@ -145,7 +145,7 @@ impl BlockGuest {
     /// Wait for an interrupt of the queue.
     pub(crate) fn wait_interrupt(&self, queue: usize) {
         let mut fds = [PollFd::new(&self.vectors[queue], PollFlags::IN)];
-        let ready = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&PATIENCE))).unwrap();
+        let ready = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&TIMEOUT))).unwrap();
         assert!(ready == 1 && self.interrupted(queue), "no interrupt of queue {queue}");
     }
 

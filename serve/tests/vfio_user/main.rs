@@ -1,6 +1,6 @@
 //! vfio-user end to end: the guest's drivers reach an adapter through the socket, and hostile clients do not break it.
 
-#[allow(dead_code, reason = "the tests of the binary use the rest")]
+#[allow(dead_code, reason = "the tests of the binary use its other functions")]
 mod block_guest;
 mod client;
 mod cloud_hypervisor;

@@ -40,7 +40,7 @@ pub(crate) const DATA: u64 = 1 << 32;
 pub(crate) const SLOT: u64 = 0x1_0000;
 const DATA_SIZE: u64 = 0x200_0000;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
@@ -225,14 +225,10 @@ impl Guest {
                 return ended;
             }
             if self.ask(queue) {
-                assert!(
-                    signalled(&self.rings[queue].call, PATIENCE),
-                    "no signal: {} of {count}",
-                    ended.len()
-                );
+                assert!(signalled(&self.rings[queue].call, TIMEOUT), "no signal: {} of {count}", ended.len());
                 let _ = self.rings[queue].call.read();
             }
-            assert!(start.elapsed() < PATIENCE, "{} of {count} ended", ended.len());
+            assert!(start.elapsed() < TIMEOUT, "{} of {count} ended", ended.len());
         }
     }
 

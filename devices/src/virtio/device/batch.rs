@@ -167,8 +167,11 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         self.complete(&memory, now);
         for queue in self.transport.resetting_queues() {
             if self.backend.finish_reset(Some(queue)) {
-                let dropped = self.transport.queues().get(queue).map_or(0, |queue| queue.in_flight);
-                self.stats.completions += if queue >= B::REQUEST_QUEUES { u64::from(dropped) } else { 0 };
+                if queue >= B::REQUEST_QUEUES
+                    && let Some(queue) = self.transport.queues().get(queue)
+                {
+                    self.stats.completions += u64::from(queue.in_flight);
+                }
                 self.transport.reset_queue(queue);
                 self.more = true;
             }

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{DEPTH, QUEUES, SECTORS, add_write, verify};
+use super::{DEPTH, QUEUES, SECTORS, add_write, shape, verify};
 use crate::Load;
 use crate::images::Kind;
 use crate::nbd::Disk;
 use crate::pattern::{BLOCK, Model};
 use crate::server::{Place, Process};
-use crate::vhost_client::{Client, FLUSH, Guest, IN, Shape};
+use crate::vhost_client::{Client, FLUSH, Guest, IN};
 
 /// Blocks of a disk that are used: so few that most are written often.
 const BLOCKS: u64 = 1024;
@@ -124,13 +124,7 @@ impl Load for Killed {
         let index = number as usize % self.disks.len();
         let disk = &mut self.disks[index];
         let mut process = serve(&self.place, &self.socket, &disk.disk);
-        let shape = Shape {
-            queues: QUEUES,
-            event_index: number.is_multiple_of(2),
-            indirect: !number.is_multiple_of(3),
-            ..Shape::default()
-        };
-        let mut client = Client::connect(&self.socket, Guest::new(shape));
+        let mut client = Client::connect(&self.socket, Guest::new(shape(number)));
         client.track();
         let mut verified = 0;
         for kill in 0..KILLS {

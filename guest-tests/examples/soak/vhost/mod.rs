@@ -6,7 +6,7 @@ mod steady;
 use vm_memory::Bytes;
 
 use crate::pattern::{BLOCK, Model};
-use crate::vhost_client::{Guest, IN, OUT};
+use crate::vhost_client::{Guest, IN, OUT, Shape};
 
 pub(crate) use killed::Killed;
 pub(crate) use steady::Steady;
@@ -15,6 +15,16 @@ const QUEUES: u16 = 2;
 /// Requests in flight in a queue.
 const DEPTH: u16 = 32;
 const SECTORS: u64 = BLOCK as u64 / 512;
+
+/// What the client of a cycle negotiates.
+fn shape(cycle: u64) -> Shape {
+    Shape {
+        queues: QUEUES,
+        event_index: cycle.is_multiple_of(2),
+        indirect: !cycle.is_multiple_of(3),
+        ..Shape::default()
+    }
+}
 
 /// Add a write of a block to the ring.
 fn add_write(model: &mut Model, guest: &mut Guest, (queue, slot): (usize, u16), block: u64) {

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{DEPTH, QUEUES, add_write, verify};
+use super::{DEPTH, QUEUES, add_write, shape, verify};
 use crate::images::Kind;
 use crate::pattern::{BLOCK, Model};
 use crate::server::{Place, Process};
-use crate::vhost_client::{Client, FLUSH, Guest, Shape};
+use crate::vhost_client::{Client, FLUSH, Guest};
 use crate::watch::Watch;
 
 const MIB: u64 = 1 << 20;
@@ -56,13 +56,7 @@ impl Steady {
 
 impl crate::Load for Steady {
     fn cycle(&mut self, number: u64) -> u64 {
-        let shape = Shape {
-            queues: QUEUES,
-            event_index: number.is_multiple_of(2),
-            indirect: !number.is_multiple_of(3),
-            ..Shape::default()
-        };
-        let mut client = Client::connect(&self.socket, Guest::new(shape));
+        let mut client = Client::connect(&self.socket, Guest::new(shape(number)));
         let mut verified = 0;
         for round in 0..20 {
             let queue = round % usize::from(QUEUES);
