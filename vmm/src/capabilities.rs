@@ -5,12 +5,14 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use kvm_ioctls::{Cap, Kvm};
+use kvm_ioctls::{Cap, Kvm, VmFd};
 
 use crate::error::Error;
 
 /// The KVM device.
 pub const KVM_PATH: &str = "/dev/kvm";
+/// Attempts to make a machine while signals interrupt the system call.
+const ATTEMPTS: u32 = 1000;
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
 /// The processor below KVM.
@@ -99,6 +101,20 @@ impl Host {
         let tsc_is_clock = fs::read_to_string(CLOCK_SOURCE).is_ok_and(|clock| clock.trim() == "tsc");
         Ok(Self { kvm, virtualization, native_kernel_mode, tsc_is_clock })
     }
+
+    /// KVM_CREATE_VM. It fails with EINTR if the thread has a signal or a completion of io_uring to handle (Linux, `mm_take_all_locks`).
+    /// Each return to user space handles these, so the next attempt can succeed.
+    pub(crate) fn create_vm(&self) -> Result<VmFd, Error> {
+        let interrupted = |created: &Result<VmFd, kvm_ioctls::Error>| matches!(created, Err(error) if error.errno() == libc::EINTR);
+        let mut created = self.kvm.create_vm();
+        for _ in 1..ATTEMPTS {
+            if !interrupted(&created) {
+                break;
+            }
+            created = self.kvm.create_vm();
+        }
+        created.map_err(Error::kvm("KVM_CREATE_VM"))
+    }
 }
 
 /// Derived from the CPU flags.
@@ -113,7 +129,31 @@ fn classify(cpuinfo: &str) -> (Virtualization, bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
+
     use super::*;
+
+    #[test]
+    fn signals_do_not_fail_the_creation_of_a_machine() {
+        extern "C" fn nothing(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
+        let host = match Host::open() {
+            Ok(host) => host,
+            Err(error) => {
+                return println!("SKIP: signals_do_not_fail_the_creation_of_a_machine: {error}");
+            }
+        };
+        register_signal_handler(SIGRTMIN(), nothing).unwrap();
+        let maker = thread::spawn(move || (0..50).try_for_each(|_| host.create_vm().map(drop)));
+        while !maker.is_finished() {
+            // Fails only if the thread has ended.
+            let _ = maker.kill(SIGRTMIN());
+            thread::sleep(Duration::from_micros(20));
+        }
+        maker.join().unwrap().unwrap();
+    }
 
     #[test]
     fn flags_tell_hardware_from_nested() {

@@ -160,7 +160,7 @@ impl Machine {
     /// # Errors
     /// The host lacks memory, or KVM refuses.
     pub fn new(host: &Host, config: Config, events: EventSink) -> Result<Self, Error> {
-        let fd = host.kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM"))?;
+        let fd = host.create_vm()?;
         fd.set_identity_map_address(layout::IDENTITY_MAP).map_err(Error::kvm("KVM_SET_IDENTITY_MAP_ADDR"))?;
         fd.set_tss_address(layout::TSS as usize).map_err(Error::kvm("KVM_SET_TSS_ADDR"))?;
         fd.create_irq_chip().map_err(Error::kvm("KVM_CREATE_IRQCHIP"))?;
