@@ -64,7 +64,8 @@ fn uneven(medium: &mut Medium, task: &Task<'_>, transfer: Transfer, (offset, wan
         let copy = move |(start, at, len): (u64, u64, u64)| {
             Step::read(at, len, Then::Copy { start, len: len.min(fits - start) })
         };
-        return steps::command(pieces.map(copy), Flush::Never, lba, (fits, wanted));
+        let flush = flushes_first(medium, transfer).then(Step::flush);
+        return steps::command(flush.into_iter().chain(pieces.map(copy)), Flush::Never, lba, (fits, wanted));
     }
     if whole == 0 {
         return Outcome::good(0, wanted);
@@ -72,6 +73,11 @@ fn uneven(medium: &mut Medium, task: &Task<'_>, transfer: Transfer, (offset, wan
     let mut list = Vec::new();
     super::gather::slice(task.bufs, 0, whole, &mut list);
     begin(medium, task.id, transfer, Entry::new(State::Read, lba, whole, wanted), offset, &list)
+}
+
+/// Whether cached data must be written to the medium before a READ reads the medium (SBC-3, 4.15.4).
+fn flushes_first(medium: &Medium, read: Transfer) -> bool {
+    read.fua && medium.volatile()
 }
 
 /// Push a transfer's first request. `entry` has the state Read, which is replaced if the transfer needs another.
@@ -88,8 +94,7 @@ fn begin(
         entry.state = if flush { State::WriteThenFlush } else { State::Write };
         op
     } else {
-        if transfer.fua && medium.volatile() {
-            // Cached data must be written to the medium before the medium is read (SBC-3, 4.15.4).
+        if flushes_first(medium, transfer) {
             entry.state = State::FlushThenRead;
             return if medium.push_flush(id) { Outcome::Kept(entry) } else { Outcome::Full };
         }

@@ -112,6 +112,9 @@ fn force_unit_access() {
     assert_eq!(ops(&rig), [Op::Write { fua: false }, Op::Flush]);
     assert_eq!(rig.good(&ten(0x28, 0x18, 0, 1), Direction::In, &[], 512), [1; 512]);
     assert_eq!(ops(&rig), [Op::Flush, Op::Read]);
+    // Also when the buffer ends inside a block.
+    assert_eq!(rig.run(&ten(0x28, 0x18, 0, 1), Direction::In, &[], 100), (good(100, 512), vec![1; 100]));
+    assert_eq!(ops(&rig), [Op::Flush, Op::Read]);
     let mut rig = Rig::with(|info| info.fua = true);
     rig.good(&ten(0x2a, 8, 0, 1), Direction::Out, &[1; 512], 0);
     assert_eq!(ops(&rig), [Op::Write { fua: true }]);
