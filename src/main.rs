@@ -18,6 +18,7 @@ mod inherited;
 #[cfg(feature = "bench")]
 mod load;
 mod metrics;
+mod monitoring;
 mod output;
 mod parents;
 mod progress;

@@ -25,7 +25,7 @@ use crate::control::server::{Listener, PendingCommand, Server};
 use crate::control::{Command, Reply};
 use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
-use crate::metrics::Metering;
+use crate::monitoring::Monitoring;
 use crate::service_manager::Manager;
 use crate::{metrics, output, units};
 
@@ -82,10 +82,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     moderation: Moderation,
     #[command(flatten)]
-    metrics: metrics::Options,
-    /// Take commands at this Unix socket (`paradisk ctl`)
-    #[arg(long, value_name = "SOCKET")]
-    control: Option<PathBuf>,
+    monitoring: Monitoring,
     /// Write what the machine did and what it cost, as JSON, when it ends
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
@@ -97,18 +94,13 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What is counted for each disk.
-    fn metering(&self) -> Metering {
-        self.metrics.metering(self.control.is_some())
-    }
-
     /// Paths that are opened in the sandbox: the kernel is loaded when all adapters exist, and `/proc` has the CPU time of each thread.
     fn grants(&self) -> Grants {
         let clocks = PathBuf::from("/proc/self/task");
         Grants {
             images: self.sandbox_path.clone(),
             read: self.initrd.iter().cloned().chain([self.kernel.clone(), clocks]).collect(),
-            sockets: self.control.clone().into_iter().chain(self.metrics.path()).collect(),
+            sockets: self.monitoring.paths().collect(),
         }
     }
 }
@@ -132,19 +124,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ..Config::default()
     };
     let machine = Machine::new(&host, config, events::of_machine(sender.clone())).map_err(failed)?;
-    let disks = Disks::open(&args.adapter, &args.disk, args.metering())?;
+    let disks = Disks::open(&args.adapter, &args.disk, args.monitoring.metering())?;
     // For statistics: the description of the host is read from files that cannot be opened in the sandbox.
     let _ = facts::host::host();
     let stats = args.stats.as_deref().map(output::Document::create).transpose()?;
-    let control = args.control.as_deref().map(Listener::bind).transpose()?;
-    let metrics = args.metrics.listen()?;
+    let listeners = args.monitoring.listen()?;
     let ignored = Ignored::read();
     let manager = Manager::connect();
     let confined = args.confinement.enter(Program::Run, &args.grants())?;
     let mut running = Running::new(machine, args, disks, stats)?;
     let loaded = load(args, &host, &running.machine)?;
-    let _server = control.map(|listener| serve(listener, sender.clone())).transpose()?;
-    let _metrics = serve_metrics(metrics, sender.clone())?;
+    let _server = listeners.control.map(|listener| serve(listener, sender.clone())).transpose()?;
+    let _metrics = serve_metrics(listeners.metrics, sender.clone())?;
     // Before the terminal is in raw mode: a signal must not kill the process without restoring it.
     events::take_signals(ignored, &sender)?;
     let _raw = terminal::Raw::enter().map_err(|error| Failure::Failed(format!("terminal: {error}")))?;
@@ -217,8 +208,13 @@ impl Running {
         let failed = |error: paradisk_vmm::Error| Failure::Failed(error.to_string());
         let console = machine.add_pc(io::stdout()).map_err(failed)?;
         let coalescing = args.moderation.get();
-        let storage =
-            Storage::new(&mut machine, disks, coalescing, args.metering(), args.confinement.is_on())?;
+        let storage = Storage::new(
+            &mut machine,
+            disks,
+            coalescing,
+            args.monitoring.metering(),
+            args.confinement.is_on(),
+        )?;
         let meter = Meter::start(&machine, &storage);
         Ok(Self { storage, machine, console, meter, coalescing, stats, stopped_by: None })
     }

@@ -17,6 +17,7 @@ use crate::control::Command;
 use crate::control::server::{Listener, PendingCommand, Server};
 use crate::failure::Failure;
 use crate::metrics::{self, AdapterDocument, AdapterSnapshot, DiskSnapshot, Snapshot};
+use crate::monitoring::Listeners;
 use crate::{disk, units};
 
 /// Changes the policy of interrupt moderation, and leaves its thresholds as they are.
@@ -89,22 +90,18 @@ impl Shared {
 impl Control {
     /// Serve the control socket and metrics, if there are such sockets.
     #[expect(clippy::disallowed_types, reason = "commands are no requests")]
-    pub(super) fn serve(
-        self,
-        listener: Option<Listener>,
-        metrics: Option<metrics::Listener>,
-    ) -> Result<Listening, Failure> {
+    pub(super) fn serve(self, listeners: Listeners) -> Result<Listening, Failure> {
         let (stop, stopped) = mpsc::sync_channel(1);
         let shared = Shared(Arc::new(Mutex::new(Some(self))));
         let serve = |listener: Listener| {
             let shared = shared.clone();
             listener.serve(move |pending| shared.execute(pending, &stop))
         };
-        let server = listener.map(serve).transpose();
+        let server = listeners.control.map(serve).transpose();
         let server = server.map_err(|error| Failure::Failed(format!("control socket: {error}")))?;
         let measured = shared.clone();
         let snapshot = move || measured.lock().as_ref().map(Self::snapshot);
-        let metrics = metrics::Server::start(metrics, snapshot)?;
+        let metrics = metrics::Server::start(listeners.metrics, snapshot)?;
         Ok(Listening { shared, stopped, _server: server, _metrics: metrics })
     }
 

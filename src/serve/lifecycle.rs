@@ -54,7 +54,7 @@ pub(super) fn close(
 /// When a server ends without a signal.
 #[derive(clap::Args)]
 pub(super) struct Lifetime {
-    /// End when the first client has disconnected; serve nbd: when the last client has disconnected that used a disk
+    /// End when the first client disconnects; serve nbd: when the last client that used a disk disconnects
     #[arg(long)]
     exit_on_disconnect: bool,
 }

@@ -13,11 +13,11 @@ use super::control::Control;
 use super::lifecycle::{Lifetime, announce, close, ends};
 use super::listen::{Listen, refuse_unused};
 use crate::confinement::Confinement;
-use crate::control::server::Listener;
 use crate::disk;
 use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
-use crate::metrics::{self, DiskSnapshot};
+use crate::metrics::DiskSnapshot;
+use crate::monitoring::Monitoring;
 use crate::service_manager::Manager;
 
 /// Serve disks by the Network Block Device protocol, until SIGTERM or SIGINT.
@@ -52,10 +52,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     lifetime: Lifetime,
     #[command(flatten)]
-    metrics: metrics::Options,
-    /// Take commands at this Unix socket (`paradisk ctl`): list, stats and stop; disks are `disk0`, `disk1`, in their order
-    #[arg(long, value_name = "SOCKET")]
-    control: Option<PathBuf>,
+    monitoring: Monitoring,
     #[command(flatten)]
     confinement: Confinement,
 }
@@ -79,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     // Signals are handled before disks are opened that would have to be closed.
     let (mut stop, end) = ends()?;
-    let metering = args.metrics.metering(args.control.is_some());
+    let metering = args.monitoring.metering();
     let open = |spec| disk::open_metered(spec, metering);
     let opened = args.disk.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let names = args.export.iter().cloned().chain(std::iter::repeat(String::new()));
@@ -98,11 +95,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         _ => exports,
     };
     let (listener, place) = listen(args)?;
-    let control = args.control.as_deref().map(Listener::bind).transpose()?;
-    let metrics = args.metrics.listen()?;
+    let listeners = args.monitoring.listen()?;
     let manager = Manager::connect();
-    let sockets = [args.unix.path(), args.control.clone(), args.metrics.path()];
-    let sockets = sockets.into_iter().flatten().collect();
+    let sockets = args.unix.path().into_iter().chain(args.monitoring.paths()).collect();
     let sandbox = args.confinement.enter(Program::Nbd, &Grants { sockets, ..Grants::default() })?;
     let clients = args.lifetime.begin(&end)?;
     let server = Server::start_with(listener, exports, move || clients.disconnected())
@@ -112,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let report = Box::new(|_: &[DiskSnapshot]| None);
     let adapter = "nbd".to_owned();
     let control =
-        Control { disks, adapter, report, refresh: None, coalescing: None, end }.serve(control, metrics)?;
+        Control { disks, adapter, report, refresh: None, coalescing: None, end }.serve(listeners)?;
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
     let address = server.local_addr().map_or(place, |address| address.to_string());
     if let Some(warning) = exposed(args) {

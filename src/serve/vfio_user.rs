@@ -2,7 +2,6 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use facts::disk::OpenDisk;
@@ -17,11 +16,12 @@ use super::lifecycle::{Lifetime, announce, close, ends};
 use super::listen::Listen;
 use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
-use crate::control::server::{Listener, PendingCommand};
+use crate::control::server::PendingCommand;
 use crate::disk;
 use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
-use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
+use crate::metrics::{AdapterSnapshot, DiskSnapshot};
+use crate::monitoring::Monitoring;
 use crate::service_manager::Manager;
 
 /// How long the adapter may take to report what it has done.
@@ -60,10 +60,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     lifetime: Lifetime,
     #[command(flatten)]
-    metrics: metrics::Options,
-    /// Take commands at this Unix socket (`paradisk ctl`): disks are `disk0`, `disk1`, in their order
-    #[arg(long, value_name = "SOCKET")]
-    control: Option<PathBuf>,
+    monitoring: Monitoring,
     #[command(flatten)]
     confinement: Confinement,
 }
@@ -73,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     check(args, kind)?;
     // Signals are handled before disks are opened that would have to be closed.
     let (stop, end) = ends()?;
-    let metering = args.metrics.metering(args.control.is_some());
+    let metering = args.monitoring.metering();
     let open = |spec| disk::open_metered(spec, metering);
     let mut opened = args.disk.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let places = kind.targets().map(|target| format!("{kind}0:{target}"));
@@ -93,10 +90,10 @@ fn check(args: &Args, kind: AdapterKind) -> Result<(), Failure> {
     }
     // vfio-user offers base address registers, message-signalled interrupts and INTx only.
     let elsewhere = match kind {
-        AdapterKind::Ide => Some(
-            "ide has the ports and interrupts of a PC/AT, which vfio-user has no way for; use ide-native",
-        ),
-        AdapterKind::Storvsc => Some("storvsc is on a VMBus, which vfio-user has no way for"),
+        AdapterKind::Ide => {
+            Some("ide has the ports and interrupts of a PC/AT, which vfio-user cannot offer; use ide-native")
+        }
+        AdapterKind::Storvsc => Some("storvsc is on a VMBus, which vfio-user cannot offer"),
         _ => None,
     };
     if let Some(text) = elsewhere {
@@ -139,10 +136,8 @@ fn serve(
     let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
-    let control = args.control.as_deref().map(Listener::bind).transpose()?;
-    let metrics = args.metrics.listen()?;
-    let sockets = [args.listen.path(), args.control.clone(), args.metrics.path()];
-    let sockets = sockets.into_iter().flatten().collect();
+    let listeners = args.monitoring.listen()?;
+    let sockets = args.listen.path().into_iter().chain(args.monitoring.paths()).collect();
     let sandbox = args.confinement.enter(Program::VfioUser, &Grants { sockets, ..Grants::default() })?;
     let server = Server::new(listener, |memory, interrupts| {
         Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
@@ -162,7 +157,7 @@ fn serve(
         Some(AdapterSnapshot { name: name.clone(), stats: report.stats, moderation: report.moderation })
     });
     let (refresh, coalescing) = (Some(refresh), Some(coalescing));
-    let control = Control { disks, adapter, report, refresh, coalescing, end }.serve(control, metrics)?;
+    let control = Control { disks, adapter, report, refresh, coalescing, end }.serve(listeners)?;
     sandbox.close()?;
     announce(manager, &format!("serving {kind} at {place}"));
     let report = |note| {

@@ -1,7 +1,6 @@
 //! `paradisk serve vhost-user-blk`: a disk as another VMM's virtio block device.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use paradisk_devices::{Coalescing, Stats};
@@ -15,10 +14,10 @@ use super::lifecycle::{Lifetime, announce, close, ends};
 use super::listen::{self, Clients, Listen};
 use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
-use crate::control::server::Listener;
 use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
-use crate::metrics::{self, AdapterSnapshot, DiskSnapshot};
+use crate::metrics::{AdapterSnapshot, DiskSnapshot};
+use crate::monitoring::Monitoring;
 use crate::service_manager::Manager;
 use crate::{disk, output};
 
@@ -44,10 +43,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     lifetime: Lifetime,
     #[command(flatten)]
-    metrics: metrics::Options,
-    /// Take commands at this Unix socket (`paradisk ctl`): the disk is `disk0`
-    #[arg(long, value_name = "SOCKET")]
-    control: Option<PathBuf>,
+    monitoring: Monitoring,
     #[command(flatten)]
     confinement: Confinement,
     #[command(flatten)]
@@ -69,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ));
     }
     let (stop, end) = ends()?;
-    let mut opened = disk::open_metered(&spec, args.metrics.metering(args.control.is_some()))?;
+    let mut opened = disk::open_metered(&spec, args.monitoring.metering())?;
     disk::number(&mut [("virtio-blk0:0".to_owned(), &mut opened)])?;
     let options = Options {
         queues: args.queues,
@@ -82,11 +78,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(number) => listen::descriptor(number)?,
         None => args.listen.open().map(|(socket, place)| (Clients::Listening(socket), place))?,
     };
-    let control = args.control.as_deref().map(Listener::bind).transpose()?;
-    let metrics = args.metrics.listen()?;
+    let listeners = args.monitoring.listen()?;
     let manager = Manager::connect();
-    let sockets = [args.listen.path(), args.control.clone(), args.metrics.path()];
-    let sockets = sockets.into_iter().flatten().collect();
+    let sockets = args.listen.path().into_iter().chain(args.monitoring.paths()).collect();
     let sandbox = args.confinement.enter(Program::VhostUser, &Grants { sockets, ..Grants::default() })?;
     let server = Arc::new(Server::new(Arc::clone(&opened.disk), options).map_err(failed)?);
     let refresh: Box<dyn Fn() + Send + Sync> = {
@@ -102,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let queues = Arc::clone(&server);
     let report = Box::new(move |disks: &[DiskSnapshot]| Some(report(disks, &queues.reports())));
     let (adapter, refresh, coalescing) = (ADAPTER.to_owned(), Some(refresh), Some(coalescing));
-    let control = Control { disks, adapter, report, refresh, coalescing, end }.serve(control, metrics)?;
+    let control = Control { disks, adapter, report, refresh, coalescing, end }.serve(listeners)?;
     sandbox.close()?;
     announce(&manager, &format!("serving {} at {place}", spec.source));
     let report = |event| {
