@@ -1,11 +1,11 @@
-//! QEMU's iotests over NBD, with `paradisk serve nbd` in the place of qemu-nbd: QEMU's programs are the clients, and what they
-//! read and write is an image of another format than they know of.
+//! QEMU's iotests over NBD, with `paradisk serve nbd` in place of qemu-nbd. QEMU's programs are the clients. The tests expect a raw image
+//! behind the server; here the image is a VHDX or a VHD.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 const PARADISK: &str = env!("CARGO_BIN_EXE_paradisk");
-/// In place of QEMU's: see there.
+/// Folder of the scripts that run in place of QEMU's programs.
 const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iotests");
 /// Tests for `-raw -nbd` that pass with qemu-nbd and need no virtual machine. Left out are 197 and 215 (a minute each), 083 (a server
 /// of its own) and 241 (a raw file that is not whole sectors, which QEMU rounds up and this project refuses).

@@ -1,5 +1,5 @@
-//! The sandbox of `paradisk serve` and `paradisk run` as the kernel sees it. That nothing is missing, the other tests of both show, which
-//! run in the sandbox, too.
+//! The sandbox of `paradisk serve` and `paradisk run` as the kernel sees it. The other tests of both commands run in the sandbox, too, and
+//! so show that no permission is missing.
 
 mod common;
 #[path = "../serve/tests/nbd/client.rs"]
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{ready, refused};
+use common::{Running, ready, refused};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
@@ -84,7 +84,7 @@ fn await_threads(child: &Child, expected: &[&str]) -> Vec<Thread> {
     }
 }
 
-fn end(mut child: Child) {
+fn end(mut child: Running) {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
@@ -163,7 +163,7 @@ impl Case {
     fn run(
         &self,
         mode: &[&str],
-        start: impl FnOnce(&mut Command) -> (Child, String),
+        start: impl FnOnce(&mut Command) -> (Running, String),
         then: impl FnOnce(&Child, &[Thread]),
     ) {
         let folder = tempfile::tempdir().unwrap();
@@ -183,14 +183,14 @@ impl Case {
     }
 }
 
-/// Filters of a thread at least: its own, and those of the threads that have started it.
+/// Least number of filters of a thread: its own, and those that it inherits from the threads that have started it.
 fn fewest_filters(name: &str) -> u32 {
     match name {
-        // Of nbd-client.
+        // Started by nbd-client.
         "disk-helper" | "disk-flusher" => 3,
-        // Of nbd, and of the main thread.
+        // nbd-client is started by nbd, vhost-user by the main thread.
         "nbd-client" | "vhost-user" => 2,
-        // Of vhost-user.
+        // Started by vhost-user.
         "notifier" => 3,
         _ => 1,
     }
@@ -224,14 +224,14 @@ fn every_thread_of_a_server_is_confined() {
 }
 
 /// Start it where the kernel refuses io_uring, as in many containers: by a filter, which the server inherits.
-fn ready_without_io_uring(command: &mut Command) -> (Child, String) {
+fn ready_without_io_uring(command: &mut Command) -> (Running, String) {
     const IO_URING_SETUP: i64 = 425;
     let refused = SeccompAction::Errno(Errno::PERM.raw_os_error() as u32);
     let rules = BTreeMap::from([(IO_URING_SETUP, Vec::new())]);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, TargetArch::x86_64).unwrap();
     let filter = BpfProgram::try_from(filter).unwrap();
     let start = || {
-        // Of this thread alone, and what it starts.
+        // The filter applies to this thread and to the processes that it starts.
         seccompiler::apply_filter(&filter).unwrap();
         ready(command)
     };
@@ -249,7 +249,7 @@ fn threads_that_replace_io_uring_are_confined() {
     };
     case.run(&[], ready_without_io_uring, |_, threads| {
         for thread in threads {
-            // One is inherited.
+            // One more filter is inherited from `ready_without_io_uring`.
             assert!(thread.filters > fewest_filters(&thread.name), "{thread:?}");
         }
     });

@@ -18,11 +18,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use block_guest::BlockGuest;
-use common::{ready, refused};
+use common::{Running, ready, refused};
 use control::{answer, ended};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ impl Folder {
 }
 
 /// Start it; the address of its metrics.
-fn ready_with_metrics(command: &mut Command) -> (Child, String) {
+fn ready_with_metrics(command: &mut Command) -> (Running, String) {
     let (mut child, _) = ready(command.stderr(Stdio::piped()));
     let mut line = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
@@ -261,8 +261,8 @@ fn a_server_that_was_killed_is_started_again_at_once() {
         let mut server = serve("nbd", &["--socket", socket.to_str().unwrap(), "--disk", &image]);
         let (mut child, line) = ready(server.stderr(Stdio::piped()));
         if line.is_empty() {
-            let output = child.wait_with_output().unwrap();
-            let text = String::from_utf8_lossy(&output.stderr);
+            let mut text = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
             // A kernel without a free processor may keep them for longer than a server tries.
             assert!(text.contains("busy"), "{text}");
             late += 1;
@@ -299,7 +299,7 @@ fn curl(socket: &Path, options: &[&str]) -> Option<String> {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--show-error", "--fail", "--max-time", "20", "--unix-socket"]).arg(socket);
     let Ok(output) = curl.args(options).arg("http://localhost/metrics").output() else {
-        println!("SKIP: curl is not installed");
+        println!("SKIP: the_metrics_are_served_to_curl: curl is not installed");
         return None;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -36,7 +36,8 @@ fn good(program: &str, args: &[&str]) -> String {
 fn there(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
-        println!("SKIP: {program} is not installed");
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        println!("SKIP: {test}: {program} is not installed");
     }
     found
 }
@@ -249,7 +250,9 @@ fn make_certificates(folder: &Folder) {
 fn tls_is_asked_for_and_clients_can_be_known_by_their_certificates() {
     let openssl = Command::new("openssl").arg("version").output().is_ok_and(|output| output.status.success());
     if !there("nbdinfo") || !there("nbdcopy") || !there("qemu-img") || !openssl {
-        println!("SKIP: TLS: a program is not installed");
+        println!(
+            "SKIP: tls_is_asked_for_and_clients_can_be_known_by_their_certificates: nbdinfo, nbdcopy, qemu-img and openssl are needed"
+        );
         return;
     }
     let folder = Folder::new();

@@ -17,10 +17,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{ready, refused};
+use common::{Running, ready, refused};
 use rustix::process::{Pid, Signal, getegid, geteuid, getgroups, kill_process};
 use vhost_client::{FLUSH, Guest, IN, OUT, Shape};
 
@@ -38,7 +38,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-fn end(mut child: Child) {
+fn end(mut child: Running) {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
 }
@@ -280,7 +280,7 @@ fn paradisk(args: &[&str]) {
 /// Start a server at `socket` with the image as descriptor 4. The path of the image is gone: only the descriptor leads to it, and the link
 /// that is returned.
 #[track_caller]
-fn with_disk(args: &[&str], format: &str, image: &str, socket: &Path) -> (Child, String, String) {
+fn with_disk(args: &[&str], format: &str, image: &str, socket: &Path) -> (Running, String, String) {
     let link = format!("{image}.link");
     let script = format!("exec 4<>{image}; ln {image} {link}; rm {image}; exec \"$0\" \"$@\"");
     let mut server = Command::new("sh");

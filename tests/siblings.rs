@@ -281,5 +281,5 @@ fn each_image_of_a_family_reads_as_before_or_is_refused() {
         }
     }
     println!("{seen:?}");
-    assert!(seen.good > 200 && seen.refused > 50 && seen.ended > 10, "{seen:?}");
+    assert!(seen.good > 200 && seen.refused > 50 && seen.ended > 10 && seen.stopped > 0, "{seen:?}");
 }

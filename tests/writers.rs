@@ -6,10 +6,10 @@ mod common;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{ready, refused};
+use common::{Running, ready, refused};
 
 const PARADISK: &str = env!("CARGO_BIN_EXE_paradisk");
 
@@ -23,16 +23,6 @@ fn paradisk(folder: &Path, args: &[&str]) -> Command {
 fn done(command: &mut Command) {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// A folder with a raw disk, and a VHD and a VHDX on parents.
@@ -77,8 +67,7 @@ fn a_second_writer_is_told_who_was_first() {
     let args: Vec<&str> = ["serve", "nbd", "--socket", "socket"].into_iter().chain(args).collect();
     let (server, line) = ready(&mut paradisk(folder.path(), &args));
     assert!(line.starts_with("serving"), "{line}");
-    let server = Running(server);
-    let holder = format!("process {} (paradisk) has it open", server.0.id());
+    let holder = format!("process {} (paradisk) has it open", server.id());
     for (image, how) in [
         ("a.raw", " for writing"),
         ("child.vhd", " for writing"),
@@ -123,7 +112,6 @@ fn qemu_is_refused_what_we_write_to() {
     for (format, image) in disks {
         let (server, _) =
             ready(&mut paradisk(folder.path(), &["serve", "nbd", "--socket", "socket", "--disk", image]));
-        let server = Running(server);
         for options in [&[][..], &["-r"]] {
             let (opened, text) = qemu_io(folder.path(), format, options, image);
             assert!(
@@ -136,7 +124,6 @@ fn qemu_is_refused_what_we_write_to() {
     // A reader lets others read.
     let readonly = ["serve", "nbd", "--socket", "socket", "--disk", "path=a.raw,readonly=on"];
     let (server, _) = ready(&mut paradisk(folder.path(), &readonly));
-    let server = Running(server);
     assert!(!qemu_io(folder.path(), "raw", &[], "a.raw").0);
     let (opened, text) = qemu_io(folder.path(), "raw", &["-r"], "a.raw");
     assert!(opened, "{text}");
@@ -152,7 +139,7 @@ fn what_qemu_writes_to_is_not_opened() {
     let folder = images();
     for (format, image) in [("raw", "a.raw"), ("vpc", "base.vhd"), ("vhdx", "base.vhdx")] {
         let (server, socket) = qemu_nbd(folder.path(), format, image);
-        let holder = format!("{image}: busy: process {} (qemu-nbd) has it open for writing", server.0.id());
+        let holder = format!("{image}: busy: process {} (qemu-nbd) has it open for writing", server.id());
         for args in writers(image).into_iter().chain([vec!["image", "info", image]]) {
             refused(&mut paradisk(folder.path(), &args), 1, &holder);
         }

@@ -137,7 +137,7 @@ impl Idle {
         assert!(text(&output.stderr).contains(expected), "{args:?}: {}", text(&output.stderr));
     }
 
-    /// Every thread has a filter of system calls, and no privileges: KVM's own one, too.
+    /// Every thread of the process has a filter of system calls and no privileges, including the thread that KVM creates.
     #[track_caller]
     pub(crate) fn is_confined(&self) {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.as_ref().unwrap().id())).unwrap();

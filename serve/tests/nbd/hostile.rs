@@ -104,19 +104,23 @@ fn who_leaves_with_replies_on_their_way_is_forgotten() {
 #[test]
 fn a_request_that_is_none_ends_the_connection() {
     let served = Served::ram();
+    let read = request(READ, 0, 1, 0, 512);
     for bytes in [
         vec![0; 28],
         request(WRITE, 0, 1, 0, (32 << 20) + 1),
         request(WRITE, 0, 1, 0, u32::MAX),
-        [&request(WRITE, 0, 1, 0, 512)[..], &[0; 511], &request(READ, 0, 1, 0, 512)].concat(),
+        // The payload is one byte short: the write takes the first byte of the next request.
+        [&request(WRITE, 0, 1, 0, 512)[..], &[0; 511], &read, &read].concat(),
     ] {
         let mut client = served.client(false);
         client.stream.write_all(&bytes).unwrap();
-        // In the last case the payload is one byte short: the write takes the first byte of the next request.
-        let _ = client.stream.shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();
-        let _ = client.stream.read_to_end(&mut rest);
-        assert!(rest.len() <= 16, "{}", rest.len());
+        // The server may reset the connection: it has not read all. A timeout is another error.
+        let ended = client.stream.read_to_end(&mut rest).or_else(|error| match error.kind() {
+            std::io::ErrorKind::ConnectionReset => Ok(0),
+            _ => Err(error),
+        });
+        assert!(ended.is_ok() && rest.len() <= 16, "{ended:?}, {} bytes", rest.len());
     }
     assert_eq!(served.client(false).read(512, 512), Ok(vec![0; 512]));
 }
@@ -168,7 +172,7 @@ fn a_crowd_is_bounded_and_goes_away() {
     };
     let crowd: Vec<Client> = (0..64).map(|_| client()).collect();
     let mut one_more = Client::greeted(&served.socket());
-    // No slot is left. No client gives one up, because all clients of a Unix socket count as one peer.
+    // No slot is left. No client frees one, because all clients of a Unix socket count as one peer.
     one_more.stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
     let mut reply = Vec::new();
     let _ = one_more.stream.write_all(&request(READ, 0, 1, 0, 512));
