@@ -10,8 +10,8 @@ use crate::control::{Command, Reply};
 use crate::failure::Failure;
 use crate::output;
 
-/// Talk to what runs: a machine of `paradisk run --control SOCKET`, or a server of
-/// `paradisk serve nbd|vhost-user-blk|vfio-user --control SOCKET`
+/// Send a command to a running machine (`paradisk run --control SOCKET`) or server (`paradisk serve nbd|vhost-user-blk|vfio-user --control
+/// SOCKET`)
 ///
 /// A machine takes all commands, a server those about the disks that it has.
 #[derive(clap::Args)]

@@ -45,5 +45,5 @@ impl Manager {
 }
 
 fn warn(error: &io::Error) {
-    eprintln!("warning: the service manager cannot be told: {error}");
+    eprintln!("warning: cannot notify the service manager: {error}");
 }

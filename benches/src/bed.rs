@@ -21,7 +21,7 @@ use paradisk_disk_formats::{Disk, NullDisk, OpenOptions, RamDisk, SectorSize, vh
 
 pub use self::error::BedError;
 pub(crate) use self::subject::subject;
-pub use beside::{Way, raw_files, read_through, unallocated, write_through};
+pub use beside::{OpenMode, raw_files, read_through, unallocated, write_through};
 pub(crate) use loop_device::LoopDevice;
 pub(crate) use make::sized;
 use make::{fill_error, filled};

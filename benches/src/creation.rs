@@ -1,5 +1,5 @@
 //! The time of whole operations on image files on several file systems: creation by size, merge, compaction and conversion. For comparison,
-//! the same sizes are filled with zeros, as creation once did.
+//! zeros are written to raw files.
 //!
 //! An operation ends when its result is on stable storage. Rows run in rounds, like the meter's. If the host lacks the space or the file
 //! system for a row, the row has the reason instead of a time.

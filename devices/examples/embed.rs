@@ -92,7 +92,7 @@ impl Vmm {
     /// Have the loop wait for the device's completions, which others may signal after an access: a reset, for instance.
     fn watch(&mut self) -> Result<()> {
         let completions = self.device.completion_events();
-        if !self.events.keeps_completions(&completions)? {
+        if !self.events.completions_are(&completions)? {
             self.events = EventLoop::new()?;
             self.events.add_completions(&completions)?;
         }

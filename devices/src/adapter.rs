@@ -28,8 +28,8 @@ use crate::virtio::{self, blk, blk::VirtioBlk, scsi::VirtioScsi};
 use crate::vmbus::{self, Synic, Vmbus, VmbusDevice};
 
 impl AdapterKind {
-    /// Targets that disks can be attached to, in the order to take them in. An adapter without targets has number 0 alone. Those of
-    /// [`Storvsc`](Self::Storvsc) are what its guests see as logical unit numbers of one target.
+    /// Targets that disks can be attached to, in the order in which callers should assign them. An adapter without targets has only target
+    /// 0. For [`Storvsc`](Self::Storvsc), a target here is a logical unit number of the only target that its guests see.
     pub fn targets(self) -> impl Iterator<Item = u8> {
         (0..u8::MAX).filter(move |target| match self {
             #[cfg(feature = "pvscsi")]
@@ -51,8 +51,7 @@ impl AdapterKind {
         })
     }
 
-    /// Most request queues that [`AdapterConfig::queues`] may ask for: 1 for an adapter whose number of queues is its own or its guest's
-    /// matter.
+    /// Maximum of [`AdapterConfig::queues`]. 1: the adapter or its guest determines the number of queues.
     #[must_use]
     pub const fn max_queues(self) -> u16 {
         #[cfg(feature = "virtio")]
@@ -84,7 +83,8 @@ pub struct Attachment {
     pub disk: Arc<dyn Disk>,
     /// The engine that does its I/O.
     pub engine: EngineKind,
-    /// Serial number shown to the guest; `None`: as of [`serial_numbers`](crate::serial_numbers) for the adapter's disks.
+    /// Serial number shown to the guest; `None`: the one that [`serial_numbers`](crate::serial_numbers) chooses for it among the adapter's
+    /// disks.
     pub serial: Option<String>,
 }
 
@@ -264,7 +264,7 @@ fn ide_disks(
     Ok(drives)
 }
 
-/// Make a VMBus whose synthetic SCSI controller has these disks, each at the logical unit number that its target is.
+/// Make a VMBus whose synthetic SCSI controller has these disks, each at the logical unit number that is equal to its target.
 ///
 /// # Errors
 /// [`BuildError`]: nothing was made.
@@ -291,7 +291,7 @@ where
             other => other,
         })?;
     }
-    // A guest whose processors are not known may name any.
+    // If the guest's processors are not known, the guest may name any.
     let of_guest = synic.processors().map_or(vmbus::Config::of_any_guest(), vmbus::Config::new);
     let config = vmbus::Config { coalescing, tasks, ..of_guest };
     Ok(Box::new(Vmbus::new(memory, bus, synic, config)))

@@ -4,8 +4,9 @@
 /// Sleeps over which the maximum of outstanding requests is taken: between this number and twice as many.
 pub(crate) const WINDOW: u8 = 64;
 
-/// Complete bursts that earn one early poll, and early polls that are saved at the most.
+/// Complete bursts that earn one early poll.
 const BURSTS_PER_POLL: u8 = 4;
+/// Maximum number of early polls that are saved.
 pub(crate) const MOST_EARLY_POLLS: u8 = 4;
 
 /// The most requests that the guest had outstanding lately.
@@ -46,8 +47,8 @@ impl MostOutstanding {
     }
 }
 
-/// Polls that may find part of a burst, without an end of the suppression. Without a bound, a guest whose bursts vary or have become
-/// shorter would wait for a poll each time.
+/// The early polls that are left: polls that find only part of a burst and do not end the suppression. Without a bound, a guest whose
+/// bursts vary or have become shorter would wait for a poll each time.
 #[derive(Debug)]
 pub(crate) struct EarlyPolls {
     /// Those that are left, counted in complete bursts.

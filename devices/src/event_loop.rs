@@ -181,7 +181,7 @@ impl EventLoop {
     ///
     /// # Errors
     /// As [`add`](Self::add).
-    pub fn keeps_completions(&self, fds: &[BorrowedFd<'_>]) -> io::Result<bool> {
+    pub fn completions_are(&self, fds: &[BorrowedFd<'_>]) -> io::Result<bool> {
         if !fds.iter().map(AsRawFd::as_raw_fd).eq(self.completions.iter().copied()) {
             return Ok(false);
         }
@@ -398,16 +398,16 @@ mod tests {
         let mut events = EventLoop::new().unwrap();
         let old = event();
         events.add_completions(&[old.as_fd()]).unwrap();
-        assert!(events.keeps_completions(&[old.as_fd()]).unwrap());
+        assert!(events.completions_are(&[old.as_fd()]).unwrap());
         let new = event();
-        assert!(!events.keeps_completions(&[new.as_fd()]).unwrap());
-        assert!(!events.keeps_completions(&[old.as_fd(), new.as_fd()]).unwrap());
+        assert!(!events.completions_are(&[new.as_fd()]).unwrap());
+        assert!(!events.completions_are(&[old.as_fd(), new.as_fd()]).unwrap());
         // The old file is closed, and its number is that of a new one.
         let mut old = old;
         rustix::io::dup2(&new, &mut old).unwrap();
         signal(&new);
         assert_eq!(ready(&events), []);
-        assert!(events.keeps_completions(&[old.as_fd()]).unwrap());
+        assert!(events.completions_are(&[old.as_fd()]).unwrap());
         assert_eq!(ready(&events), [Event::Completions]);
     }
 }

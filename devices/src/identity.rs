@@ -1,4 +1,4 @@
-//! Serial numbers of disks that were given none: of the image, of its file, of the place in the machine.
+//! Serial numbers of disks that were given none: the image's identity, else its file's identity, else the disk's place in the machine.
 
 use std::collections::HashSet;
 
@@ -16,8 +16,10 @@ pub struct Nameless<'a> {
 }
 
 /// Serial numbers for all disks of a machine, in their order: the one that a disk was given; else that of its image, else that of its
-/// file, else its place, whichever was neither given to another disk nor taken by an earlier one. So a copy of an image that comes
-/// later is told apart, and changes the number of no disk before it; and all numbers are the same at the next start of the machine.
+/// file, else its place, whichever was neither given to another disk nor taken by an earlier one.
+///
+/// So if a copy of an image is attached later, it has another number, and no earlier disk's number changes. At the next start of the
+/// machine, all numbers are the same.
 #[must_use]
 pub fn serial_numbers(disks: &[Nameless<'_>]) -> Vec<String> {
     let mut taken: HashSet<String> =
@@ -28,7 +30,7 @@ pub fn serial_numbers(disks: &[Nameless<'_>]) -> Vec<String> {
         }
         let identity = each.disk.identity();
         let ids = [identity.image, identity.file].into_iter().flatten().map(hex);
-        // A place that was given to another disk: as unlikely as it is ill-advised.
+        // If the text of the place was given to another disk as its serial number, a number is appended.
         let places =
             (1..).map(|n| if n == 1 { each.place.to_owned() } else { format!("{}-{n}", each.place) });
         let mut free = ids.chain(places).filter(|number| taken.insert(number.clone()));
@@ -37,13 +39,13 @@ pub fn serial_numbers(disks: &[Nameless<'_>]) -> Vec<String> {
     disks.iter().map(&mut number).collect()
 }
 
-/// The serial number of a disk that is alone in its machine; empty where neither image nor file tell.
+/// The serial number of a disk that is alone in its machine; empty if neither image nor file has an identity.
 pub(crate) fn serial_number(disk: &dyn Disk) -> String {
     let identity = disk.identity();
     identity.image.or(identity.file).map(hex).unwrap_or_default()
 }
 
-/// The image's own identity, where the serial number says the same.
+/// The image's own identity, if the serial number is that identity in hexadecimal.
 pub(crate) fn uuid_of(disk: &dyn Disk, serial: &str) -> Option<[u8; 16]> {
     disk.identity().image.filter(|id| hex(*id) == serial)
 }

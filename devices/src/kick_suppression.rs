@@ -2,8 +2,8 @@
 //! putting a request in.
 //!
 //! A guest that keeps many requests outstanding puts in a new one for each completion. One kick for the last of the new ones is enough.
-//! While many are in flight, their completions make the device poll the queue anyhow, so the guest may put in new ones, half as many as are in
-//! flight, before it kicks.
+//! While many are in flight, their completions make the device poll the queue anyhow, so the guest may put in new ones, half as many as are
+//! in flight, before it kicks.
 //!
 //! A guest that puts in fewer requests than expected does not kick. The device finds the requests by a poll: after a short time, or when
 //! another request completes. If a request waited for the poll more than twice as long as it then took, the suppression has delayed it too
@@ -65,14 +65,14 @@ impl KickSuppression {
         Self { backoff: 0, next_backoff: MIN_BACKOFF, late: None }
     }
 
-    /// Before the device sleeps, with `in_flight` requests in flight and `expected` more expected: the kicks to suppress. `late`: the
-    /// requests expected before have not come in time.
-    pub(crate) fn before_sleep(&mut self, in_flight: u32, expected: u32, late: bool) -> Suppressed {
+    /// Before the device sleeps, with `in_flight` requests in flight and `expected` more expected: the kicks to suppress.
+    /// `kick_each`: suppress none this time, because a poll was due and the caller blames the suppression.
+    pub(crate) fn before_sleep(&mut self, in_flight: u32, expected: u32, kick_each: bool) -> Suppressed {
         if self.backoff > 0 {
             self.backoff -= 1;
             return Suppressed::default();
         }
-        if late {
+        if kick_each {
             return Suppressed::default();
         }
         if in_flight >= MIN_REQUESTS {

@@ -84,7 +84,7 @@ impl AdapterKind {
         }
     }
 
-    /// What a unit without any serial number gets: adapter and target, and the logical unit number where it is not 0.
+    /// The serial number of a unit that has no other: adapter and target, and the logical unit number if it is not 0.
     pub(crate) fn serial_of_place(self, address: Address) -> String {
         match address {
             Address { target, lun: 0 } => format!("{self}:{target}"),

@@ -175,8 +175,8 @@ impl Moderator {
         signal
     }
 
-    /// A completion was put into the guest's ring, posted or not, and `cif` commands are in flight without it. True: post
-    /// the completions of this batch so far, and signal, before the next one. False: [`end_batch`](Self::end_batch) decides.
+    /// A completion was put into the guest's ring, posted or not, and `cif` commands are in flight without it. True:
+    /// before the next completion, post those of this batch so far, and signal. False: [`end_batch`](Self::end_batch) decides.
     #[inline]
     #[must_use]
     pub(crate) fn completed(&mut self, cif: u32, now: Time) -> bool {

@@ -80,7 +80,7 @@ fn reads_and_writes_allocate_nothing() {
                 let options = OpenOptions { direct: Some(direct), ..OpenOptions::new(path) };
                 match options.open() {
                     Ok(disk) => check(&format!("{}, direct {direct}", path.display()), &*disk, engine),
-                    Err(error) if direct => println!("skipped: {error}"),
+                    Err(error) if direct => println!("SKIP: reads_and_writes_allocate_nothing: {error}"),
                     Err(error) => panic!("{error}"),
                 }
             }

@@ -64,7 +64,7 @@ fn blocks_of_vhdx(name: &str, create: fn(&Path)) {
 fn files(name: &str, format: FormatName, create: fn(&Path), peek: fn(&Path) -> Option<Peek>) {
     for direct in [false, true] {
         if direct && !can_direct() {
-            println!("skipped {name} with O_DIRECT: no direct I/O in the temporary directory");
+            println!("SKIP: {name} with O_DIRECT: no direct I/O in the temporary directory");
             continue;
         }
         let make = |read_only: bool| {
@@ -233,7 +233,7 @@ fn passthrough() {
     for sector in [512, 4096] {
         for direct in [true, false] {
             if let Err(reason) = loop_device(CAPACITY, sector) {
-                println!("skipped pass-through with sectors of {sector}: {reason}");
+                println!("SKIP: passthrough with sectors of {sector}: {reason}");
                 continue;
             }
             let make = |read_only: bool| {

@@ -32,8 +32,16 @@ fn flush_and_force_unit_access_reach_the_medium() {
         let mut driver = Driver::new(&*disk, engine, 4);
         driver.write(0, &[1; 65536]);
         match unwritten_pages(&path) {
-            None => return println!("skipped: the kernel has no cachestat"),
-            Some(0) => return println!("skipped: the temporary folder's file system keeps no dirty pages"),
+            None => {
+                return println!(
+                    "SKIP: flush_and_force_unit_access_reach_the_medium: the kernel has no cachestat"
+                );
+            }
+            Some(0) => {
+                return println!(
+                    "SKIP: flush_and_force_unit_access_reach_the_medium: the temporary folder's file system keeps no dirty pages"
+                );
+            }
             Some(_) => {}
         }
         driver.run(Op::Flush, 0, 0, &[]).expect("a good flush");
@@ -102,11 +110,13 @@ fn a_ring_that_can_no_longer_be_entered_fails_its_requests() {
 fn direct_io_of_4096_bytes() {
     let device = match loop_device(64 << 20, 4096) {
         Ok(device) => device,
-        Err(reason) => return println!("skipped: {reason}"),
+        Err(reason) => return println!("SKIP: direct_io_of_4096_bytes: {reason}"),
     };
     match mount_ext4(&device) {
         Some(mounted) => on_large_sectors(mounted.path()),
-        None => println!("skipped: no file system can be mounted here"),
+        None => println!(
+            "SKIP: direct_io_of_4096_bytes: no file system can be mounted here from /dev/loop-control"
+        ),
     }
 }
 
@@ -151,7 +161,11 @@ fn a_fixed_disk_has_its_space_where_the_file_system_cannot_reserve_it() {
     });
     let (mounted, _device) = match mounted {
         Ok(mounted) => mounted,
-        Err(reason) => return println!("skipped ext2: {reason}"),
+        Err(reason) => {
+            return println!(
+                "SKIP: a_fixed_disk_has_its_space_where_the_file_system_cannot_reserve_it (ext2): {reason}"
+            );
+        }
     };
     let path = mounted.path().join("a.vhd");
     let mut reported = Vec::new();

@@ -78,7 +78,9 @@ fn the_parent_holds_what_the_child_held() {
 #[test]
 fn whole_blocks_are_shared_where_the_file_system_can() {
     let Some((mounted, _device)) = mount_xfs() else {
-        return println!("skipped: no XFS can be mounted here");
+        return println!(
+            "SKIP: whole_blocks_are_shared_where_the_file_system_can: no XFS can be mounted here from /dev/loop-control"
+        );
     };
     for done in kinds(mounted.path()) {
         // All but the single sectors and the unaligned ends of a run.

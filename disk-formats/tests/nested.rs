@@ -109,7 +109,7 @@ fn conforms_both(name: &str, file: &str, suffix: &'static str, create: &dyn Fn(&
 fn conforms_opened(name: &str, file: &str, suffix: &'static str, direct: &[bool], create: &dyn Fn(&Path)) {
     for direct in direct.iter().copied() {
         if direct && !can_direct() {
-            println!("skipped {name} with O_DIRECT: no direct I/O in the temporary directory");
+            println!("SKIP: {name} with O_DIRECT: no direct I/O in the temporary directory");
             continue;
         }
         let make = |read_only: bool| {

@@ -71,7 +71,9 @@ fn over_the_grandparent_it_holds_what_was_between() {
 #[test]
 fn over_the_grandparent_on_a_file_system_that_clones() {
     let Some((mounted, _device)) = mount_xfs() else {
-        return println!("skipped: no XFS can be mounted here");
+        return println!(
+            "SKIP: over_the_grandparent_on_a_file_system_that_clones: no XFS can be mounted here from /dev/loop-control"
+        );
     };
     over_the_grandparent(&Chain::at(mounted.path().join("base.vhd")));
 }

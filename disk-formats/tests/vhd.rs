@@ -94,10 +94,16 @@ fn zeros_are_not_allocated() {
 fn space_that_runs_out_is_an_error_of_the_write() {
     let device = match loop_device(32 << 20, 512) {
         Ok(device) => device,
-        Err(reason) => return println!("skipped a full file system: {reason}"),
+        Err(reason) => {
+            return println!(
+                "SKIP: space_that_runs_out_is_an_error_of_the_write (a full file system): {reason}"
+            );
+        }
     };
     let Some(mounted) = common::mount_ext4(&device) else {
-        return println!("skipped a full file system: it cannot be made or mounted here");
+        return println!(
+            "SKIP: space_that_runs_out_is_an_error_of_the_write (a full file system): it cannot be made or mounted here"
+        );
     };
     let path = mounted.path().join("a.vhd");
     create_dynamic(&path, 1 << 30, None).unwrap();

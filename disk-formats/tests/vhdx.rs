@@ -252,10 +252,12 @@ fn a_fixed_disk_that_cannot_grow_is_as_it_was() {
     for (name, len, mount) in [("ext4", 64 << 20, &ext4 as Mount<'_>), ("xfs", 400 << 20, &xfs)] {
         let device = match loop_device(len, 512) {
             Ok(device) => device,
-            Err(reason) => return println!("skipped: {reason}"),
+            Err(reason) => return println!("SKIP: a_fixed_disk_that_cannot_grow_is_as_it_was: {reason}"),
         };
         let Some(mounted) = mount(&device) else {
-            println!("skipped: no {name} can be made or mounted here");
+            println!(
+                "SKIP: a_fixed_disk_that_cannot_grow_is_as_it_was: no {name} can be made or mounted here"
+            );
             continue;
         };
         let (path, child) = (mounted.path().join("fixed.vhdx"), mounted.path().join("child.vhdx"));

@@ -135,7 +135,7 @@ impl Rig {
         self.post(frame, &message, fast);
     }
 
-    /// Replies are read, and their frames given back.
+    /// Read the replies, and return their frames.
     fn take(&mut self, fast: bool) {
         for _ in 0..8 {
             let reply = self.read(reg::REPLY_FIFO, fast);

@@ -1,7 +1,7 @@
 //! The log of a VHDX with any content: replayed in memory, then in the file. Both must give the same disk.
 //!
-//! The input is the beginning of the ring or, with the lowest bit of its first byte set, what is changed in that of a disk in
-//! use. The entries that begin in it get a good checksum, where their length allows it, and the log's GUID.
+//! The input is the beginning of the ring. With the lowest bit of its first byte set, it has changes of the ring of a disk in use. The
+//! entries in the ring then get the log's GUID and, where their length allows it, a valid checksum.
 #![no_main]
 
 mod image;

@@ -207,12 +207,13 @@ impl Options {
                 }
             }
             IDE => driver::Options::Ide(ide::Options { dma: first != 0, layout }),
-            model => driver::Options::Lsi(lsi::Options {
-                model: if model == LSI_1030 { Model::Spi1030 } else { Model::Sas1068 },
+            LSI_1030 | LSI_SAS1068 => driver::Options::Lsi(lsi::Options {
+                model: if self.adapter == LSI_1030 { Model::Spi1030 } else { Model::Sas1068 },
                 interrupts,
                 layout,
                 wide: first != 0,
             }),
+            _ => panic!("no such adapter"),
         }
     }
 }

@@ -201,7 +201,7 @@ pub fn wait(seen: u32) {
 
 /// Have the trap's handler do `what` at CPL 0; what is in eax afterwards.
 fn at_cpl_0(what: *const u8, eax: u32, edx: u32) -> u32 {
-    // Not the number of interrupts taken, now or until the trap.
+    // Not the value of INTERRUPTS now or at the trap, so the handler does not sleep.
     let passed = INTERRUPTS.load(Ordering::Relaxed).wrapping_sub(1);
     let value;
     // SAFETY: `what` is one of the handler's routines, which change eax, edx and flags alone.

@@ -55,7 +55,7 @@ unsafe extern "C" fn memset(to: *mut u8, byte: i32, len: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, len: usize) -> i32 {
     for index in 0..len {
-        // SAFETY: as the caller promised. Volatile, so that this is not made a call of itself.
+        // SAFETY: as the caller promised. Volatile, so that the compiler does not turn this loop into a call of `memcmp` itself.
         let (a, b) = unsafe { (one.add(index).read_volatile(), other.add(index).read_volatile()) };
         if a != b {
             return i32::from(a) - i32::from(b);

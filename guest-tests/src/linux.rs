@@ -248,7 +248,10 @@ mod tests {
     #[test]
     fn last_words_are_heard() {
         const AT: u64 = 1 << 20;
-        let Ok(host) = Host::open() else { return eprintln!("skipped: no KVM") };
+        let host = match Host::open() {
+            Ok(host) => host,
+            Err(error) => return println!("SKIP: last_words_are_heard: {error}"),
+        };
         // mov dx, 0x3f8; mov al, 'R'; out dx, al; mov dx, 0x604; mov ax, 0x2000; out dx, ax
         let code = b"\x66\xba\xf8\x03\xb0R\xee\x66\xba\x04\x06\x66\xb8\x00\x20\x66\xef";
         // Executable for x86-64 with one segment.

@@ -13,7 +13,7 @@ use guest_tests::{Harness, HarnessConfig};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;
-/// Host statuses of an abort, by its completion code and by its status; of a reset; of a target that is not there.
+/// Status of an aborted request (its completion code), of a request that a reset has ended, and of one to a target that is not there.
 const ABORTED: u32 = 0x102 << 8;
 const RESET: u32 = 0x25 << 8;
 const NO_TARGET: u32 = 0x11 << 8;

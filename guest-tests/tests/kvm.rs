@@ -20,7 +20,7 @@ fn host() -> Option<Host> {
     match Host::open() {
         Ok(host) => Some(host),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            println!("SKIP: {}: {error}", std::thread::current().name().unwrap_or("a test"));
             None
         }
     }

@@ -26,7 +26,7 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
     let host = match Host::open() {
         Ok(host) => host,
         Err(error) => {
-            eprintln!("skipped: {error}");
+            println!("SKIP: {}: {error}", std::thread::current().name().unwrap_or("a test"));
             return None;
         }
     };
@@ -222,7 +222,8 @@ fn every_interrupt_mode_and_ring_of_virtio() {
     }
 }
 
-/// Posting saves the exits of the request FIFO: the better of some runs leaves less often than once for each write.
+/// Posting saves the exits of the request FIFO. Without it an I/O takes at least two exits: the write of its request and the read of its
+/// reply. One of several runs must take fewer than 1.5.
 #[test]
 fn posted_requests_do_not_leave_the_guest() {
     let config = KvmConfig { driver: LSI, posted_writes: true, ..KvmConfig::default() };
@@ -276,7 +277,8 @@ fn a_measurement_adds_up() {
     assert!(done.report.ios > 100 && done.doorbells > 0 && done.exits > 0, "{done:?}");
 }
 
-/// Issue 2's limits for depth 32. The best of some runs: others may use this host's processors too.
+/// At depth 32: at most one doorbell for eight I/Os, and one interrupt for four. One of several runs must reach that, because others may
+/// use this host's processors, too.
 #[test]
 fn doorbells_and_interrupts_are_few() {
     for (spec, driver) in [DiskSpec::Null(1 << 30), DiskSpec::Ram(16 << 20)]
@@ -322,7 +324,7 @@ fn no_wake_up_is_lost() {
             fall_asleep(&KvmConfig { driver, ..KvmConfig::default() }, queue_depth);
         }
     }
-    // Here the writes that start requests are also late, found by the I/O thread, or taken back from KVM.
+    // With posted writes, the write that starts a request may also come late, from the I/O thread, or while posting is turned on or off.
     for (posted_writes, queue_depth) in [(false, 3), (true, 1), (true, 3), (true, 9)] {
         fall_asleep(&KvmConfig { driver: LSI, posted_writes, ..KvmConfig::default() }, queue_depth);
     }
@@ -352,7 +354,7 @@ fn single_requests_are_served_on_the_virtual_cpu() {
             eprintln!("{driver:?} {spec:?}: {served} doorbells");
             Some(served)
         };
-        // Where others use the host's CPUs, an I/O thread may find two requests at each sleep: one of some runs has to do it.
+        // If others use the host's CPUs, the I/O thread may find two requests at each wake-up. So one of several runs suffices.
         let Some(at_once) = (0..5).map(|_| served(DiskSpec::Ram(4 << 20))).find(|served| *served != Some(0))
         else {
             panic!("{driver:?}: never served on the virtual CPU");

@@ -87,7 +87,7 @@ fn task_management_ends_what_it_names_before_it_is_answered() {
             driver.manage(machine, &management, by_doorbell).unwrap();
             let (mut statuses, reply) = collect(machine, driver, 8);
             assert_eq!(reply.function(), 1, "kind {kind}");
-            // Those that it did not mean come later.
+            // The requests that the function does not apply to complete later.
             let start = Instant::now();
             while statuses.iter().any(Option::is_none) {
                 assert!(matches!(kind, ABORT | QUERY), "a reset is answered after all it ended");
@@ -168,7 +168,8 @@ fn commands_of_other_kinds() {
     assert!((36..512).contains(&moved), "the count of an underrun is {moved}");
 }
 
-/// What the SAS controller shares with the other one is tested there; here, that its disks are found and work.
+/// The tests above cover what the SAS controller shares with the parallel SCSI controller. This test checks that
+/// its disks are found and work.
 #[test]
 fn sas_disks_are_found_and_keep_their_data() {
     for interrupts in [InterruptMode::Msi, InterruptMode::Intx] {

@@ -118,7 +118,7 @@ fn units_come_and_go_under_load() {
                 run_clean(&mut harness, &Workload { mode, target: UNIT, span: 64 << 10, ..JOB });
             }
             assert_eq!(harness.parts().1.enumerations(), 2 * round + 1);
-            // The unit that stays has reported then that another one came.
+            // After this, the unit that stays has reported that another unit came.
             run_clean(&mut harness, &Workload { span: 64 << 10, ..JOB });
             assert_eq!(requests_of_two(&mut harness, |_, _| ()), [0; 32], "{spec:?}");
             let both = requests_of_two(&mut harness, |device, now| {
@@ -126,7 +126,7 @@ fn units_come_and_go_under_load() {
                 assert!(device.hot_plug().unwrap().detach(at, now));
             });
             for (tag, status) in both.into_iter().enumerate() {
-                // Ended by the reset that comes with it, or there was no such unit any more.
+                // Ended by the reset of the removal, or taken when the unit no longer existed.
                 let allowed: &[u32] = if tag % 2 == 0 { &[0] } else { &[0, 0x0e << 8, 0x20 << 8] };
                 assert!(allowed.contains(&status), "{spec:?}: tag {tag}: {status:#x}");
             }

@@ -52,7 +52,7 @@ fn rings_of_every_size_wrap() {
     }
 }
 
-/// The tests above can fail: old data and data of another place are told from what is expected.
+/// The tests above can fail: a check detects data of another generation.
 #[test]
 fn a_check_of_other_data_fails() {
     let mut harness =

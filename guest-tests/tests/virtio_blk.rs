@@ -59,7 +59,7 @@ fn rings_of_every_size_wrap() {
     ] {
         let options = Options { queues, queue_size, indirect, ..Options::default() };
         let mut harness = make(options, DiskSpec::Ram(CAPACITY));
-        // Indices of 16 bits, too.
+        // Enough requests for the 16-bit indices to wrap.
         let job = Workload { queue_depth: 256, span: 1 << 20, block_size: 512, ios: 140_000, ..JOB };
         for mode in [Mode::Fill, Mode::Measure] {
             let workers = in_flight.div_ceil(256);
@@ -69,7 +69,7 @@ fn rings_of_every_size_wrap() {
     }
 }
 
-/// The event index keeps both sides quiet while there is work.
+/// With the event index, both sides suppress notifications while there is work.
 #[test]
 fn doorbells_and_interrupts_are_few() {
     common::doorbells_and_interrupts_are_few(&mut make(Options::default(), DiskSpec::Ram(CAPACITY)));

@@ -61,7 +61,7 @@ fn targets_are_told_apart() {
     assert_eq!((gone.errors, gone.fault.status), (1, spec::SCSI_S_BAD_TARGET << 8));
 }
 
-/// The event index keeps both sides quiet while there is work.
+/// With the event index, both sides suppress notifications while there is work.
 #[test]
 fn doorbells_and_interrupts_are_few() {
     common::doorbells_and_interrupts_are_few(&mut make(Options::default(), &[DiskSpec::Ram(CAPACITY)]));
@@ -104,7 +104,7 @@ fn task_management_ends_requests_and_then_answers() {
                     let good = status == 0 || about(tag) && status == ended << 8;
                     assert!(good, "{spec:?}, function {function}: tag {tag} ended with {status:#x}");
                 }
-                // A reset is told of.
+                // A reset is reported as a unit attention.
                 let ready = Cdb::test_unit_ready();
                 let end = driver.execute(machine, 0, &ready, &Buffer::NONE, false).unwrap();
                 let reset = ended == spec::SCSI_S_RESET;

@@ -1,10 +1,10 @@
-//! IOPS and CPU time of NBD servers over a Unix socket, ours and qemu-nbd in turn, with the same file, through the page cache, and
-//! the same clients: 4 KiB, random, 32 in flight, one connection. The client here does little but to ask, and checks each reply; fio's
-//! nbd engine is what others measure with, and often the slower side. A server's time is that of all its threads, those of the
-//! kernel among them.
+//! IOPS and CPU time of NBD servers over a Unix socket: ours and qemu-nbd in turn, with the same file through the page cache, and with
+//! the same clients (4 KiB, random, 32 in flight, one connection). The client in this file only sends requests and checks each reply.
+//! fio's nbd engine is what others measure with; it is often slower than the server. A server's time is that of all its threads,
+//! including those of the kernel.
 //!
-//! `cargo bench -p paradisk-serve --bench nbd [-- SECONDS [FOLDER]]`: a run of 1 s, images in cargo's folder for such files. A folder in
-//! memory (`/dev/shm`) leaves the file system out.
+//! `cargo bench -p paradisk-serve --bench nbd [-- SECONDS [FOLDER]]`: a run of 1 s, images in cargo's folder for such files. With a
+//! folder in memory (`/dev/shm`), no other file system is part of the measurement.
 
 mod common;
 
@@ -29,7 +29,7 @@ const ROUNDS: usize = 7;
 /// Before a run is measured.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Who serves.
+/// The servers that are compared.
 const SERVERS: [&str; 3] = ["paradisk", "qemu-nbd", "qemu-nbd --aio=io_uring"];
 
 fn main() {
@@ -81,7 +81,8 @@ fn main() {
     }
 }
 
-/// Every server once a round; who comes first changes, as what the first leaves in the host may suit the next.
+/// Each round runs every server once. Each round begins with another server, because a run may speed up the next one by what it leaves in
+/// the host.
 fn rounds(image: &Path, format: FormatName, load: &Load) -> Vec<[Run; SERVERS.len()]> {
     let round = |round: usize| {
         let mut runs = [Run { nanoseconds: 0.0, iops: 0.0 }; SERVERS.len()];
@@ -109,7 +110,7 @@ fn command(server: usize, image: &Path, format: FormatName) -> Command {
     command
 }
 
-/// Our server, in a process of its own, until that is killed.
+/// Our server. It runs in a process of its own until the process is killed.
 fn serve(image: &Path) {
     let export = Export {
         name: String::new(),
@@ -145,7 +146,7 @@ fn run(server: &mut Command, image: &Path, load: &Load, seed: u64) -> Run {
         Run { nanoseconds: spent as f64 / count as f64, iops: count as f64 / elapsed.as_secs_f64() }
     };
     drop(process);
-    // The kernel lets go of the file a moment after it has ended its last user.
+    // The kernel closes the file shortly after the server has ended.
     std::thread::sleep(Duration::from_millis(200));
     run
 }
@@ -173,7 +174,7 @@ fn fio(process: &Process, socket: &Path, load: &Load) -> Run {
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&output).unwrap()).unwrap();
     let told = &report["jobs"][0][if load.writes { "write" } else { "read" }];
     let (count, iops) = (told["total_ios"].as_f64().unwrap(), told["iops"].as_f64().unwrap());
-    // The server has spent nothing before; its connection's thread has ended.
+    // The server has done no other I/O, and the thread of its connection has ended.
     Run { nanoseconds: process.spent_by_all() as f64 / count, iops }
 }
 
@@ -183,8 +184,9 @@ struct Client {
     writes: bool,
     random: fastrand::Rng,
     piece: Vec<u8>,
-    /// Received, of which so many bytes are there.
+    /// Buffer of received bytes.
     input: Vec<u8>,
+    /// Number of bytes in it.
     filled: usize,
 }
 
@@ -199,7 +201,7 @@ impl Client {
         Self { stream, writes, random, piece: piece(), input: vec![0; 2 * DEPTH * (BLOCK + 16)], filled: 0 }
     }
 
-    /// A new request for each that has ended, for so long; none is in flight after. How many there were.
+    /// For this time, send a new request for each one that has completed; then wait for all. Returns the number of requests.
     fn drive(&mut self, time: Duration) -> u64 {
         let (start, mut count, mut ended, mut in_flight) = (Instant::now(), 0, DEPTH, 0);
         let mut output = Vec::new();
@@ -219,7 +221,7 @@ impl Client {
         }
     }
 
-    /// A request; its cookie is its place.
+    /// Append a request. Its cookie is its offset.
     fn request(&mut self, output: &mut Vec<u8>) {
         let offset = self.random.u64(..SIZE / BLOCK as u64) * BLOCK as u64;
         output.extend(0x2560_9513u32.to_be_bytes());
@@ -233,7 +235,7 @@ impl Client {
         }
     }
 
-    /// Receive, and take what is whole.
+    /// Receive, and check complete replies. Returns their number.
     fn replies(&mut self) -> usize {
         let len = 16 + if self.writes { 0 } else { BLOCK };
         let received = self.stream.read(&mut self.input[self.filled..]).unwrap();
@@ -255,7 +257,7 @@ impl Client {
     }
 }
 
-/// Of the processor's nominal frequency, as the kernel tells it; 0 where it does not.
+/// Cycles at the processor's nominal frequency, as reported by the kernel; 0 if it reports none.
 fn cycles_of_a_nanosecond() -> f64 {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("cpu MHz"));

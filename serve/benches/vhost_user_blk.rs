@@ -1,6 +1,6 @@
-//! CPU time that a server spends for each I/O, ours and that of qemu-storage-daemon in turn, with the same file and the same
-//! client: 4 KiB random reads, 32 in flight, past the page cache. A server's time is that of all its threads, those of the
-//! kernel among them (`schedstat`).
+//! CPU time that a server spends for each I/O: ours and qemu-storage-daemon in turn, with the same file and the same client (4 KiB
+//! random reads, 32 in flight, past the page cache). A server's time is that of all its threads, including those of the kernel
+//! (`schedstat`).
 //!
 //! `cargo bench -p paradisk-serve --bench vhost_user_blk [-- SECONDS]`
 
@@ -50,7 +50,7 @@ fn main() {
     for (format, path) in images {
         let mut pairs = Vec::new();
         for pair in 0..PAIRS {
-            // Who comes first changes, as what the first leaves in the host may suit the second.
+            // The servers take turns to run first, because the first run may speed up the second by what it leaves in the host.
             let (mut ours, mut theirs) = (None, None);
             for turn in [pair % 2, (pair + 1) % 2] {
                 match turn {
@@ -78,7 +78,7 @@ fn main() {
     }
 }
 
-/// Our server, in a process of its own, until that is killed.
+/// Our server. It runs in a process of its own until the process is killed.
 fn serve(image: &Path) {
     let disk = OpenOptions { direct: Some(true), read_only: true, ..OpenOptions::new(image) }.open().unwrap();
     let server = Server::new(disk, Options::default()).unwrap();
@@ -116,12 +116,12 @@ fn run(server: &mut Command, image: &Path, measure: Duration) -> Run {
     let (elapsed, spent) = (start.elapsed(), process.spent() - before);
     guest.wait(0, DEPTH.into());
     drop((client, process));
-    // The kernel lets go of the file a moment after it has ended its last user.
+    // The kernel closes the file shortly after the server has ended.
     std::thread::sleep(Duration::from_millis(500));
     Run { nanoseconds: spent as f64 / count as f64, iops: count as f64 / elapsed.as_secs_f64() }
 }
 
-/// A new request for each that has ended; how many have.
+/// Add a new request for each one that has completed. Returns the number of completed requests.
 fn drive(guest: &mut Guest, random: &mut fastrand::Rng, time: Duration) -> u64 {
     let (start, mut count) = (Instant::now(), 0);
     while start.elapsed() < time {

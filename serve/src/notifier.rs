@@ -38,9 +38,9 @@ const TRIES: usize = 3;
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// Signals one eventfd.
-pub(crate) struct Notifier(Way);
+pub(crate) struct Notifier(Method);
 
-enum Way {
+enum Method {
     Ring(Box<IoUring>, OwnedFd),
     Thread(Writer),
 }
@@ -52,11 +52,11 @@ impl Notifier {
     /// `EINVAL`: it is not an eventfd. Other errors: the host can make neither a ring nor a thread.
     pub(crate) fn new(event: OwnedFd) -> io::Result<Self> {
         match ring(event.as_fd()) {
-            Ok(ring) => Ok(Self(Way::Ring(Box::new(ring), event))),
+            Ok(ring) => Ok(Self(Method::Ring(Box::new(ring), event))),
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Err(error),
             Err(_) => {
                 require_eventfd(event.as_fd())?;
-                Writer::start(event).map(|writer| Self(Way::Thread(writer)))
+                Writer::start(event).map(|writer| Self(Method::Thread(writer)))
             }
         }
     }
@@ -65,13 +65,13 @@ impl Notifier {
     #[inline]
     pub(crate) fn signal(&mut self) {
         match &mut self.0 {
-            Way::Ring(ring, event) => {
+            Method::Ring(ring, event) => {
                 if !submit(ring) {
                     let writer = event.try_clone().and_then(Writer::start);
                     self.take_over(writer);
                 }
             }
-            Way::Thread(writer) => writer.ring(),
+            Method::Thread(writer) => writer.ring(),
         }
     }
 
@@ -80,7 +80,7 @@ impl Notifier {
     fn take_over(&mut self, writer: io::Result<Writer>) {
         if let Ok(writer) = writer {
             writer.ring();
-            self.0 = Way::Thread(writer);
+            self.0 = Method::Thread(writer);
         }
     }
 }
@@ -218,7 +218,7 @@ impl Drop for Counted {
 /// Refuse a descriptor of a client that is not an eventfd: `poll` and epoll of other files may run code of the client (FUSE).
 ///
 /// # Errors
-/// `EINVAL`: it is none, or that cannot be determined.
+/// `EINVAL`: it is not an eventfd, or its type cannot be determined.
 pub(crate) fn require_eventfd(event: BorrowedFd<'_>) -> Result<(), Errno> {
     let path = format!("/proc/self/fd/{}", event.as_raw_fd());
     let is_eventfd = match readlinkat(CWD, path, Vec::new()) {
@@ -268,7 +268,7 @@ mod tests {
     /// A notifier with a ring, and one with a thread.
     fn both(event: &OwnedFd) -> [Notifier; 2] {
         let writer = Writer::start(event.try_clone().unwrap()).unwrap();
-        [Notifier::new(event.try_clone().unwrap()).unwrap(), Notifier(Way::Thread(writer))]
+        [Notifier::new(event.try_clone().unwrap()).unwrap(), Notifier(Method::Thread(writer))]
     }
 
     /// The counter, once it is not 0. Resets it.
@@ -305,7 +305,7 @@ mod tests {
             }
             drop((ring, thread));
             assert!(begin.elapsed() < Duration::from_secs(5));
-            // A thread that was asleep in its write is woken by reading what was there.
+            // If the thread was blocked in its write, a read of the counter has woken it. Then the thread has written.
             assert!(counted(&event) > 0);
         }
     }
@@ -325,7 +325,7 @@ mod tests {
         assert!(counted(&event) > 0, "the client is signalled all the same");
     }
 
-    /// The writer was dropped when its thread had taken the signal and was not seen to write yet.
+    /// The writer is dropped after its thread has taken the signal, and before the thread has said that it writes.
     #[test]
     fn a_thread_that_is_told_late_does_not_sleep() {
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// The thread looks for a signal while one is made and the writer is dropped.
+    /// The thread checks for a signal at the same time as another thread makes one and drops the writer.
     #[test]
     fn a_signal_beside_the_end_is_not_lost() {
         const ROUNDS: usize = 50_000;
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(start().err().unwrap().raw_os_error(), Some(Errno::AGAIN.raw_os_error()));
         writers.iter().for_each(Writer::ring);
         drop(writers);
-        // Each that is woken adds to the counter; none of them fills it.
+        // Each thread that is woken adds 1 to the counter. Together they do not fill it, so none blocks again.
         all_end();
         start().unwrap();
     }

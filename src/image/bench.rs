@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use benches::bed::{self, BedError, Way};
+use benches::bed::{self, BedError, OpenMode};
 use benches::compare::{Baseline, Comparison, Metric};
 use benches::journal::Journal;
 use benches::matrix::Matrix;
@@ -83,8 +83,8 @@ impl Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check(args)?;
     let disks = args.disks.iter().map(|spec| open(args, spec)).collect::<Result<Vec<_>, _>>()?;
-    let (ways, baselines) = ways(&args.disks, &disks);
-    let raws = raws(args, &ways, smallest(&disks))?;
+    let (modes, baselines) = modes(&args.disks, &disks);
+    let raws = raws(args, &modes, smallest(&disks))?;
     let span = smallest(&raws).min(smallest(&disks));
     let mut against = vec![None; raws.len()];
     against.extend(baselines.into_iter().map(Some));
@@ -92,8 +92,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     all_differ(&subjects)?;
     let mut notes = Vec::new();
     for (index, (subject, baseline)) in subjects.iter().zip(&against).enumerate() {
-        let way = ways.get(baseline.unwrap_or(index));
-        let cached = way.is_some_and(|way| way.direct != Some(true));
+        let mode = modes.get(baseline.unwrap_or(index));
+        let cached = mode.is_some_and(|mode| mode.direct != Some(true));
         let fill = args.fill && (baseline.is_some() || args.raw.is_some());
         notes.extend(prepare(subject, cached, fill, span)?);
     }
@@ -153,30 +153,30 @@ fn smallest(subjects: &[OpenDisk]) -> u64 {
     subjects.iter().map(|subject| subject.disk.info().capacity).min().unwrap_or(0)
 }
 
-/// The distinct ways to open the disks, and for each disk the index of its way.
-fn ways(specs: &[DiskSpec], disks: &[OpenDisk]) -> (Vec<Way>, Vec<usize>) {
-    let mut ways: Vec<Way> = Vec::new();
+/// The distinct modes in which the disks are opened, and for each disk the index of its mode.
+fn modes(specs: &[DiskSpec], disks: &[OpenDisk]) -> (Vec<OpenMode>, Vec<usize>) {
+    let mut modes: Vec<OpenMode> = Vec::new();
     let mut number = |(spec, disk): (&DiskSpec, &OpenDisk)| {
         let passthrough = disk.disk.info().kind.format == FormatName::Passthrough.as_str();
         // Direct I/O is the default for block devices.
         let direct = spec.direct.or(passthrough.then_some(true));
-        let way = Way { direct, engine: spec.engine };
-        let same = |other: &Way| {
-            (other.direct.unwrap_or(false), other.engine) == (way.direct.unwrap_or(false), way.engine)
+        let mode = OpenMode { direct, engine: spec.engine };
+        let same = |other: &OpenMode| {
+            (other.direct.unwrap_or(false), other.engine) == (mode.direct.unwrap_or(false), mode.engine)
         };
-        ways.iter().position(same).unwrap_or_else(|| {
-            ways.push(way);
-            ways.len() - 1
+        modes.iter().position(same).unwrap_or_else(|| {
+            modes.push(mode);
+            modes.len() - 1
         })
     };
     let numbers = specs.iter().zip(disks).map(&mut number).collect();
-    (ways, numbers)
+    (modes, numbers)
 }
 
-/// The raw files to compare with, one for each way: the user's, or temporary ones of at most `capacity` bytes.
-fn raws(args: &Args, ways: &[Way], capacity: u64) -> Result<Vec<OpenDisk>, Failure> {
+/// The raw files to compare with, one for each mode: the user's, or temporary ones of at most `capacity` bytes.
+fn raws(args: &Args, modes: &[OpenMode], capacity: u64) -> Result<Vec<OpenDisk>, Failure> {
     if let Some(path) = &args.raw {
-        return ways.iter().map(|way| open(args, &as_raw(path, way)?)).collect();
+        return modes.iter().map(|mode| open(args, &as_raw(path, mode)?)).collect();
     }
     let folder = folder(&args.disks)?;
     let size = capacity.min(args.raw_size.unwrap_or(RAW_SIZE));
@@ -187,22 +187,22 @@ fn raws(args: &Args, ways: &[Way], capacity: u64) -> Result<Vec<OpenDisk>, Failu
         }
         other => other,
     };
-    let files = signals::held(|| bed::raw_files(&folder, size, ways)).map_err(failed)?;
+    let files = signals::held(|| bed::raw_files(&folder, size, modes)).map_err(failed)?;
     let write = |file| bed::write_through(file, size).map_err(|error| Failure::Failed(error.to_string()));
     files.iter().try_for_each(write).map_err(failed)?;
     Ok(files)
 }
 
-/// The user's raw file or block device, opened in this way.
-fn as_raw(path: &Path, way: &Way) -> Result<DiskSpec, Failure> {
+/// The user's raw file or block device, opened in this mode.
+fn as_raw(path: &Path, mode: &OpenMode) -> Result<DiskSpec, Failure> {
     let metadata = fs::metadata(path).map_err(|error| Failure::on(path, "cannot open", error))?;
     let device = metadata.file_type().is_block_device();
     Ok(DiskSpec {
         source: Source::Path(path.to_owned()),
         format: Some(if device { FormatName::Passthrough } else { FormatName::Raw }),
         read_only: false,
-        direct: way.direct.or(device.then_some(false)),
-        engine: way.engine,
+        direct: mode.direct.or(device.then_some(false)),
+        engine: mode.engine,
         adapter: None,
         serial: None,
         delay: None,

@@ -1,5 +1,5 @@
-//! The server of metrics. The text is made at most every 50 ms, however many clients ask for it, because that interrupts the threads of
-//! adapters.
+//! The server of metrics. However many clients ask for the text, it is made at most every 50 ms, because making it interrupts the threads
+//! of adapters.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What seccompiler does not do with its programs: to join them, and to allow a call before all its tests.
+//! Two changes of seccompiler's programs: several are joined into one, and a call is allowed before all tests of a program.
 //!
 //! Jumps of classic BPF are relative and forward, so instructions can be put before or after a program.
 
@@ -13,12 +13,12 @@ const ARGUMENT_1: u32 = 24;
 /// `AUDIT_ARCH_X86_64` (include/uapi/linux/audit.h).
 const X86_64: u32 = 0xc000_003e;
 
-/// Programs one after the other: a call that one program does not name, the next one decides. All but the last must answer "allow" for
-/// calls that they do not name, and must test no arguments: a call that is named, but with other arguments, would get that answer at once.
+/// Join programs. The next program decides calls that a program does not name. All but the last must answer "allow" for calls that they do
+/// not name, and must test no arguments: a program that names a call would allow it with other arguments before the next program runs.
 pub(crate) fn joined(programs: Vec<BpfProgram>) -> BpfProgram {
     let mut joined = BpfProgram::new();
     for program in programs {
-        // That answer is the last instruction of a program.
+        // The last instruction is the answer for calls that the program does not name.
         joined.pop();
         joined.extend(program);
     }

@@ -119,7 +119,7 @@ fn make(number: i32, registers: &mut [i64; 23]) {
     };
 }
 
-/// Whether this thread's kind has not made the call before, with this second argument where that says what the call is.
+/// Whether no thread of this kind has made the call before. Calls of ioctl and fcntl differ by their request, the second argument.
 fn is_new(number: i32, second: u64) -> bool {
     let selects = [libc::SYS_ioctl, libc::SYS_fcntl].contains(&i64::from(number));
     let kind = THIS.get().map_or(0, |kind| label(kind).as_ptr().expose_provenance() as u64);

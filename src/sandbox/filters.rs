@@ -90,7 +90,7 @@ pub(crate) fn install(kind: Kind) -> Result<(), seccompiler::Error> {
 pub(crate) fn compile(kind: Kind, mode: Mode) -> Result<BpfProgram, seccompiler::Error> {
     let any = |numbers: &[c_long]| numbers.iter().map(|number| (*number, Vec::new())).collect::<Rules>();
     let mut parts = Vec::new();
-    // The mode that reports reports and makes these calls like all others.
+    // In `Mode::Log`, these calls are reported and made like all others.
     let refused: Vec<c_long> = tables::refused(kind).filter(|_| mode == Mode::On).collect();
     if !refused.is_empty() {
         let answer = SeccompAction::Errno(libc::EACCES as u32);

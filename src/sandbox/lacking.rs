@@ -4,7 +4,7 @@ use std::io;
 
 use landlock::{ABI, LandlockStatus};
 
-/// What Landlock limits only from an ABI on, with the version of Linux that has it.
+/// What Landlock limits only from this ABI on, with the first version of Linux that has the ABI.
 const LATER: [(ABI, &str); 4] = [
     (ABI::V3, "truncation (Linux 6.2)"),
     (ABI::V4, "TCP (Linux 6.7)"),

@@ -301,8 +301,8 @@ rules! {
     }
 }
 
-/// Calls that are refused with EACCES, so that the caller goes on without: the allocator reads files of /proc and /sys to tune itself, and
-/// a panic reads the program's symbols. If the tables of a kind have such a call, the kind may make it.
+/// Calls that are refused with EACCES. The caller then continues without the file: the allocator reads files of /proc and /sys to tune
+/// itself, and a panic reads the program's symbols. If the tables of a kind have such a call, the kind may make it.
 pub(crate) const REFUSED: &[(c_long, &str)] = &[
     (libc::SYS_open, "SYS_open"),
     (libc::SYS_openat, "SYS_openat"),

@@ -326,7 +326,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
 
     /// The device's descriptors may have changed.
     fn refresh_events(&mut self, device: &D) -> io::Result<()> {
-        if self.events.keeps_completions(&device.completion_events())? {
+        if self.events.completions_are(&device.completion_events())? {
             return Ok(());
         }
         self.events = EventLoop::new()?;

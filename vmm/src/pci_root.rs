@@ -175,7 +175,7 @@ impl PciRoot {
 
     pub(crate) fn mechanism1_write(&self, port: u16, data: &[u8]) {
         if port == CONFIG_ADDRESS {
-            // Smaller writes are for other registers at the same ports, which do not exist here.
+            // A smaller write to this port is for another register, which does not exist here.
             if let Ok(bytes) = data.try_into() {
                 self.address.store(u32::from_le_bytes(bytes), Ordering::Relaxed);
             }

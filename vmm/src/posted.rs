@@ -2,7 +2,7 @@
 //!
 //! KVM puts a write to a zone into a ring that it shares with this process, and the guest runs on. The next virtual CPU that exits
 //! processes the ring first, so the order is kept. The device's I/O thread processes it, too, for a guest that does not exit. So an adapter
-//! whose driver reads a register for each I/O saves the exit of its writes. [`worth`] decides when a zone pays.
+//! whose driver reads a register for each I/O saves the exit of its writes. [`worth`] decides when posting saves time.
 #![allow(unsafe_code, reason = "the ring is memory shared with KVM")]
 #![expect(clippy::disallowed_types, reason = "one taker at a time; without writes in the ring nobody locks")]
 
@@ -203,7 +203,8 @@ impl PostedWrites {
             }
             let found =
                 zones.iter().enumerate().find_map(|(index, zone)| Some((index, zone, zone.find(&write)?)));
-            // If there is no zone, it has moved since the write. Other processors had to wait for that move.
+            // If no zone has this address, the guest has moved the zone since the write. Before the move, its processor processed all
+            // earlier writes. So another processor wrote during the move, and the write is ignored.
             if let Some((index, zone, offset)) = found {
                 let data = write.data.get(..write.len).unwrap_or_default();
                 match zone.fast.write(zone.registers.bar, offset, data) {

@@ -31,7 +31,7 @@ use crate::thread_time::{ThreadClock, ThreadTime};
 /// Interval of the signals that make a virtual CPU exit. They are repeated because a signal before `KVM_RUN` is lost.
 const KICK_INTERVAL: Duration = Duration::from_micros(500);
 
-/// A virtual CPU that has not answered after this many signals runs, or waits for a device.
+/// Number of signals. A virtual CPU that has answered none of them is running, or waits for a device.
 const HALT_CHECK_KICKS: usize = 20;
 
 /// The text for a triple fault.
@@ -83,8 +83,8 @@ pub struct VcpuError {
 impl std::error::Error for VcpuError {}
 
 impl VcpuError {
-    /// Whether the guest could not handle an exception, nor the double fault that follows: by an error, or as the last way to reset a
-    /// machine.
+    /// Whether the guest could handle neither an exception nor the double fault that follows. This is an error of the guest, or its last
+    /// way to reset the machine.
     #[must_use]
     pub fn is_triple_fault(&self) -> bool {
         self.exit == TRIPLE_FAULT
@@ -415,8 +415,8 @@ impl Runner {
         }
     }
 
-    /// The guest has written to the port of hypercalls: its registers hold one, and get the status. The instruction is complete but for RIP
-    /// on some CPUs, which KVM moves in the next `KVM_RUN`.
+    /// The guest has written to the hypercall port: its registers hold a hypercall, and RAX gets the status. The instruction is complete,
+    /// except that on some CPUs KVM moves RIP only in the next `KVM_RUN`.
     fn hypercall(&self) -> Result<(), Error> {
         let Some(hyperv) = &self.hyperv else { return Ok(()) };
         let mut regs = self.fd.get_regs().map_err(Error::kvm("KVM_GET_REGS"))?;

@@ -118,7 +118,7 @@ fn several_spinning_cpus_stop() {
 fn what_an_interpreter_lacks_is_done() {
     const HANDLER: u64 = CODE + 0x80;
     if !std::fs::read_to_string("/proc/cpuinfo").unwrap().contains(" smap") {
-        eprintln!("skipped: a CPU without clac and stac");
+        println!("SKIP: what_an_interpreter_lacks_is_done: a CPU without clac and stac");
         return;
     }
     #[rustfmt::skip]
@@ -159,7 +159,9 @@ fn what_cannot_be_done_is_named() {
     let code = [0x48, 0x0f, 0xc7, 0x0d, 0x08, 0x00, 0x00, 0x00, 0xf4];
     let Some((_machine, events, _)) = machine(&code, 1) else { return };
     if Host::open().unwrap().native_kernel_mode {
-        eprintln!("skipped: this KVM runs kernel mode on the CPU, which knows the instruction");
+        println!(
+            "SKIP: what_cannot_be_done_is_named: this KVM runs kernel mode on the CPU, which knows the instruction"
+        );
         return;
     }
     match events.recv_timeout(SOON) {
@@ -208,11 +210,13 @@ fn one_cpu_starts_another() {
     assert_eq!(port.0.load(Ordering::Relaxed), 42);
 }
 
-/// A CPU is told to start anew while a handler has its read of a port, and is asked at the same time whether it is halted. The question has
-/// to wait until KVM has completed the read: `KVM_GET_MP_STATE` obeys INIT, and what completes the read would move the new RIP.
+/// The second CPU reads a port. While the handler has this read, the first CPU sends INIT and start-up messages to the second, and the test
+/// asks whether the machine is halted. The answer has to wait until KVM has completed the read: `KVM_GET_MP_STATE` processes the INIT, and
+/// the completion of the read would then move the new RIP.
 #[test]
 fn a_cpu_that_reads_a_port_is_started_anew() {
-    /// Reads wait: of the second CPU's port until the first has sent INIT and there were questions; of the first's until the second reads.
+    /// Port 0, which the second CPU reads: the read lasts until the first CPU has sent INIT and the test has asked several times. Port 1,
+    /// which the first CPU reads: the read lasts until the second CPU reads port 0.
     #[derive(Default)]
     struct Ports {
         reading: AtomicBool,

@@ -188,7 +188,7 @@ fn fast_registers_and_doorbells_have_their_part_of_a_string() {
     // Other registers of such a function.
     let (seen, read) = run(&host, true, &[(PLAIN, true)]);
     assert_eq!((seen, read[0]), ((0..3).map(|_| Seen::Read(PLAIN, 2)).collect(), 0xb0));
-    // A function without either gets strings as they are, as far as KVM does not split them (it does so with writes).
+    // A function without fast registers and doorbell gets a string access in one piece, unless KVM splits it. KVM splits writes.
     let (seen, read) = run(&host, false, &[(PLAIN, true), (PLAIN, false)]);
     let Some((Seen::StringRead(PLAIN, 2, 6), writes)) = seen.split_first() else { panic!("{seen:?}") };
     let written: Vec<_> = writes

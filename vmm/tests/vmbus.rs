@@ -35,7 +35,7 @@ const VECTOR: u8 = 0x50;
 const GENERAL_PROTECTION: u8 = 13;
 const CONNECTIONS: [u32; 2] = [0x2001, 0x2002];
 
-/// What the bus was called for.
+/// A call of the bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Called {
     Message(u32, u32, Vec<u8>),
@@ -207,7 +207,7 @@ fn program() -> Vec<u8> {
     code.wait(2);
     code.take_message(SECOND_SLOT);
     code.hypercall(0x5c, STRANGER, RESULTS + 0x38);
-    // Signals, in registers and in memory, and to a connection that is not there.
+    // Signals: in registers, in memory, and to a connection that does not exist. Then an unknown hypercall.
     code.hypercall(0x1_005d, CONNECTIONS[0], RESULTS + 0x40);
     code.wait(3);
     code.hypercall(0x5d, SLOW_SIGNAL, RESULTS + 0x48);
@@ -293,7 +293,8 @@ fn a_guest_talks_to_its_bus() {
         // The page has no status for a fast signal.
         assert_eq!(statuses, [0, 18, 0, 0, 0, 2], "{msi:?}");
         assert_eq!(word(INTERRUPTS), 4);
-        // Two messages, a signal in memory, one to nobody, an unknown call, the end: the signal to a connection does not leave KVM.
+        // Exits: two messages, the signal in memory, the signal to a connection that does not exist, the unknown hypercall, the end. KVM
+        // itself delivers the fast signal to a connection.
         assert_eq!(machine.exits()[0].pio, 6);
         for (slot, flags, text) in [(FIRST_SLOT, 1, b"first".as_slice()), (SECOND_SLOT, 0, b"second")] {
             let mut bytes = [0; 256];
@@ -313,7 +314,7 @@ fn a_guest_talks_to_its_bus() {
     }
 }
 
-/// Without a bus there is nothing of Hyper-V.
+/// Without a bus, a machine has none of Hyper-V's interfaces.
 #[test]
 fn a_machine_without_a_bus_is_kvms() {
     let Some(host) = host() else { return };
@@ -321,7 +322,7 @@ fn a_machine_without_a_bus_is_kvms() {
     machine.add_pio(0x500..0x501, Arc::new(End));
     let mut code = Code::default();
     code.cpuid(0x4000_0000, RESULTS);
-    // The port of hypercalls: nobody answers.
+    // The hypercall port: nothing answers.
     code.add(&[0xb8], &[7]); // mov eax, 7
     code.add(&[0xe7, layout::HYPERCALL as u8], &[]); // out HYPERCALL, eax
     code.add(&[0x89, 0x04, 0x25], &[RESULTS + 0x10]); // mov [RESULTS + 16], eax

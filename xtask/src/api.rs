@@ -53,7 +53,7 @@ fn list(package: &str) -> String {
     format!("docs/api/{package}.txt")
 }
 
-/// Lines that went, then lines that came.
+/// Removed lines, then added lines.
 fn difference(known: &str, now: &str) -> Vec<String> {
     let (known, now) = (known.lines().collect::<BTreeSet<_>>(), now.lines().collect::<BTreeSet<_>>());
     let gone = known.difference(&now).map(|line| format!("- {line}"));
@@ -74,17 +74,17 @@ fn current(package: &str, library: &str) -> Result<String, String> {
     Ok(condense(items.iter().map(String::as_str)))
 }
 
-/// A rustdoc that writes JSON, which is not stable yet. Only this program is told so: dependencies need not be built anew.
+/// A rustdoc that writes JSON, which is unstable. RUSTC_BOOTSTRAP is set for rustdoc alone, so cargo does not build dependencies again.
 fn unlocked_rustdoc(path: &Path) -> io::Result<()> {
     fs::write(path, "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n")?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
-/// Traits that every type has by itself: only where one lacks `Send` or `Sync` it is told.
+/// Traits that the compiler implements. The lists leave them out; they only say where a type lacks `Send` or `Sync`.
 const AUTOMATIC: [&str; 7] =
     ["Freeze", "RefUnwindSafe", "Send", "StructuralPartialEq", "Sync", "Unpin", "UnwindSafe"];
 
-/// What a line says that is an implementation of a trait.
+/// A line about the implementation of a trait.
 struct Implementation<'a> {
     /// Path of the trait, `!` before it where it is not implemented.
     of: &'a str,
@@ -117,8 +117,8 @@ impl<'a> Implementation<'a> {
     }
 }
 
-/// One line for each item: an implementation of a trait is named without what the trait says already, those of the standard
-/// library's are on one line a type.
+/// One line for each item. Items that a trait declares are not repeated for its implementations. A type has one line for all traits of the
+/// standard library without parameters.
 fn condense<'a>(items: impl Iterator<Item = &'a str>) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut known = HashSet::new();

@@ -8,7 +8,7 @@ use std::{env, io};
 /// Run cargo in a folder, with these variables set.
 ///
 /// # Errors
-/// How it ended, where it did not end well.
+/// How cargo failed, or why it does not start.
 pub(crate) fn cargo(folder: &Path, args: &[&str], environment: &[(&str, &OsStr)]) -> Result<(), String> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
     command.args(args).current_dir(folder).envs(environment.iter().copied());
@@ -18,7 +18,7 @@ pub(crate) fn cargo(folder: &Path, args: &[&str], environment: &[(&str, &OsStr)]
 /// Run a program.
 ///
 /// # Errors
-/// How it ended, where it did not end well.
+/// How the program failed, or why it does not start.
 pub(crate) fn run(command: &mut Command, name: &str) -> Result<(), String> {
     match command.stdin(Stdio::null()).status() {
         Ok(status) if status.success() => Ok(()),
@@ -37,7 +37,7 @@ pub(crate) fn output(program: &str, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Where cargo builds; absolute, for it is used from other folders, too.
+/// Where cargo builds, as an absolute path: some tasks use it in another folder.
 pub(crate) fn target_dir() -> PathBuf {
     let folder = env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
     io::Result::unwrap_or(std::path::absolute(&folder), folder.into())

@@ -58,7 +58,7 @@ fn released() -> Result<PathBuf, String> {
     let bytes = fs::read(&program).map_err(|error| format!("{}: {error}", program.display()))?;
     for folder in [&workspace, &registry] {
         let folder = folder.as_os_str().as_encoded_bytes();
-        // Its section of debugging information has been mapped, too.
+        // The flags also replace these folders in debugging information.
         if bytes.windows(folder.len()).any(|window| window == folder) {
             let folder = String::from_utf8_lossy(folder);
             return Err(format!("{} has paths of this machine: {folder}", program.display()));
@@ -87,7 +87,7 @@ fn package(program: &Path, folder: &Path, time: u64) -> Result<PathBuf, String> 
     set_times(tree.path(), SystemTime::UNIX_EPOCH + Duration::from_secs(time))?;
     let deb = folder.join(format!("{NAME}_{VERSION}_{ARCHITECTURE}.deb"));
     let mut build = Command::new("dpkg-deb");
-    // dpkg-deb sorts the files. Its kinds of compression and their levels differ among its versions.
+    // dpkg-deb sorts the files. Its default compression and level differ among its versions.
     build.args(["--build", "--root-owner-group", "--uniform-compression", "-Zxz", "-z6"]);
     build.env("SOURCE_DATE_EPOCH", time.to_string()).stdout(std::process::Stdio::null());
     run(build.arg(tree.path()).arg(&deb), "dpkg-deb")?;

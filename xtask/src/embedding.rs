@@ -8,7 +8,7 @@ use crate::api;
 use crate::command::{cargo, run as run_program, target_dir};
 use crate::summary::Report;
 
-/// Packages whose features are checked alone, with the features.
+/// Packages, and the features that are checked one at a time; the empty name is no feature.
 const FEATURES: [(&str, &[&str]); 3] = [
     ("paradisk-disk-formats", &["", "conformance", "io-uring", "vhd", "vhdx"]),
     ("paradisk-devices", &["", "buslogic", "event-loop", "ide", "lsi", "pvscsi", "virtio", "vmbus"]),
@@ -49,7 +49,7 @@ zerocopy = { version = "0.8", features = ["derive"] }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What is checked, and how: why it was skipped, if so, or what failed.
+/// The name of a check, and the check. It returns the reason if it was skipped, or what failed.
 type Check = (&'static str, fn() -> Result<Option<String>, String>);
 
 const CHECKS: [Check; 4] =
@@ -121,7 +121,8 @@ fn packages() -> Result<Option<String>, String> {
     Ok(None)
 }
 
-/// Unpack packages into an empty folder. What a manifest or cargo's configuration there needs to take them in place of crates.io's.
+/// Unpack packages into an empty folder. Returns the lines of a manifest or of cargo's configuration that replace crates.io's packages by
+/// these.
 fn unpacked(folder: &Path, packages: &[&str]) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     if folder.exists() {
@@ -148,11 +149,11 @@ fn install() -> Result<Option<String>, String> {
     unpack(program, &folder)?;
     fs::create_dir_all(folder.join(".cargo")).map_err(failed)?;
     fs::write(folder.join(".cargo/config.toml"), patches).map_err(failed)?;
-    // Else cargo takes it for a package of this workspace, below whose folder it is.
+    // The folder is below that of this workspace, so cargo would take the package for a member of it.
     let manifest = source.join("Cargo.toml");
     let text = fs::read_to_string(&manifest).map_err(failed)? + "\n[workspace]\n";
     fs::write(&manifest, text).map_err(failed)?;
-    // Versions of other crates that are there already.
+    // With this lock file, cargo uses versions of other crates that have been downloaded already.
     fs::copy("Cargo.lock", source.join("Cargo.lock")).map_err(failed)?;
     let (target, root) = (target_dir(), folder.join("root"));
     let (path, into) = (source.display().to_string(), root.display().to_string());
@@ -170,6 +171,6 @@ fn install() -> Result<Option<String>, String> {
 /// Unpack a package into a folder.
 fn unpack(package: &str, folder: &Path) -> Result<(), String> {
     let archive = target_dir().join("package").join(format!("{package}-{VERSION}.crate"));
-    // Files in packages all have one time, by which cargo would not see that they have changed: they get that of now.
+    // All files in packages have the same time, so cargo would not see that a file has changed. `-m` gives each the present time.
     run_program(Command::new("tar").arg("-xmzf").arg(archive).arg("-C").arg(folder), "tar")
 }

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-/// Of what a failed test printed from its panic on: at most this many of the first lines,
+/// Lines that are shown of a failed test's output, from its panic on: at most this many from the beginning,
 const FIRST: usize = 4;
-/// and this many of the last, where a guest's console has its end.
+/// and this many from the end, where a guest's console ends.
 const LAST: usize = 24;
 
 /// Tests that failed, in the order in which they ended.

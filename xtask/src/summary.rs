@@ -48,7 +48,7 @@ pub(crate) struct Counts {
 impl Counts {
     /// Account for a check that is no test and was skipped: `check: reason`.
     fn skip(&mut self, skip: &str) {
-        // As tests that skip are counted by their binaries.
+        // Test binaries count a skipped test as passed, too.
         self.passed += 1;
         self.skips.push(skip.to_owned());
     }

@@ -9,17 +9,17 @@ use paradisk_disk_formats::{Allocation, Disk, EngineKind, FormatName, OpenOption
 use super::make::fill_error;
 use super::{BedError, fill, within};
 
-/// The way to open a file.
+/// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct OpenMode {
     /// `O_DIRECT`; `None`: the default of the format.
     pub direct: Option<bool>,
     /// The I/O engine.
     pub engine: EngineKind,
 }
 
-impl Way {
-    /// A raw file of `capacity` bytes, opened in this way.
+impl OpenMode {
+    /// A raw file of `capacity` bytes, opened in this mode.
     fn make(&self, path: &Path, capacity: u64) -> Result<OpenDisk, BedError> {
         Raw::create(path, capacity)?;
         let options =
@@ -32,15 +32,15 @@ impl Way {
     }
 }
 
-/// Temporary raw files of `capacity` bytes on the file system of `folder`, one for each way. They have no data yet ([`write_through`]).
+/// Temporary raw files of `capacity` bytes on the file system of `folder`, one for each mode. They have no data yet ([`write_through`]).
 /// They are unlinked when this returns, and their space is freed when they are closed.
 ///
 /// # Errors
 /// [`BedError`] if the host refuses.
-pub fn raw_files(folder: &Path, capacity: u64, ways: &[Way]) -> Result<Vec<OpenDisk>, BedError> {
+pub fn raw_files(folder: &Path, capacity: u64, modes: &[OpenMode]) -> Result<Vec<OpenDisk>, BedError> {
     within(folder, |temporary| {
         let named = |number| temporary.join(format!("raw-{number}.img"));
-        ways.iter().enumerate().map(|(number, way)| way.make(&named(number), capacity)).collect()
+        modes.iter().enumerate().map(|(number, mode)| mode.make(&named(number), capacity)).collect()
     })
 }
 
@@ -91,8 +91,9 @@ mod tests {
     #[test]
     fn raw_files_are_written_and_leave_no_names() {
         let folder = tempfile::tempdir().unwrap();
-        let ways = [EngineKind::IoUring, EngineKind::Threads].map(|engine| Way { direct: None, engine });
-        let files = raw_files(folder.path(), 3 << 20, &ways).unwrap();
+        let modes =
+            [EngineKind::IoUring, EngineKind::Threads].map(|engine| OpenMode { direct: None, engine });
+        let files = raw_files(folder.path(), 3 << 20, &modes).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let names: Vec<_> = files.iter().map(|file| file.facts().name()).collect();
         assert_eq!(names, ["raw", "raw threads"]);
@@ -107,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_none_is_named() {
-        let way = Way { direct: None, engine: EngineKind::default() };
-        let error = raw_files(Path::new("/nonexistent"), 1 << 20, &[way]).map(drop).unwrap_err();
+        let mode = OpenMode { direct: None, engine: EngineKind::default() };
+        let error = raw_files(Path::new("/nonexistent"), 1 << 20, &[mode]).map(drop).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent: cannot create a folder"), "{error}");
     }
 }

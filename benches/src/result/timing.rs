@@ -8,8 +8,7 @@ use crate::stat::Stat;
 /// The time of an operation on an image file, until its result is on stable storage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
-    /// `create`, `merge` (into the parent), `compact`, `convert` (to VHDX), `zero-fill` (writing zeros, as creation
-    /// once did).
+    /// `create`, `merge` (into the parent), `compact`, `convert` (to VHDX), `zero-fill` (zeros are written to a raw file).
     pub operation: String,
     /// `vhd`, `vhdx`, `raw`.
     pub format: String,

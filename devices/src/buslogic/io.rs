@@ -245,7 +245,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// Requests that were taken from the mailboxes, and have no end in an incoming one yet.
+    /// Requests that were taken from outgoing mailboxes and whose completions are not in incoming mailboxes yet.
     pub(super) fn unanswered(&self) -> u64 {
         let waiting = self.backlog.len() + self.resets.len() + self.late.len();
         u64::from(self.in_flight.count()) + waiting as u64

@@ -25,12 +25,12 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             return;
         }
         let mut found = false;
-        let kept = self.backlog.take(|_, request| {
+        let taken = self.backlog.take(|_, request| {
             let this = !found && request.pending.ccb == ccb;
             found |= this;
             this
         });
-        match kept.first() {
+        match taken.first() {
             Some(request) => self.end(&request.pending, &TaskEnd::Aborted, now),
             None => {
                 self.stats.requests += 1;
@@ -49,8 +49,8 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         if self.bus.addresses().all(|address| address.target != target) {
             return self.end(&pending, &TaskEnd::NoTarget, now);
         }
-        let kept = self.backlog.take(|address, _| address.target == target);
-        for request in &kept {
+        let taken = self.backlog.take(|address, _| address.target == target);
+        for request in &taken {
             self.end(&request.pending, &TaskEnd::Reset, now);
         }
         self.bus.reset_target(target);
@@ -75,8 +75,8 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     /// drivers respond to it with a reset of the adapter.
     pub(super) fn reset_bus(&mut self, now: Time) {
         tracing::info!("BusLogic bus reset");
-        let kept = self.backlog.take(|_, _| true);
-        for request in &kept {
+        let taken = self.backlog.take(|_, _| true);
+        for request in &taken {
             self.end(&request.pending, &TaskEnd::Reset, now);
         }
         self.bus.reset_all();

@@ -91,7 +91,7 @@ pub struct BusLogic<A: GuestAddressSpace> {
     strict: bool,
     /// CCBs have the extended format.
     extended: bool,
-    /// Outgoing mailboxes may be loaded: the doorbell was rung since none was found loaded.
+    /// Outgoing mailboxes may be loaded: the doorbell has been rung since the device last found no loaded mailbox.
     loaded: bool,
     /// Requests in flight, by task number.
     in_flight: InFlight<Pending>,

@@ -82,7 +82,7 @@ impl Inbound {
     /// Pop the next word. Only the reading thread may call this.
     #[inline]
     pub(super) fn pop(&self) -> Option<u32> {
-        // Skips at most one FIFO of words: those before `valid_from`.
+        // Skips the words before `valid_from`, which are no more than the FIFO holds.
         loop {
             let head = self.head.0.load(Relaxed);
             let filled = self.slot(head)?.load(SeqCst);

@@ -3,7 +3,7 @@
 //! The device's thread asserts the line. The read that pops the last reply of the reply FIFO deasserts it, on the
 //! thread of the virtual CPU that reads. Forwarding that read would cost two thread switches for each interrupt.
 //!
-//! A thread that changes the interrupt status afterwards updates the line under a lock. So the line matches the status
+//! Each thread that changes the interrupt status then updates the line under a lock. So the line matches the status
 //! after the last change.
 #![expect(
     clippy::disallowed_types,
@@ -56,7 +56,8 @@ impl Line {
         let was_up = self.up.swap(true, Ordering::Relaxed);
         // Pairs with the fence in `lower_if_idle`.
         fence(Ordering::SeqCst);
-        // During a read of the FIFO, between its two checks, the status may be 0 although there are replies.
+        // While a read of the FIFO is between its two checks (`Port::rearm`), the status may be 0 although there are
+        // replies.
         let asserted = asserted() || was_up && pending();
         let raised = function.set_line(asserted);
         self.up.store(asserted && function.mode() == InterruptMode::Intx, Ordering::Release);

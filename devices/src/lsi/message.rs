@@ -65,8 +65,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
         })
     }
 
-    /// Number of requests that the guest may post at a time: the number of task numbers, so that task management is not
-    /// stuck behind I/O that waits for a task number; but at least a few, which drivers need.
+    /// Number of requests that the guest may post at a time: the number of task numbers, but at least
+    /// [`LEAST_CREDITS`]. If a request has to wait for a task number, task management passes it.
     fn credits(&self) -> u16 {
         self.in_flight.limit().clamp(LEAST_CREDITS, REQUEST_CREDITS) as u16
     }

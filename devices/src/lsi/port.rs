@@ -122,8 +122,8 @@ impl Port {
         self.signalled.store(false, Ordering::Relaxed);
         // Pairs with the fence in `signal`.
         fence(Ordering::SeqCst);
-        // `signalled` must not be set unless the guest will read another entry: another processor may have popped the
-        // entry.
+        // Set `signalled` again only if this read returns a reply: then the guest reads on. Another processor may have
+        // popped the last reply.
         let Some(value) = self.reply_post.pop() else { return FIFO_EMPTY };
         if !self.reply_post.is_empty() {
             self.signalled.store(true, Ordering::Relaxed);

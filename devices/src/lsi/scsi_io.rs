@@ -83,12 +83,12 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let mut started = false;
         while !self.backlog.is_empty() && self.can_start() {
             let free = self.in_flight.free_slots();
-            let kept = self.backlog.next(|address| self.bus.admits(address, free));
-            let Some((value, _)) = kept else { break };
+            let next = self.backlog.next(|address| self.bus.admits(address, free));
+            let Some((value, _)) = next else { break };
             started = true;
             let mut frame = [0; REQUEST_FRAME];
             if self.fetch_frame(value, &mut frame) {
-                self.scsi_io_kept(&frame, now);
+                self.scsi_io_from_backlog(&frame, now);
             } else {
                 self.lost();
             }
@@ -132,7 +132,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
 
     /// Start a SCSI I/O of the backlog.
     #[cold]
-    fn scsi_io_kept(&mut self, frame: &[u8; REQUEST_FRAME], now: Time) {
+    fn scsi_io_from_backlog(&mut self, frame: &[u8; REQUEST_FRAME], now: Time) {
         self.scsi_io(frame, None, now);
     }
 

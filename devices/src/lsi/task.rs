@@ -67,14 +67,14 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 return self.finish_management(reply);
             }
         };
-        let kept = self.backlog.take(|address, _| scope.has(address));
+        let taken = self.backlog.take(|address, _| scope.has(address));
         let in_flight = self
             .in_flight
             .iter()
             .filter(|(_, pending)| pending.address().is_some_and(|address| scope.has(address)))
             .count();
-        reply.termination_count = ((kept.len() + in_flight) as u32).into();
-        for (_, pending) in &kept {
+        reply.termination_count = ((taken.len() + in_flight) as u32).into();
+        for (_, pending) in &taken {
             self.end(pending, &TaskEnd::Reset, now);
         }
         match scope {
@@ -101,12 +101,12 @@ impl<A: GuestAddressSpace> Lsi<A> {
             return self.finish_management(reply);
         }
         let mut found = false;
-        let kept = self.backlog.take(|_, (_, pending)| {
+        let taken = self.backlog.take(|_, (_, pending)| {
             let this = !found && names(request, pending);
             found |= this;
             this && abort
         });
-        if let [(_, pending)] = kept.as_slice() {
+        if let [(_, pending)] = taken.as_slice() {
             self.end(pending, &TaskEnd::Aborted, now);
             reply.termination_count = 1.into();
         } else if found {

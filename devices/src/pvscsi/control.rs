@@ -3,8 +3,8 @@
 //! A driver reads no register after it has written a reset, so only the write itself can wait. Requests in the ring or the backlog end
 //! before the write returns. Disk requests in flight cannot be stopped: the kernel reads and writes guest memory for them.
 //! - RESET_BUS and RESET_DEVICE wait for these up to [`RESET_WAIT`](super::RESET_WAIT). Requests that take longer keep their memory until
-//!   their completions are posted, and later requests for these units are held until the disks have completed them. Linux frees the memory
-//!   of a request only after the test command that it sends after the reset has succeeded. That test command is held, too.
+//!   their completions are posted. Later requests for these units are held until the disks have completed the earlier ones. Linux frees the
+//!   memory of a request only after the test command that it sends after the reset has succeeded. That test command is held, too.
 //! - ADAPTER_RESET and SETUP_RINGS wait for all disk requests: the driver frees all memory, and there is no ring for completions.
 //! - ABORT_CMD does not wait: the driver waits for the request's completion.
 

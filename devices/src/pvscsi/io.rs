@@ -71,8 +71,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Whether requests may be taken at all. While a completion waits for a free slot, none is: this bounds the memory for a guest that
-    /// reads no completions.
+    /// Whether requests may be taken at all. No request is taken while a completion waits for a free slot: this bounds the memory for a
+    /// guest that reads no completions.
     pub(super) fn can_fetch(&self) -> bool {
         self.late_completions.is_empty() && !self.stuck && self.function.bus_master()
     }
@@ -315,8 +315,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Put completions and messages that wait for free slots into the rings. While the rings stay full, each try interrupts the guest
-    /// again.
+    /// Put completions and messages that wait for free slots into the rings. While the completion ring stays full, each try
+    /// interrupts the guest again.
     fn retry_late(&mut self) {
         self.retry.tried();
         if !self.late_completions.is_empty() {

@@ -83,7 +83,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         // While kicks are suppressed, a poll is always scheduled; after the threshold was lowered, one more poll is scheduled.
         if suppressed.kicks > 0 {
             let next = now.after(suppressed.poll_after);
-            // The interval begins anew after a poll that was due, and after requests that were taken with all kicks suppressed. Any other
+            // The interval begins anew after a poll that was due, and after `disable_kicks` has set the threshold to `u32::MAX`. Any other
             // wake-up can only make the poll come earlier.
             let same = kicks.poll_at.filter(|_| !late && before != u32::MAX);
             kicks.poll_at = Some(same.map_or(next, |time| time.min(next)));

@@ -32,7 +32,7 @@ pub(super) struct Polling {
     taken: u32,
     /// Polls in a row that found fewer than [`MIN_FOUND`].
     poor: u8,
-    /// Kicks that block until polling begins again, and their number after polling ends the next time.
+    /// Number of blocking kicks that do not begin polling: those that are left, and those after the next end of polling.
     backoff: u16,
     next_backoff: u16,
 }

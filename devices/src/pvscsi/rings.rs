@@ -1,7 +1,7 @@
 //! The rings in guest memory, at host addresses cached when they are set up.
 //!
-//! The device loads a guest index once for each use, and checks it: a ring never holds more than its entries. It reads its own indices from
-//! guest memory only when the rings are set up.
+//! The device loads a guest index once for each use. An index by which a ring would hold more than its entries is invalid. The device reads
+//! its own indices from guest memory only when the rings are set up.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};

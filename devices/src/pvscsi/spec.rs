@@ -288,8 +288,7 @@ pub struct SgElement {
 }
 const _: () = assert!(size_of::<SgElement>() == 16);
 
-/// The element points to the next list. No public header has its value; bit 0 by recollection, and no driver known
-/// sends it.
+/// The element points to the next list. No public header defines the bit; bit 0 is unverified. No known driver sets it.
 pub const SGE_FLAG_CHAIN_ELEMENT: u32 = 1;
 
 /// Entry of the completion ring.

@@ -122,10 +122,10 @@ impl Kicks {
     }
 
     /// Call this before a sleep without suppressed kicks. It returns that no kick is suppressed, or begins a trial.
-    fn kick_for_each(&mut self, late: bool, in_flight: u32, now: Time) -> Suppressed {
+    fn kick_for_each(&mut self, kick_each: bool, in_flight: u32, now: Time) -> Suppressed {
         self.sleeps_unsuppressed =
             self.sleeps_unsuppressed.saturating_add(u8::from(!self.suppression.backs_off()));
-        if self.sleeps_unsuppressed >= BEFORE_TRIAL && !late && in_flight == 0 {
+        if self.sleeps_unsuppressed >= BEFORE_TRIAL && !kick_each && in_flight == 0 {
             self.in_burst = true;
             self.bursts.begin(0, now);
             self.trial = POLLS_OF_TRIAL;

@@ -40,9 +40,9 @@ pub enum AttachError {
 struct Slot {
     address: Address,
     unit: LogicalUnit,
-    /// It is in `busy`.
+    /// The unit's index is in [`Bus::busy`].
     busy: bool,
-    /// It is in `touched`.
+    /// The unit's index is in [`Bus::touched`].
     touched: bool,
     /// The unit was detached, so `address` no longer counts. Its disk still has requests.
     detached: bool,
@@ -188,7 +188,7 @@ impl Bus {
         self.slots.iter().flatten().map(|slot| &**slot).filter(|slot| !slot.detached)
     }
 
-    /// Reserve task numbers for each unit, if there are several. The others are first come, first served.
+    /// Reserve task numbers for each unit, if there are several units. Any unit may take the numbers that are not reserved.
     fn divide(&mut self) {
         let units = self.attached().count();
         self.reserved_per_unit = match units {
@@ -255,7 +255,7 @@ impl Bus {
         if !self.tasks.free(task.id) {
             return Some(TaskEnd::status(Status::TaskSetFull));
         }
-        let Some(index) = self.index(task.address) else { return Some(self.absent(task)) };
+        let Some(index) = self.index(task.address) else { return Some(self.no_unit(task)) };
         if task.cdb.first() == Some(&opcode::REPORT_LUNS) {
             return Some(self.report_luns(task));
         }
@@ -475,16 +475,16 @@ impl Bus {
 
     /// The answer if there is no logical unit (SAM-5, 4.13; SPC-4, 6.6 and 6.39).
     #[cold]
-    fn absent(&mut self, task: &Task<'_>) -> TaskEnd {
+    fn no_unit(&mut self, task: &Task<'_>) -> TaskEnd {
         if self.addresses().all(|address| address.target != task.address.target) {
             return TaskEnd::NoTarget;
         }
-        self.vacant(task)
+        self.no_unit_on_target(task)
     }
 
-    /// As [`absent`](Self::absent), for a target that exists even without units.
+    /// As [`no_unit`](Self::no_unit), for a target that exists even without units.
     #[cold]
-    pub(crate) fn vacant(&mut self, task: &Task<'_>) -> TaskEnd {
+    pub(crate) fn no_unit_on_target(&mut self, task: &Task<'_>) -> TaskEnd {
         let unsupported = Sense::illegal(asc::LOGICAL_UNIT_NOT_SUPPORTED);
         let supported = Supported::WITHOUT_DISCARDS;
         let end = match task.cdb.first() {

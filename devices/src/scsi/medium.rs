@@ -19,7 +19,7 @@ pub(super) struct Medium {
     disk: Arc<dyn Disk>,
     /// Base-2 logarithm of the logical block length.
     shift: u32,
-    sectors: u64,
+    blocks: u64,
     /// Maximum transfer length, in blocks.
     max_blocks: u64,
     /// The disk or SWP refuses writes.
@@ -45,7 +45,7 @@ impl Medium {
         let shift = info.logical_sector.shift();
         Self {
             shift,
-            sectors: info.sectors(),
+            blocks: info.sectors(),
             max_blocks: limits::TRANSFER_BYTES >> shift,
             protected: info.read_only,
             volatile: info.volatile_cache,
@@ -78,21 +78,21 @@ impl Medium {
     }
 
     /// The reported capacity, in blocks.
-    pub(super) fn sectors(&self) -> u64 {
-        self.sectors
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
     }
 
     /// Compare the capacity with what was reported. True: it has changed.
     pub(super) fn refresh(&mut self) -> bool {
-        let reported = std::mem::replace(&mut self.sectors, self.disk.info().sectors());
-        reported != self.sectors
+        let reported = std::mem::replace(&mut self.blocks, self.disk.info().sectors());
+        reported != self.blocks
     }
 
     /// The values for mode pages.
     pub(super) fn mode_info(&self) -> MediumInfo {
         let info = self.disk.info();
         MediumInfo {
-            blocks: self.sectors,
+            blocks: self.blocks,
             block_len: info.logical_sector.bytes(),
             volatile_cache: info.volatile_cache,
             read_only: info.read_only,
@@ -118,7 +118,7 @@ impl Medium {
     #[inline]
     pub(super) fn range(&self, blocks: Blocks) -> Result<(u64, u64), Sense> {
         let count = u64::from(blocks.count);
-        if blocks.lba >= self.sectors || count > self.sectors - blocks.lba {
+        if blocks.lba >= self.blocks || count > self.blocks - blocks.lba {
             return Err(Sense::illegal(asc::LBA_OUT_OF_RANGE));
         }
         Ok((blocks.lba << self.shift, count << self.shift))

@@ -237,7 +237,7 @@ impl DeviceServer {
         let provisioning =
             info.discard.map_or(0, |discard| 0x8000 | if discard.reads_zero { 0x4000 } else { 0 });
         Capacity16 {
-            last_lba: medium.sectors().saturating_sub(1).into(),
+            last_lba: medium.blocks().saturating_sub(1).into(),
             block_len: info.logical_sector.bytes().into(),
             exponent: (physical.ilog2() as u8).min(15),
             provisioning: provisioning.into(),
@@ -248,8 +248,8 @@ impl DeviceServer {
     /// GET LBA STATUS (SBC-4): as many descriptors as fit, at least one. They may end before the medium does, and two commands may get
     /// different numbers of them (GET LBA STATUS parameter data overview), so the work has a limit.
     fn lba_status(&self, start: u64, alloc: u32) -> Result<Vec<u8>, Sense> {
-        let (shift, sectors) = (self.medium.shift(), self.medium.sectors());
-        if start >= sectors {
+        let (shift, capacity) = (self.medium.shift(), self.medium.blocks());
+        if start >= capacity {
             return Err(Sense::illegal(asc::LBA_OUT_OF_RANGE));
         }
         let fit = (alloc.saturating_sub(8) / 16).clamp(1, limits::STATUS_DESCRIPTORS);
@@ -260,7 +260,7 @@ impl DeviceServer {
             time: Duration::MAX,
         };
         // No extent is longer than the range, so each fits into 32 bits.
-        let blocks = (sectors - start).min(u32::MAX.into());
+        let blocks = (capacity - start).min(u32::MAX.into());
         let found = allocations(self.medium.disk(), start << shift, blocks << shift, limits)
             .map_err(|error| Sense::from_io(error, asc::UNRECOVERED_READ_ERROR, Some(start)))?;
         let mut lba = start;

@@ -75,7 +75,7 @@ fn reads(offset: u64, len: u64, against: Against) -> impl Iterator<Item = Step> 
 
 /// The default self-test of SEND DIAGNOSTIC reads the first and the last block.
 pub(super) fn self_test(medium: &Medium) -> Outcome {
-    let (last, block) = (medium.sectors().saturating_sub(1) << medium.shift(), 1 << medium.shift());
+    let (last, block) = (medium.blocks().saturating_sub(1) << medium.shift(), 1 << medium.shift());
     let steps = [0, last].map(|offset| Step::read(offset, block, Then::SelfTest));
     command(steps, Flush::Never, 0, (0, 0))
 }
@@ -153,7 +153,7 @@ pub(super) fn unmap(medium: &Medium, task: &Task<'_>, len: u32) -> Result<Outcom
         let descriptor: UnmapDescriptor = zerocopy::transmute!(*descriptor);
         let blocks = Blocks { lba: descriptor.lba.get(), count: descriptor.blocks.get() };
         // A count of 0 blocks is no error, even at the end of the medium (SBC-3, 5.28.2).
-        if blocks.count == 0 && blocks.lba <= medium.sectors() {
+        if blocks.count == 0 && blocks.lba <= medium.blocks() {
             continue;
         }
         ranges.push(medium.range(blocks)?);

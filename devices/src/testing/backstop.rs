@@ -7,8 +7,8 @@ use super::initiator::{Initiator, Outcome};
 use crate::device::Sleep;
 use crate::time::Time;
 
-/// The disk holds many requests, while others, for the unit `absent` that does not exist, end one at a time, at a high rate. `meanwhile` is
-/// done while a signal is held back.
+/// The disk holds many requests. Meanwhile requests to the unit `absent`, which does not exist, end one at a time, at a high rate.
+/// `meanwhile` is called while a signal is held back.
 pub(crate) fn play<I: Initiator>(
     guest: &mut I,
     counts: &Counts,

@@ -1,6 +1,7 @@
-//! The family "broken queues": the queue of a disk breaks its contract while requests are in flight. The disk is faulted: every
-//! request ends once, those of the disk with an error from the breach on; later ones fail at once; another unit and the adapter's
-//! reset work as ever.
+//! The family "broken queues": the queue of a disk breaks its contract while requests are in flight. The disk is faulted:
+//! - Every request in flight ends once. From the breach on, those of the disk end with an error.
+//! - Later requests of the disk fail at once.
+//! - Another unit and the adapter's reset are not affected.
 
 use super::disk::Breach;
 use super::initiator::{Initiator, Outcome};
@@ -26,7 +27,7 @@ pub(crate) fn play<I: Initiator>(make: impl Fn() -> I, other: bool) {
         (Breach::Tag(1 << 32), UNKNOWN_COMPLETION),
         (Breach::Tag(u64::MAX), UNKNOWN_COMPLETION),
         (Breach::Tag(250), UNKNOWN_COMPLETION),
-        // With one queue for all, of a request that its own completion ends once more.
+        // If both units share a queue, this tag is in flight there: its request completes twice.
         (Breach::Tag(FIRST + 1), UNKNOWN_COMPLETION),
         (Breach::Twice, UNKNOWN_COMPLETION),
         (Breach::Lose, NOTHING_IN_FLIGHT),
@@ -39,7 +40,7 @@ pub(crate) fn play<I: Initiator>(make: impl Fn() -> I, other: bool) {
         let mut ended = guest.serve();
         ended.sort_unstable_by_key(|(slot, _)| *slot);
         assert_eq!(ended.iter().map(|end| end.0).collect::<Vec<_>>(), (0..ALL).collect::<Vec<_>>());
-        // That of the first unit's first request was changed.
+        // The breach changed the completion of the first unit's first request.
         let faulted: Vec<u64> =
             ended.iter().filter(|end| end.1 == Outcome::Faulted).map(|(slot, _)| *slot).collect();
         let wanted: Vec<u64> = match breach {
@@ -50,7 +51,7 @@ pub(crate) fn play<I: Initiator>(make: impl Fn() -> I, other: bool) {
         };
         assert_eq!(faulted, wanted, "{breach:?}");
         assert!(ended.iter().all(|end| end.1 != Outcome::Other), "{breach:?}: {ended:?}");
-        // Later ones never come to the disk.
+        // Later requests never reach the disk.
         guest.hold().set(true);
         assert_eq!(guest.run_slot(0, 0, false), Outcome::Faulted);
         guest.hold().set(false);

@@ -38,7 +38,7 @@ impl Hold {
         self.0.held.store(held, Ordering::Relaxed);
     }
 
-    /// How often a queue was waited for while requests were held back: on a real disk, the thread was blocked.
+    /// Number of waits for a queue while requests were held back. With a real disk, each of these would have blocked the thread.
     pub(crate) fn waits(&self) -> u32 {
         self.0.waits.load(Ordering::Relaxed)
     }
@@ -86,7 +86,7 @@ impl TestDisk {
         Self { info, log: Log::default(), hold, grown: OnceLock::new() }
     }
 
-    /// Say that the capacity is more, once.
+    /// Report this larger capacity from now on. May be called once.
     pub(crate) fn grow(&self, capacity: u64) {
         self.grown.set(DiskInfo { capacity, ..self.info.clone() }).unwrap();
     }

@@ -16,13 +16,13 @@ pub(crate) enum Manage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Good,
-    /// As of a disk that is faulted.
+    /// The error of requests of a faulted disk.
     Faulted,
     Other,
 }
 
 impl Outcome {
-    /// Of a SCSI command with this status, which left these sense data.
+    /// A SCSI command ended with this status and these sense data.
     pub(crate) fn of_scsi(status: u8, sense: &[u8]) -> Self {
         match (status, sense) {
             (0, _) => Self::Good,
@@ -34,7 +34,7 @@ impl Outcome {
 
 /// Bytes of each request: four sectors.
 pub(crate) const LEN: u64 = 2048;
-/// Memory of a slot: more than the request's.
+/// Bytes of guest memory of a slot: more than [`LEN`].
 pub(super) const SLOT: usize = 4096;
 
 /// The address of a slot's data.
@@ -46,7 +46,7 @@ pub(crate) const fn at(slot: u64) -> u64 {
 pub(crate) trait Initiator: Owner {
     /// Requests that it has outstanding at the most, unless a test has made its queues longer.
     const SLOTS: u64;
-    /// A reset of the adapter waits for the disks inside of the register access.
+    /// The register access that resets the adapter waits for the disks.
     const RESET_WAITS: bool;
     /// Completions may wait for space that the driver frees, for which the adapter polls.
     const POLLS_FOR_SPACE: bool = false;
@@ -57,7 +57,7 @@ pub(crate) trait Initiator: Owner {
     fn start(&mut self, slot: u64, unit: usize, write: bool);
     /// Take the posted completions: the slots whose requests have ended, and how.
     fn ended(&mut self) -> Vec<(u64, Outcome)>;
-    /// Ask for it, unless the adapter knows no such thing or has yet to answer the last time.
+    /// Request it, unless the adapter has no such function or has not answered the last request yet.
     fn manage(&mut self, manage: Manage);
     fn begin_reset(&mut self);
     /// Whether the adapter says that the reset is over.

@@ -1,5 +1,5 @@
 //! What the adapters' tests share: guest memory, a sink that counts, a disk that ends requests when it is told to, random
-//! numbers of the kind that breaks things, and tests of all adapters.
+//! numbers that include edge cases, and tests of all adapters.
 
 pub(crate) mod backstop;
 pub(crate) mod broken_queues;
@@ -42,7 +42,7 @@ impl Counts {
         self.messages.swap(0, Ordering::Relaxed)
     }
 
-    /// Their vectors, since the last call of this.
+    /// Vectors of the messages sent since the last call of this function.
     pub(crate) fn vectors(&self) -> Vec<u32> {
         std::iter::from_fn(|| self.vectors.pop()).collect()
     }
@@ -58,7 +58,7 @@ impl Counts {
     }
 }
 
-/// Counts.
+/// An interrupt sink that counts.
 pub(crate) struct Sink(pub(crate) Arc<Counts>);
 
 impl InterruptSink for Sink {
@@ -95,7 +95,7 @@ impl crate::vmbus::Synic for NoSynic {
     fn signal_event(&mut self, _vp: u32, _flag: u16) {}
 }
 
-/// Who has guest memory to look at.
+/// A guest whose memory a test can read and write.
 pub(crate) trait Owner {
     fn memory(&self) -> &GuestMemoryMmap;
 
@@ -150,8 +150,9 @@ pub(crate) fn transfer10(write: bool, lba: u32, sectors: u16) -> [u8; 10] {
     cdb
 }
 
-/// Attach disks of which neither image nor file tell: one that is given no serial number has that of its place in the adapter `name`.
-/// `lun`: a logical unit number to attach to, 0 for an adapter whose targets have no other. `serial`: of the unit at an address.
+/// Attach disks that have no serial number of their own. A unit that is given none must be named by its place in the adapter `name`.
+/// `lun`: a logical unit number to attach to, 0 for an adapter whose targets have only that one. `serial`: the serial number of the unit
+/// at an address.
 pub(crate) fn attach_nameless<D: IoDevice>(
     device: &mut D,
     name: &str,

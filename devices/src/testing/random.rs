@@ -24,7 +24,7 @@ impl Random {
         of[self.0.usize(..of.len())]
     }
 
-    /// A number of the kind that breaks things.
+    /// A random number, often an edge case.
     pub(crate) fn value(&mut self) -> u64 {
         match self.below(6) {
             0 => self.below(40),
@@ -40,7 +40,7 @@ impl Random {
         self.pick(&[Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops])
     }
 
-    /// Where data are in the second region of guest memory, up to 64 KiB of them.
+    /// An address in the second region of guest memory with at least 64 KiB behind it.
     pub(crate) fn data_address(&mut self) -> u64 {
         MIB + self.below(MIB - 0x1_0000)
     }

@@ -1,8 +1,10 @@
 //! The family "small tables": a driver that keeps to the rules, in front of an adapter with fewer task numbers than it has requests,
 //! over disks whose I/O does not complete at times. It aborts and resets at random.
 //!
-//! What must hold: a request ends once, or with the reset of the adapter; after that, nothing is written to its memory; when the disks
-//! complete their I/O again, every request ends; and the thread is blocked by nothing but what [`Initiator::RESET_WAITS`] allows.
+//! What must hold:
+//! - A request ends once, by a completion or by the reset of the adapter. After that, nothing is written to its memory.
+//! - When the disks complete their I/O again, every request ends.
+//! - Nothing blocks the thread, except a reset if [`Initiator::RESET_WAITS`].
 
 use super::initiator::{Initiator, LEN, Manage, Outcome, SLOT, at};
 use super::{Hold, Owner, Random, unit};
@@ -14,11 +16,11 @@ use crate::time::Time;
 struct Slot {
     /// The unit that its request is for.
     busy: Option<usize>,
-    /// What its memory holds while it has none.
+    /// The content of its memory while it has no request.
     pattern: Vec<u8>,
 }
 
-/// Play so many steps, then let the disks complete.
+/// Play this number of steps, then let the disks complete.
 pub(crate) fn play<I: Initiator>(guest: &mut I, seed: u64, steps: u32) {
     let mut random = Random::new(seed);
     let mut slots: Vec<Slot> = (0..I::SLOTS).map(|_| Slot::default()).collect();
@@ -45,7 +47,7 @@ pub(crate) fn play<I: Initiator>(guest: &mut I, seed: u64, steps: u32) {
                 resets += 1;
                 reset(guest, &mut random);
                 (0..).zip(&mut slots).for_each(|(number, slot)| free(guest, number, slot, &mut random));
-                // The disks complete what they still have, if they have it.
+                // The disks complete the requests that they still have.
                 guest.hold().set(false);
                 assert!(guest.serve().is_empty());
                 for (number, slot) in (0..).zip(&slots) {
@@ -75,7 +77,8 @@ pub(crate) fn play<I: Initiator>(guest: &mut I, seed: u64, steps: u32) {
     );
 }
 
-/// Detach the first unit while its disk does not complete its requests: nothing waits for them, and they end when it does.
+/// Detach the first unit while its disk does not complete its requests: nothing waits for them, and they end when the disk
+/// completes them.
 pub(crate) fn detach_stalled<I: Initiator>(guest: &mut I, address: Address) {
     guest.clear_attention([0, 1]);
     guest.hold().set(true);
@@ -122,8 +125,8 @@ pub(crate) fn detach_with_backlog<I: Initiator>(guest: &mut I, address: Address)
     assert_eq!(ended, (0..COUNT).map(|slot| (slot, Outcome::Other)).collect::<Vec<_>>());
 }
 
-/// The first unit's disk does not complete its requests, of which there are so many. The unit `other`, which gets a disk of its own at this
-/// address, does meanwhile.
+/// The first unit's disk holds `stalled` requests. Meanwhile requests to the unit `other` complete: it gets a disk of its own, at
+/// `address`.
 pub(crate) fn stall_one_disk<I: Initiator>(guest: &mut I, stalled: u64, other: usize, address: Address) {
     let (device, now) = guest.device();
     let bus = device.hot_plug().unwrap();
@@ -146,8 +149,8 @@ pub(crate) fn stall_one_disk<I: Initiator>(guest: &mut I, stalled: u64, other: u
     assert_all_good(ended, stalled);
 }
 
-/// Completions that [`uses_memory`](crate::device::IoDevice::uses_memory) reaps raise no event: requests that wait for their task numbers, in
-/// the driver's queue or the backlog, are started all the same. `make`: a guest with this many task numbers.
+/// Completions that [`uses_memory`](crate::device::IoDevice::uses_memory) reaps raise no event: requests that wait for their task numbers,
+/// in the driver's queue or the backlog, are started all the same. `make`: a guest with this many task numbers.
 pub(crate) fn unmap_while_requests_wait<I: Initiator>(make: impl Fn(u32) -> I) {
     for (tasks, count) in [(1, 4), (2, 6), (4, I::SLOTS)] {
         for units in [1, 2] {
@@ -182,7 +185,7 @@ fn assert_all_good(mut ended: Vec<(u64, Outcome)>, count: u64) {
     assert_eq!(ended, (0..count).map(|slot| (slot, Outcome::Good)).collect::<Vec<_>>());
 }
 
-/// The slot is the driver's: it uses the memory for something else.
+/// The slot has no request: the driver uses its memory for something else.
 fn free(guest: &impl Owner, number: u64, slot: &mut Slot, random: &mut Random) {
     slot.busy = None;
     slot.pattern = guest.fill(at(number), SLOT, random.next() as u8);
@@ -198,7 +201,7 @@ fn take_ended<I: Initiator>(guest: &mut I, slots: &mut [Slot], random: &mut Rand
     ended.len() as u32
 }
 
-/// Until it is over, nothing is posted to the driver.
+/// Reset the adapter. Until the reset is over, no completion may be posted.
 fn reset<I: Initiator>(guest: &mut I, random: &mut Random) {
     guest.begin_reset();
     for round in 0.. {

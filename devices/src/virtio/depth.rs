@@ -43,7 +43,7 @@ impl Depth {
 mod tests {
     use super::*;
 
-    /// A guest that keeps `depth` requests going, each with the descriptor of the one that came back.
+    /// A guest with `depth` requests outstanding. Each new request has the descriptor of the oldest one, which has completed.
     fn settled(depth: u16) -> Depth {
         let mut known = Depth::new(256);
         for number in 0..2000 {

@@ -81,7 +81,7 @@ impl<D> Owner for Driver<D> {
 }
 
 impl<D: PciDevice> Driver<D> {
-    /// A driver that has not touched the device, made with an interrupt sink, but for enabling memory and bus mastering.
+    /// A driver that has only enabled memory and bus mastering. `make` gets the interrupt sink of the device.
     pub(super) fn over(
         queues: usize,
         tasks: u32,

@@ -96,7 +96,7 @@ where
         self.storvsc.bus_mut().drain();
         self.complete(now);
         // Requests that were taken from the rings complete, too.
-        while !self.storvsc.none_kept() && self.start_backlog(now) {
+        while !self.storvsc.backlog_is_empty() && self.start_backlog(now) {
             self.storvsc.bus_mut().drain();
             self.complete(now);
         }

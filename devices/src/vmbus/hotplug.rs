@@ -25,7 +25,7 @@ impl<A: GuestAddressSpace> HotPlug for Vmbus<A> {
 
     fn detach(&mut self, address: Address, now: Time) -> bool {
         let there = lun_of(address).is_some_and(|lun| self.storvsc.detach(lun));
-        self.more |= !self.storvsc.none_kept();
+        self.more |= !self.storvsc.backlog_is_empty();
         self.complete(now);
         if there {
             self.announce();

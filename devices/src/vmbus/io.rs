@@ -30,7 +30,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
 
     /// Take a batch from each channel and hand it to the disks. False: nothing was taken.
     fn fetch(&mut self, now: Time) -> bool {
-        let mut any = !self.storvsc.none_kept() && self.start_backlog(now);
+        let mut any = !self.storvsc.backlog_is_empty() && self.start_backlog(now);
         let count = self.channels.len();
         let first = self.first;
         for index in (0..count).map(|n| (first + n) % count) {
@@ -115,7 +115,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         let mut ended = std::mem::take(&mut self.ended);
         self.storvsc.reap(&mut ended);
         // The backlog may get the freed task numbers, and no event reports that.
-        self.more |= !ended.is_empty() && !self.storvsc.none_kept();
+        self.more |= !ended.is_empty() && !self.storvsc.backlog_is_empty();
         if !ended.is_empty() {
             self.channels
                 .iter_mut()

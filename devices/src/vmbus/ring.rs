@@ -294,7 +294,7 @@ impl<M> Outgoing<M> {
         self.ring.control.store(PENDING, 0, Relaxed);
     }
 
-    /// Bytes of packets that the guest has not read; none where its index is out of range.
+    /// Bytes of packets that the guest has not read; 0 if the guest's index is out of range.
     pub(super) fn unread(&self) -> u32 {
         self.ring.read_index().map_or(0, |read| self.ring.distance(read, self.published))
     }

@@ -87,7 +87,7 @@ pub trait Format: Send + Sync {
         Ok(())
     }
 
-    /// The payload of a mapped write is in the files. Does not block.
+    /// The payload of a mapped write is in the files. Waits for no I/O; takes a lock only if the granule was evicted since.
     fn written(&self, _offset: u64, _len: u64) {}
 
     /// For formats that free blocks: the epochs by which queues publish their requests in flight. Code that maps ranges

@@ -105,8 +105,8 @@ fn partition(disk: Arc<dyn Format>, number: &str, path: &Path) -> Result<Arc<dyn
     Ok(Arc::new(Part::new(disk, run.start, run.end - run.start, kind)))
 }
 
-/// Open the image that is the content of `store`. A partition may be a raw disk. The `whole` content of a disk may not,
-/// because it would be the outer disk itself.
+/// Open the image that is the content of `store`. If `format` is `None`, it is probed: a partition may then be a raw disk, but not the
+/// `whole` content of a disk, because that would be the outer disk itself.
 fn enter(
     store: Container,
     format: Option<FormatName>,

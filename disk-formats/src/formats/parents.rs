@@ -63,7 +63,8 @@ impl Search {
     /// Try the candidates of the child at `path` in order. The first file that opens and passes `check` is its parent.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] lists what was tried; or the error of the most likely candidate.
+    /// The error of the last candidate that opened and failed `check`; else that of the first candidate that was refused or did not open.
+    /// Without such a candidate, [`OpenError::Invalid`] lists the candidates as missing.
     pub(crate) fn find<I>(
         &mut self,
         path: &Path,

@@ -37,8 +37,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<std::sync::MutexGuard<'_, T>, 
     mutex.lock().map_err(|_| IoError::Damaged("an earlier request panicked"))
 }
 
-/// Maximum number of table changes that wait for a flush; then an allocation or a free flushes first. Bounds the memory
-/// to a few MiB.
+/// If at least this many table changes wait for a flush, an allocation or a free flushes first. One call may add about as many again. So
+/// the memory is bounded to a few MiB.
 pub(crate) const PENDING: usize = 1 << 16;
 
 /// A newly allocated block.
@@ -354,7 +354,7 @@ impl<B: Blocks> SparseDisk<B> {
         self.recorded.load(Ordering::Acquire) < self.changes.load(Ordering::Acquire)
     }
 
-    /// Flush. Runs as one of `flushes`.
+    /// Flush. Called through `flushes` only, so that one flush runs at a time.
     fn record(&self) -> Result<(), IoError> {
         let top = self.top()?;
         self.blocks.check_flushes(top)?;

@@ -16,8 +16,8 @@ pub(crate) struct SharedFlush {
 }
 
 impl SharedFlush {
-    /// Run `flush`, unless a flush that begins after this call has succeeded before it is this thread's turn: that flush covers all writes
-    /// that completed before this call.
+    /// Run `flush` while no other thread flushes. If another thread's flush has begun since this call and has succeeded when this thread's
+    /// turn comes, `flush` is not run: the other flush covers all writes that completed before this call.
     ///
     /// # Errors
     /// Those of `flush`. They concern this call alone: another thread that waits runs its own.

@@ -17,8 +17,8 @@ use crate::host::backing::BackingFile;
 /// - Space added by [`set_size`](Self::set_size) and [`reserve`](Self::reserve) reads as zeros.
 /// - Until [`sync`](Self::sync) has returned, a power failure may lose any change since the last `sync`, of data or size, and keep any
 ///   other.
-/// - After a failed [`sync`](Self::sync) of a file, every later `sync` and every change of the file fails with
-///   [`IoError::FlushLost`].
+/// - After a failed [`sync`](Self::sync) of a file, every later `sync` and every change of the file, except
+///   [`undo_growth`](Self::undo_growth), fails with [`IoError::FlushLost`].
 pub(crate) trait Store: Send + Sync {
     /// The path, for messages.
     fn path(&self) -> &Path;

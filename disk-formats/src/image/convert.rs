@@ -8,7 +8,7 @@ use super::chunks::{CHUNK, Chunks, Control};
 use super::content::Content;
 use super::error::ImageError;
 use super::map::{Runs, WINDOW, zeros_until};
-use super::offload::{Offload, Way};
+use super::offload::{Method, Offload};
 use super::zeros::filled;
 use crate::disk::Status;
 use crate::map::extent::{Extents, Place};
@@ -79,7 +79,7 @@ struct Shared<'a> {
     offload: Offload<'a>,
     /// Whether a clone has succeeded.
     clones: AtomicBool,
-    /// Number of bytes by [`Way`].
+    /// Number of bytes by [`Method`].
     totals: [AtomicU64; 3],
 }
 
@@ -116,9 +116,9 @@ impl<'a> Worker<'a> {
             stored = true;
             let end = run.offset + run.len;
             match self.shared.offload.copy(&run, &mut self.extents)? {
-                Some((part, way)) => {
-                    self.shared.clones.fetch_or(way == Way::Clone, Ordering::Relaxed);
-                    self.count(way, part.end - part.start);
+                Some((part, method)) => {
+                    self.shared.clones.fetch_or(method == Method::Clone, Ordering::Relaxed);
+                    self.count(method, part.end - part.start);
                     self.add(run.offset..part.start, &range);
                     self.add(part.end..end, &range);
                 }
@@ -132,8 +132,8 @@ impl<'a> Worker<'a> {
         Ok(stored)
     }
 
-    fn count(&self, way: Way, len: u64) {
-        if let Some(total) = self.shared.totals.get(way as usize) {
+    fn count(&self, method: Method, len: u64) {
+        if let Some(total) = self.shared.totals.get(method as usize) {
             total.fetch_add(len, Ordering::Relaxed);
         }
     }
@@ -163,7 +163,7 @@ impl<'a> Worker<'a> {
                 self.shared.destination.store(data, &self.extents)?;
                 self.shared.destination.stored(offset, len);
                 self.dirty.add(&self.extents)?;
-                self.shared.totals[Way::None as usize].fetch_add(len, Ordering::Relaxed);
+                self.shared.totals[Method::None as usize].fetch_add(len, Ordering::Relaxed);
             }
             at += data.len() as u64;
         }

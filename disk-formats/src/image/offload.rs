@@ -37,16 +37,16 @@ const SERVERS: [u64; 4] = [
 /// Method of copying a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Way {
+pub(super) enum Method {
     Clone,
     Server,
     /// Read and write.
     None,
 }
 
-impl Way {
+impl Method {
     fn of(value: u8) -> Self {
-        [Self::Clone, Self::Server].into_iter().find(|way| *way as u8 == value).unwrap_or(Self::None)
+        [Self::Clone, Self::Server].into_iter().find(|method| *method as u8 == value).unwrap_or(Self::None)
     }
 
     fn next(self) -> Self {
@@ -59,16 +59,17 @@ pub(super) struct Offload<'a> {
     source: Content<'a>,
     destination: Content<'a>,
     /// For each file of the source, the best method that has not failed so far.
-    ways: Vec<AtomicU8>,
+    methods: Vec<AtomicU8>,
     /// For each file of the source, whether support for clones was probed.
     probed: Vec<AtomicBool>,
 }
 
 impl<'a> Offload<'a> {
     pub(super) fn new(source: Content<'a>, destination: Content<'a>) -> Self {
-        let ways: Vec<AtomicU8> = (0..source.files()).map(|_| AtomicU8::new(Way::Clone as u8)).collect();
-        let probed = ways.iter().map(|_| AtomicBool::new(false)).collect();
-        Self { source, destination, ways, probed }
+        let methods: Vec<AtomicU8> =
+            (0..source.files()).map(|_| AtomicU8::new(Method::Clone as u8)).collect();
+        let probed = methods.iter().map(|_| AtomicBool::new(false)).collect();
+        Self { source, destination, methods, probed }
     }
 
     /// Offload the copy of as much of a mapped run as possible. Returns that part, and the method.
@@ -76,28 +77,28 @@ impl<'a> Offload<'a> {
         &self,
         run: &Run,
         extents: &mut Extents,
-    ) -> Result<Option<(Range<u64>, Way)>, ImageError> {
+    ) -> Result<Option<(Range<u64>, Method)>, ImageError> {
         let Place::File { file, offset: place } = run.place else { return Ok(None) };
-        let Some(best) = self.ways.get(file as usize) else { return Ok(None) };
-        let way = Way::of(best.load(Ordering::Relaxed));
+        let Some(best) = self.methods.get(file as usize) else { return Ok(None) };
+        let method = Method::of(best.load(Ordering::Relaxed));
         let start = run.offset.next_multiple_of(ALIGNMENT);
         let end = run.offset + run.len;
         let end = end - end % ALIGNMENT;
         let aligned = place % ALIGNMENT == run.offset % ALIGNMENT;
-        if way == Way::None || !aligned || end.saturating_sub(start) < SHORTEST {
+        if method == Method::None || !aligned || end.saturating_sub(start) < SHORTEST {
             return Ok(None);
         }
         let (source, place) = (self.source.file(file)?, place + (start - run.offset));
-        if way == Way::Server && !on_server(source) {
-            best.store(Way::None as u8, Ordering::Relaxed);
+        if method == Method::Server && !on_server(source) {
+            best.store(Method::None as u8, Ordering::Relaxed);
             return Ok(None);
         }
-        if way == Way::Clone
+        if method == Method::Clone
             && self.probed.get(file as usize).is_some_and(|probed| !probed.load(Ordering::Relaxed))
         {
             // Probe before space is allocated for the clone.
             if !can_clone(source, self.destination.file(0)?) {
-                best.fetch_max(way.next() as u8, Ordering::Relaxed);
+                best.fetch_max(method.next() as u8, Ordering::Relaxed);
                 return self.copy(run, extents);
             }
             self.probed
@@ -116,24 +117,24 @@ impl<'a> Offload<'a> {
         let mut from = place;
         for extent in extents.as_slice() {
             let (destination, offset) = self.destination.place_to_write(extent.place)?;
-            match way.copy(source, from, destination, offset, extent.len) {
+            match method.copy(source, from, destination, offset, extent.len) {
                 Ok(()) => from += extent.len,
                 Err(Errno::NOSPC | Errno::DQUOT) => {
                     return Err(ImageError::io(destination.path(), "write", offset, IoError::NoSpace));
                 }
                 // The method is not supported. If there is another cause, reading and writing reports it.
                 Err(_) => {
-                    best.fetch_max(way.next() as u8, Ordering::Relaxed);
+                    best.fetch_max(method.next() as u8, Ordering::Relaxed);
                     return self.copy(run, extents);
                 }
             }
         }
         self.destination.stored(start, end - start);
-        Ok(Some((start..end, way)))
+        Ok(Some((start..end, method)))
     }
 }
 
-impl Way {
+impl Method {
     fn copy(
         self,
         source: &dyn Store,

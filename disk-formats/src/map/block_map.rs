@@ -10,7 +10,7 @@
 //! Memory consists of units of one size (`pool.rs`), up to a budget, and a directory of 8 bytes for each page of 64
 //! granules. A granule whose sectors are in the top file and one other place takes one unit. When the budget is used
 //! up, a clock algorithm evicts units. An evicted granule is unknown, and is resolved from the images at its next use.
-//! Dirty granules (the images do not record their state yet) are not evicted. If all units are dirty, [`BlockMap::set`]
+//! Dirty granules (they have written sectors that the images do not record yet) are not evicted. If all units are dirty, [`BlockMap::set`]
 //! returns [`Full`], and the caller must flush.
 //!
 //! A write may complete after its granule was evicted (a late write). The map lists the sectors of late writes, and

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! push -> check -> Format::map_* --Ready----> pieces -> engine (io_uring, threads) -> reap
-//!                       ^ |                   pieces -> inline I/O (page cache) ----^
+//!                       ^ |                   pieces -> inline I/O (if allowed) ----^
 //!                       | `--Blocked-> helper thread: prepare_*, discard, write_zeroes
 //!                       `-------------------'         flusher thread: flush
 //! ```
@@ -76,9 +76,9 @@ struct FileQueue<E: Engine> {
     faulted: Option<IoError>,
     /// The queue itself has staged operations, and must submit them: the owner does not know of them, and may never call `submit`.
     needs_submit: bool,
-    /// Transfers that the queue's own thread makes.
+    /// Transfers that the queue's own thread makes: none before [`DiskQueue::allow_blocking`].
     inline: Inline,
-    /// Requests that the helper or the flusher worked for.
+    /// Jobs sent to the helper and the flusher, except pauses.
     slow: u64,
 }
 
@@ -172,7 +172,7 @@ impl<E: Engine> FileQueue<E> {
         Ok(())
     }
 
-    /// Let the helper thread prepare the mapping of the range. `take_help` then starts the request again.
+    /// Let the helper thread prepare the mapping of the range. `reap_helpers` then starts the request again.
     fn prepare(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         let kind = slot.preparation(bufs, writes);
@@ -240,7 +240,7 @@ impl<E: Engine> FileQueue<E> {
         })
     }
 
-    /// Transfer the remainder of a piece by inline I/O or by the engine.
+    /// Transfer what is left of a piece, by inline I/O or by the engine.
     #[inline]
     fn transfer_piece(&mut self, index: u32, number: usize) {
         let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
@@ -388,7 +388,7 @@ impl<E: Engine> FileQueue<E> {
             self.fail_all(errno);
         }
         if self.helpers.busy() {
-            self.take_help();
+            self.reap_helpers();
         }
         while let Some(index) = self.waiting.pop_front() {
             self.needs_submit = true;
@@ -405,7 +405,7 @@ impl<E: Engine> FileQueue<E> {
         }
     }
 
-    fn take_help(&mut self) {
+    fn reap_helpers(&mut self) {
         while let Some((job, result)) = self.helpers.next() {
             let index = job.slot;
             let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };

@@ -64,7 +64,7 @@ fn main() {
     for adapter in Adapter::ALL {
         let mut pairs = Vec::new();
         for round in 0..rounds {
-            // Who comes first changes, as what the first leaves in the host may suit the second.
+            // The sides take turns at going first, because the state of the host that the first leaves may help the second.
             let first = [Side::Ours, Side::Theirs][round as usize % 2];
             let one = runs(&qemu, &system, adapter, first, &images, seconds, folder.path());
             let other = runs(&qemu, &system, adapter, first.other(), &images, seconds, folder.path());

@@ -42,7 +42,7 @@ macro_rules! drivers {
             type Options = $options;
 
             fn start<P: Platform>(platform: &mut P, options: $options) -> Result<Self, Fault> {
-                // The driver's own.
+                // The driver's inherent function, not this trait's.
                 <$driver>::start(platform, options)
             }
         })+

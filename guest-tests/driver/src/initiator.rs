@@ -24,9 +24,9 @@ impl CommandEnd {
         Self { completion: Completion { tag: u32::MAX, status: 0, transferred: 0 }, sense_len: 0 };
 }
 
-/// Which way data move.
+/// Direction of the data transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// No data.
     None,
     /// Disk to memory.
@@ -44,8 +44,8 @@ pub struct Command<'a> {
     pub target: u32,
     /// What to do.
     pub cdb: &'a Cdb,
-    /// Which way data move.
-    pub way: Way,
+    /// Direction of the data transfer.
+    pub direction: Direction,
     /// Memory.
     pub data: &'a Buffer,
 }
@@ -61,13 +61,13 @@ pub trait Initiator: Adapter {
     /// Put a request into the queue, as a command; `false`: it is full.
     #[inline(always)]
     fn queue_request<P: Platform>(&mut self, platform: &mut P, request: &Request) -> bool {
-        let (cdb, way) = match request.op {
-            Op::Read => (Cdb::transfer(false, request.lba, request.blocks), Way::ToHost),
-            Op::Write => (Cdb::transfer(true, request.lba, request.blocks), Way::ToDevice),
-            Op::Flush => (Cdb::synchronize_cache(), Way::None),
+        let (cdb, direction) = match request.op {
+            Op::Read => (Cdb::transfer(false, request.lba, request.blocks), Direction::ToHost),
+            Op::Write => (Cdb::transfer(true, request.lba, request.blocks), Direction::ToDevice),
+            Op::Flush => (Cdb::synchronize_cache(), Direction::None),
         };
         let Request { tag, target, ref data, .. } = *request;
-        self.queue(platform, Command { tag, target, cdb: &cdb, way, data })
+        self.queue(platform, Command { tag, target, cdb: &cdb, direction, data })
     }
 
     /// The next command that ended.
@@ -91,10 +91,10 @@ pub trait Initiator: Adapter {
         data: &Buffer,
         write: bool,
     ) -> Result<CommandEnd, Fault> {
-        let way = match (data.len, write) {
-            (0, _) => Way::None,
-            (_, false) => Way::ToHost,
-            (_, true) => Way::ToDevice,
+        let direction = match (data.len, write) {
+            (0, _) => Direction::None,
+            (_, false) => Direction::ToHost,
+            (_, true) => Direction::ToDevice,
         };
         let tag = self.own_tag();
         let spurious = |found: u32| Fault {
@@ -103,7 +103,7 @@ pub trait Initiator: Adapter {
             found: found.into(),
             ..Fault::EMPTY
         };
-        if !self.queue(platform, Command { tag, target, cdb, way, data }) {
+        if !self.queue(platform, Command { tag, target, cdb, direction, data }) {
             return Err(spurious(tag));
         }
         self.kick(platform);

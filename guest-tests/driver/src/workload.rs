@@ -1,4 +1,4 @@
-//! What the load generator is told, and what it tells: plain structures, for host and guest share them in memory.
+//! The job of the load generator, and its report: plain structures, because host and guest share them in memory.
 
 /// What the accesses are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// What memory holds before a read.
 const SPOILT: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// Call a function with the driver that there is.
+/// Evaluate `$call` with `$name` as the driver, of whichever adapter it is.
 macro_rules! with {
     ($driver:expr, $name:ident => $call:expr) => {
         match $driver {
@@ -90,7 +90,7 @@ impl Contested {
         }
     }
 
-    /// Overwrite all memory: nothing of it may be written any more.
+    /// Overwrite all memory of the requests. From now on the device must not write to it.
     pub(crate) fn spoil(&self) {
         (0..self.memory.len()).step_by(8).for_each(|at| self.memory.write(at, SPOILT));
     }

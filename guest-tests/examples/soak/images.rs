@@ -74,7 +74,7 @@ impl Place {
         self.run(&[&["image", "create", path, "--format", kind.format()][..], args].concat());
     }
 
-    /// After a server was killed. What is lost is space at the most, which a repair finds.
+    /// Repair the image after its server was killed. At most space is leaked, and the repair succeeds.
     pub(crate) fn check(&self, kind: Kind, path: &str) {
         if kind.is_checked() {
             self.run(&["image", "check", "--repair", path]);

@@ -181,7 +181,7 @@ fn run(paradisk: &Path, time: Duration, only: Option<&str>) -> ExitCode {
     );
     let good = hangs.is_empty() && outcomes.iter().all(|outcome| outcome.failure.is_none());
     if !hangs.is_empty() {
-        // Their threads would be waited for.
+        // The servers that a load has started would outlive this process.
         server::kill_all();
         let _ = folder.keep();
         std::process::exit(1);

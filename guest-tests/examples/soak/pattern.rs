@@ -89,7 +89,8 @@ impl Model {
         self.blocks[block as usize].certain
     }
 
-    /// Panic where a block's data are none that it may have. What is found is certain from now on if the block is whole.
+    /// Panic if a sector of the block has data that it cannot have. If all of the block is of one generation, that generation is certain
+    /// from now on.
     pub(crate) fn verify(&mut self, block: u64, data: &[u8]) -> u64 {
         let Block { certain, possible } = &self.blocks[block as usize];
         let candidates: Vec<Vec<u8>> = std::iter::once(certain)

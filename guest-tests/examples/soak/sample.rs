@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 pub(crate) const BOUND: &str = "4 MiB and 5 %";
 const MEMORY: f64 = 4.0;
 const MEMORY_SHARE: f64 = 0.05;
-/// Descriptors and threads by which the slope's line may rise.
+/// Descriptors and threads by which the line of least squares may rise.
 const COUNT: f64 = 0.9;
-/// Fewer samples after the warm-up have no slope.
+/// With fewer samples after the warm-up, growth is not judged.
 const LEAST: usize = 8;
 /// A server needs a moment to notice that its client has gone.
 const SETTLE: Duration = Duration::from_secs(15);

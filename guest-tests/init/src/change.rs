@@ -22,13 +22,13 @@ const LOOPS: u32 = 2;
 const RESETS: usize = 2;
 /// Between resets, for commands to complete that the one before has failed.
 const PAUSE: Duration = Duration::from_millis(300);
-/// After a reset of the host by [`NEGOTIATES`], which then negotiates with its disks again, and logs an error if another reset interrupts
-/// it.
+/// Pause after a host reset by the driver [`NEGOTIATES`]. That driver then negotiates with its disks again, and logs an error if another
+/// reset interrupts this.
 const NEGOTIATION: Duration = Duration::from_secs(4);
 const NEGOTIATES: &str = "mptspi";
 /// For the kernel to find a disk or to let go of one. All fios compete with it for the CPU, which on a busy host is slow.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Drivers whose adapters cannot tell of disks that come and go: parallel SCSI.
+/// Drivers of parallel SCSI, whose adapters cannot report disks that come and go.
 const SILENT: [&str; 2] = ["mptspi", "BusLogic"];
 
 /// Have everything changed, while one fio after another verifies each disk; what became of the disks that were there at first.
@@ -117,7 +117,7 @@ fn is_silent(disk: &Disk) -> bool {
     SILENT.contains(&&*disk.driver)
 }
 
-/// Have the kernel look for disks behind adapters that do not tell of them.
+/// Have the kernel scan for disks behind the adapters that cannot report them.
 fn scan(disks: &[Disk]) -> Result<(), String> {
     for disk in disks.iter().filter(|disk| is_silent(disk)) {
         let host = disk.device.split(':').next().unwrap_or_default();

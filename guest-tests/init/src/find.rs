@@ -97,7 +97,7 @@ fn driver(name: &str) -> Option<String> {
     })
 }
 
-/// The driver of a SCSI host whose adapter no driver is bound to: that of BusLogic scans the PCI bus by itself.
+/// The driver of a SCSI host to whose PCI function no driver is bound: BusLogic's driver scans the PCI bus by itself.
 fn unbound_host(device: &Path) -> Option<String> {
     let name = device.file_name()?.to_str()?;
     if !name.starts_with("host") || device.parent()?.join("driver").exists() {

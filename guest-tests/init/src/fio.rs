@@ -38,8 +38,8 @@ pub(crate) enum Load {
     /// Every range is read or written once; then what was written is read and compared; all of it `loops` times,
     /// on one virtual CPU or on any.
     Verify { loops: u32, cpu: Option<u32> },
-    /// Reads anywhere, neither counted nor reported: what comes first exits more often (memory that is touched for the first time, a device
-    /// that has yet to adapt to the load).
+    /// Reads anywhere, neither counted nor reported, as a warm-up: the first reads exit more often, because memory is touched for the first
+    /// time and the device has not adapted to the load.
     Warm(Counted),
     /// Reads anywhere, between two marks.
     Counted(Counted),

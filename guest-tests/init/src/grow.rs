@@ -32,7 +32,7 @@ pub(crate) fn wait_for(before: &[Disk], timeout: Duration) -> Result<(), String>
     }
 }
 
-/// Have the kernel look at a disk of an adapter that has no way to tell. What virtio tells, it has to hear by itself.
+/// Have the kernel rescan a disk, unless its adapter is a virtio device: virtio devices notify the kernel themselves.
 fn look(disk: &Disk) -> Result<(), String> {
     let path = format!("/sys/block/{}/device/rescan", disk.name);
     if disk.driver.starts_with("virtio") {

@@ -17,10 +17,10 @@ pub struct Job {
     /// Wait until each disk has become larger, before anything else.
     pub grows: bool,
     /// Have all disks stalled, for longer than the kernel waits for a command, while fio verifies them all at once; instead of the
-    /// verification by the plan. They are stalled by whoever reads [`Line::Stalling`](crate::Line::Stalling), and types a line then.
+    /// verification by the plan. The host stalls them when it reads [`Line::Stalling`](crate::Line::Stalling), and then types a line.
     pub stalls: bool,
-    /// Have adapters and disks changed while fio verifies all disks again and again; instead of the verification by the plan. They are
-    /// changed by whoever reads [`Line::Changing`](crate::Line::Changing), and types a line then.
+    /// Have adapters and disks changed while fio verifies all disks again and again; instead of the verification by the plan. The host
+    /// makes each change when it reads [`Line::Changing`](crate::Line::Changing), and then types a line.
     pub changes: bool,
     /// What fio does to each disk, instead of the verification by the plan.
     pub fio: Option<Fio>,

@@ -1,6 +1,6 @@
 //! The first process of a Linux test guest. Finds the disks by driver, verifies them, prints a line of JSON for each and
 //! one for the kernel's log, and powers off. One process, one thread, unless the job asks for fio or libiscsi's suite: see
-//! `docs/architecture.md`, "Linux guests".
+//! `docs/internals.md`, "Linux guests".
 
 mod change;
 mod channels;
@@ -112,7 +112,7 @@ fn run_fio(disk: &mut Disk, job: &Fio, buffer: &mut verify::Buffer) -> Result<()
     Ok(())
 }
 
-/// A run of fio between two marks. The marks are close to it: what tells of it is outside.
+/// A run of fio between two marks. The marks are close to the run: lines are printed outside of them.
 fn count(disk: &Disk, load: Load) -> Result<FioDone, String> {
     let before = interrupts::of_devices()?;
     mark::begin();

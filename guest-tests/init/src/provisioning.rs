@@ -1,5 +1,6 @@
-//! Discards of disks whose kernel does not know that they have any: it learns so from READ CAPACITY (16), which the driver of BusLogic
-//! cannot send. The disk's page of logical block provisioning says it, too, and the kernel believes its administrator.
+//! Discards on disks behind BusLogic. The kernel learns from READ CAPACITY (16) that a disk has discards, and BusLogic's driver cannot send
+//! that command. The disk's page of logical block provisioning says it, too. So this process reads the page, and sets the discard mode in
+//! the kernel's attributes of the disk.
 
 use std::fs;
 

@@ -13,8 +13,8 @@ use crate::verify::{self, Buffer};
 /// Requests in flight for each disk: the error handling aborts one after another, and waits 2 s and more for each, before it resets
 /// anything.
 const DEPTH: u32 = 2;
-/// Seconds until a command times out, and until one of the error handling does. A command that fails because of a reset is repeated for six
-/// times the first of them: that has to be longer than the error handling takes.
+/// Seconds until a command times out, and until a command of the error handling does. The kernel repeats a command that a reset has ended
+/// for six times the first timeout: the error handling must take less than that.
 const TIMEOUTS: [(&str, u32); 2] = [("device/timeout", 12), ("device/eh_timeout", 2)];
 
 /// Say that the disks are to be stalled, wait until a line is typed, and have fio verify all of them at the same time.

@@ -136,7 +136,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Discard where the disk can. What it holds then is the format's affair, so it is only told.
+    /// Discard where the disk can. The format decides what the range holds then, so the report only says whether it reads as zeros.
     fn discards(&mut self) -> Result<(), String> {
         if self.disk.discard_max == 0 {
             return Ok(());

@@ -55,7 +55,7 @@ const EXACT: [&str; 6] =
 const RESULT: u64 = 4 << 30;
 /// Where the job's exit status is, in the archive.
 const STATUS: &str = ".status";
-/// Is there where the job has disks.
+/// A file of L1 that exists if the job has disks.
 const HAS_DISKS: &str = "has-disks";
 /// Bytes of console in an error.
 const LAST_OUTPUT: usize = 4096;
@@ -182,7 +182,7 @@ impl KvmHost {
         Ok(files.map(|(name, path)| (name.to_owned(), path)).into())
     }
 
-    /// The versions of what is executed there, or executes it, beside `paradisk`: name and version of each.
+    /// The versions that instruction counts depend on, beside `paradisk`: of both kernels, QEMU and the compiler. Name and version of each.
     ///
     /// # Errors
     /// A package is not to be had, or a program does not say its version.

@@ -24,7 +24,7 @@ const BOOKWORM: Release = Release {
     plugin_api: 1,
     cpus: 1,
 };
-/// A variable of the environment: `7.2` stands for no other being to be had.
+/// An environment variable. With the value `7.2`, [`Qemu::any`] chooses the QEMU of Debian 12.
 const CHOICE: &str = "PARADISK_QEMU";
 const PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-utils"];
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";

@@ -24,7 +24,7 @@ pub(crate) fn churn_keeps_every_generation<O: Copy, R: Rig>(
     }
 }
 
-/// INQUIRY, a command that does not exist, a flush, and requests to `targets`, which are not there and answer `no_target`.
+/// INQUIRY, a command that does not exist, a flush, and a request to each of `targets`. These do not exist: the status is `no_target`.
 /// Returns how many of 512 bytes INQUIRY has moved.
 pub(crate) fn commands_of_other_kinds<D: Initiator + Start>(
     harness: &mut Harness<D>,

@@ -33,7 +33,7 @@ pub(crate) trait Notified: Initiator + Start {
     fn removed(target: u8) -> Self::Notice;
 }
 
-/// A harness without disks, and the way to its device's owner.
+/// A harness without disks, and the channel to its device's owner.
 pub(crate) fn without_disks<D, Device, E>(
     options: D::Options,
     build: impl FnOnce(Arc<GuestMemoryMmap>, Box<dyn InterruptSink>) -> Result<Device, E>,

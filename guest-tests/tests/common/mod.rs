@@ -338,7 +338,7 @@ pub(crate) fn churn_every_way<R: Rig>(
     }
 }
 
-/// The event index keeps both sides quiet while there is work.
+/// With the event index, both sides suppress notifications while there is work.
 pub(crate) fn doorbells_and_interrupts_are_few(rig: &mut impl Rig) {
     let done = run_clean(rig, &Workload { mode: Mode::Measure, ios: 3200, ..JOB });
     assert!(done.doorbells <= 3200 / 8, "{} events for 3,200 accesses", done.doorbells);

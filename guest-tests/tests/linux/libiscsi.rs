@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(420);
 /// Bytes of guest memory: the suite has a buffer of 65,536 blocks, and so has the guest's kernel.
 pub(crate) const MEMORY: u64 = 512 << 20;
 const TESTS: usize = 230;
-/// Of what a test says, those that a failure shows.
+/// Lines of a test's output that a failure shows at most.
 const LINES: usize = 8;
 
 /// A disk, and the tests of the suite that fail on it.
@@ -75,8 +75,8 @@ const SUBJECTS: [Subject; 2] = [
     Subject { format: Format::Vhdx512, size: 24 << 20, exceptions: &[] },
 ];
 
-/// Suites of which tests are skipped: of commands and options that the target does not have, of devices that it is not, and what
-/// can be tested over iSCSI alone or with several paths to a disk.
+/// Parts of the names of tests that may be skipped. These tests need a command or an option that the target does not have, a device of
+/// another type, iSCSI itself, or several paths to a disk.
 const SKIPPED: [&str; 27] = [
     "CompareAndWrite.InvalidDataOutSize",
     "ExtendedCopy.",
@@ -102,7 +102,7 @@ const SKIPPED: [&str; 27] = [
     "iSCSIResiduals.",
     "iSCSIcmdsn.",
     "iSCSIdatasn.",
-    // Less than a physical block is to be unmapped: on a disk where there is no less.
+    // These unmap less than a physical block. On the second disk no unit is smaller than a physical block.
     "WriteSame10.InvalidDataOutSize",
     "WriteSame10.UnmapUnaligned",
     "WriteSame16.InvalidDataOutSize",
@@ -177,7 +177,7 @@ pub(crate) fn media(folder: &Path) -> [Medium; SUBJECTS.len()] {
     SUBJECTS.map(|subject| Medium::new(folder, subject.format, subject.size).unwrap())
 }
 
-/// That the suite found nothing on any disk but what is known of the target, and of the guest's driver.
+/// Check that tests failed or were skipped only for known reasons, and that each exception and each limit still applies.
 pub(crate) fn check(report: &Report, driver: &str) {
     assert_eq!(report.done.error, None);
     let limits = limits::of(driver);
@@ -213,7 +213,7 @@ fn is_wrong(test: &Tested, exceptions: &[Exception], limits: &[Limit]) -> bool {
     test.failed && !is_known() && !is_limit() || test.skipped() && !is_left_out() && !is_limit()
 }
 
-/// Some suites say the same thousand times.
+/// Some tests print the same line a thousand times.
 fn summary(test: &Tested) -> String {
     let Tested { name, failed, said } = test;
     format!("{name}: failed {failed}, {} lines: {:#?}", said.len(), &said[..said.len().min(LINES)])

@@ -1,5 +1,5 @@
-//! Each adapter with disks of all formats in one boot; but storvsc, whose driver needs ACPI, which the test kernel does not have:
-//! `svm/formats.rs` boots stock kernels with it.
+//! Each adapter with disks of all formats in one boot. storvsc is missing: its driver needs ACPI, which the test kernel does not have.
+//! `svm/formats.rs` boots stock kernels with storvsc.
 
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ pub(crate) fn content(name: &str, found: &[u8], disk: &Disk, checked: &Checked) 
             if zero {
                 extent.part(&mut expected).fill(0);
             } else {
-                // Anything may be there, as long as both sides see the same.
+                // The range may hold anything, but guest and host must read the same.
                 extent.part(&mut expected).copy_from_slice(&found[now]);
             }
         }

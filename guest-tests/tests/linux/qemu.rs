@@ -1,4 +1,4 @@
-//! Debian's kernel and QEMU, neither of which anybody here wrote, on disks that are served to them.
+//! Debian's kernel in Debian's QEMU, on disks that `paradisk serve vhost-user-blk` serves.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -107,8 +107,8 @@ struct Restarts {
 }
 
 impl Restarts {
-    /// From the time on when the guest's kernel has found all its disks: QEMU 7.2 gives a device up whose server leaves while
-    /// the driver starts it.
+    /// Restart the next server, if it is time. Restarts begin when the guest's kernel has found all its disks: QEMU 7.2 abandons a device
+    /// whose server disconnects while the driver starts the device.
     fn perhaps(&mut self, vm: &Vm, served: &mut Vec<Served>, start: impl Fn(usize) -> Served) {
         let due = match self.last {
             Some(last) => last.elapsed() > BETWEEN_RESTARTS,

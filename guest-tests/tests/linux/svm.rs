@@ -33,7 +33,7 @@ const ADAPTERS: [(AdapterKind, &str, &str); 5] = [
     (AdapterKind::VirtioBlk, "virtio-blk", "virtio_blk"),
 ];
 
-/// Those that some tests leave out: disks that do not come and go, or an error handling that stops the guest.
+/// Adapters that some tests leave out, because their disks do not come and go or because their drivers' error handling differs.
 const OTHERS: [(AdapterKind, &str, &str); 3] = [
     (AdapterKind::Ide, "ide", "ata_piix"),
     (AdapterKind::BusLogic, "buslogic", "BusLogic"),
@@ -82,9 +82,9 @@ fn boot(job: Job, words: &str) -> String {
     boot_kernel("", 1, job, words)
 }
 
-/// The same with the kernel whose files' names end so, and so many virtual CPUs.
+/// The same with `cpus` virtual CPUs, and the kernel whose files' names end with `which`.
 fn boot_kernel(which: &str, cpus: u32, job: Job, words: &str) -> String {
-    // Mitigations of faults of the CPU that QEMU names: the kernel complains of microcode that QEMU does not have.
+    // Mitigations are off: for the CPU model that QEMU reports, the kernel would complain about microcode that QEMU does not have.
     let cmdline = format!("mitigations=off {words} {}", command_line(job));
     format!(
         "./paradisk run --kernel vmlinuz{which} --initrd initramfs{which} --memory 256M --cpus {cpus} --cmdline '{cmdline}'"

@@ -67,7 +67,8 @@ echo 'systemctl poweroff' >&3
 wait $pid
 ./paradisk image check $image
 "#;
-/// All guests at the same time, each with its own log. Where each of them is goes to the console, for a job that does not end.
+/// All guests at the same time, each with its own log. Every two minutes the ends of the logs are printed on L1's console, to show where a
+/// job that does not end has stopped.
 const ALL: &str = r#"
 while sleep 120; do tail -n 4 /out/*.log /out/*.first /out/*.second; done &
 status=0
@@ -139,7 +140,7 @@ impl Console {
         assert!(self.lines.iter().any(|line| line == wanted), "no {wanted:?}: {:#?}", self.lines);
     }
 
-    /// Of the guest's kernel: messages, without the lines that some of them go on with.
+    /// Messages of the guest's kernel, without their continuation lines.
     fn complaints(&self) -> Vec<&String> {
         let is_ours = |line: &&String| !NOT_OURS.iter().any(|known| line.contains(known));
         self.lines.iter().filter(|line| line.starts_with("kernel [")).filter(is_ours).collect()
@@ -150,7 +151,7 @@ impl Console {
 fn check(folder: &Path, adapter: &str) {
     let image = folder.join(format!("{adapter}.vhdx"));
     let report = Image::open(&image).unwrap().check(Repair::ReportOnly).unwrap();
-    // A block that was allocated when the machine was killed may be nobody's.
+    // A block that was being allocated when the machine was killed may be leaked.
     let fine = report.worst().is_none_or(|worst| worst == Severity::Leak);
     assert!(fine, "{adapter}: {:?}", report.findings);
     let format = OpenOptions { read_only: true, ..OpenOptions::new(&image) }.open_format().unwrap();

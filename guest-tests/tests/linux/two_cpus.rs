@@ -1,5 +1,6 @@
-//! Debian's kernel with two virtual CPUs on a host with two CPUs, [`KvmHost`], while QEMU has every reason for the faults that the
-//! plugin repairs: without the repair of the first most of these guests deadlock or panic, without that of the second many, or L1.
+//! Debian's kernel with two virtual CPUs on a host with two CPUs, [`KvmHost`], under a load that provokes the two bugs of QEMU that the
+//! plugin repairs. Without the repair of the first bug, most of these guests deadlock or panic. Without the repair of the second, many
+//! guests do, or L1 itself.
 
 use std::fs;
 use std::path::PathBuf;
@@ -69,7 +70,7 @@ fn two_virtual_cpus_many_times() {
     }
 }
 
-/// Start a guest so many times; what is wrong with those that fail. The error is why L1 did.
+/// Start a guest `count` times. Returns what is wrong with each start that failed. The error: why L1 itself failed.
 fn starts(
     host: &KvmHost,
     files: &[(String, PathBuf)],

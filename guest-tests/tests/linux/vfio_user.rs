@@ -26,8 +26,8 @@ const STEP: u64 = 72 << 10;
 /// By how much disks grow: no two are of one size, before or after.
 const MORE: u64 = 4 << 20;
 
-/// What the kernel complains of in QEMU, by the words that it begins with: tables of the machine, and clocks of one that is
-/// interpreted on a busy host.
+/// How complaints of the kernel in QEMU begin: about the machine's tables, and about clocks, because QEMU interprets the guest on a busy
+/// host.
 const OF_QEMU: [&str; 9] = [
     "mtrr: ",
     "acpi PNP0A0",
@@ -96,8 +96,8 @@ fn stock_drivers_and_fio(test: &str, machine: &str) {
     }
 }
 
-/// Raw disks grow while the guest has them. What virtio and vhost-user tell it hears by itself; SCSI disks of the other
-/// adapters report it with a command.
+/// Raw disks grow while the guest uses them. virtio-blk, virtio-scsi and vhost-user-blk notify the guest. The guest rescans the other
+/// disks, which report the growth as a unit attention.
 #[test]
 fn disks_grow() {
     let Some((qemu, images)) = needed("disks_grow", prepared()) else { return };
@@ -177,7 +177,7 @@ pub(crate) struct Device {
     pub(crate) media: Vec<Medium>,
 }
 
-/// All devices; no two disks are of one size, which is by what they are told apart.
+/// All devices. No two disks have the same size: the size identifies a disk in the report.
 pub(crate) fn devices(folder: &Path, formats: &[Format]) -> Vec<Device> {
     let mut sizes = (SIZE..).step_by(STEP as usize);
     let mut devices = Vec::new();

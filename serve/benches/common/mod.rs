@@ -1,4 +1,4 @@
-//! What comparisons of servers have in common: the same image for both, a process each, and ratios of pairs of runs.
+//! What comparisons of servers have in common: one image for all, a process for each server, and the spread of the results.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::{FormatName, OpenOptions, Raw, vhdx};
 
-/// A content that repeats itself after so many bytes.
+/// The content of an image repeats itself after this number of bytes.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// What an image is filled with, again and again.
+/// The content that an image is filled with, repeatedly.
 pub(crate) fn piece() -> Vec<u8> {
     (0..PIECE as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect()
 }
@@ -52,7 +52,7 @@ impl Process {
         let _ = std::fs::remove_file(socket);
         let process = Self(server.stdout(Stdio::null()).spawn().unwrap());
         let start = Instant::now();
-        // A client that comes and goes would end a daemon's export: only look for the file.
+        // Only check for the file: a connection that is closed again would end the daemon's export.
         while !socket.exists() {
             assert!(start.elapsed() < Duration::from_secs(20), "no server");
             std::thread::sleep(Duration::from_millis(5));
@@ -61,7 +61,8 @@ impl Process {
         process
     }
 
-    /// Nanoseconds on a CPU so far, of threads that have ended too, to a hundredth of a second (proc_pid_stat(5)).
+    /// Nanoseconds on a CPU so far, of all threads including those that have ended. The resolution is a hundredth of a second
+    /// (proc_pid_stat(5)).
     #[allow(dead_code, reason = "not every comparison has threads that end")]
     pub(crate) fn spent_by_all(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
@@ -70,7 +71,7 @@ impl Process {
         ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second())
     }
 
-    /// Nanoseconds on a CPU so far, of the threads that are there.
+    /// Nanoseconds on a CPU so far, of the threads that have not ended.
     pub(crate) fn spent(&self) -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
         let of = |task: std::fs::DirEntry| {

@@ -169,7 +169,7 @@ mod tests {
         assert!(one.uses_pool() && pool.waiting() == 0);
         assert!(two.take(LARGEST).unwrap().is_none());
         assert!(pool.waiting() == 1 && one.others_wait() && !two.others_wait());
-        // Another request: this one it has memory for.
+        // The next request fits into the connection's own memory.
         let small = two.take(OWN).unwrap().unwrap();
         assert!(!two.uses_pool() && pool.waiting() == 0);
         two.release(small);
@@ -190,7 +190,7 @@ mod tests {
         assert!(one.take(LARGEST).unwrap().is_some());
     }
 
-    /// The buffer that it waits for is its own.
+    /// The connection waits for memory that it holds itself.
     #[test]
     fn an_idle_block_ends_the_wait() {
         let pool = Pool::new(LARGEST, Duration::ZERO);
@@ -207,7 +207,7 @@ mod tests {
         let pool = Pool::new(4 * LARGEST, Duration::ZERO);
         let mut all: Vec<_> = (0..5).map(|_| Buffers::new(&pool).unwrap()).collect();
         let mut held = Vec::new();
-        // One after the other, as much as each can have: alone, two of the largest.
+        // Each in turn takes as much as it can: while nobody waits, two of the largest buffers.
         for buffers in &mut all[..2] {
             while let Some(buffer) = buffers.take(LARGEST).unwrap() {
                 held.push(buffer);

@@ -488,7 +488,7 @@ impl<'a> Connection<'a> {
 
     /// Sleep until there is something to do.
     fn sleep(&mut self) -> Result<(), Failed> {
-        // A request that could not be taken even with memory does not stay in the pool's queue.
+        // The connection stays in the pool's queue only if memory is all that its request waits for.
         if !matches!(self.input, Input::Memory(_)) || !self.has_capacity() {
             self.buffers.withdraw();
         }
@@ -506,7 +506,7 @@ impl<'a> Connection<'a> {
         }
         let left = self.sleep_at_most()?.and_then(|left| Timespec::try_from(left).ok());
         self.slot.into_iter().for_each(Slot::note_asleep);
-        // Only time without requests in flight is spent waiting for the client alone.
+        // The server waits for nothing but the client only while no request is in flight.
         let begin = (self.buffers.uses_pool() && self.disk.in_flight() == 0).then(Instant::now);
         let woken = self.sleeper.sleep(&self.stream, interest, left.as_ref())?;
         self.slot.into_iter().for_each(Slot::note_awake);

@@ -168,8 +168,8 @@ impl<'a> Reservation<'a> {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 
-    /// Hold `bytes` in all. False: they are not left, or others have waited longer. The connection waits then, for this amount in
-    /// place of the one before.
+    /// Set the reservation to `bytes`. False: too little is left, or others have waited longer. Then the connection is in the queue for
+    /// this amount, which replaces the amount that it waited for before.
     pub(super) fn want(&mut self, bytes: usize) -> bool {
         let mut state = self.pool.state();
         self.take_grant(&mut state);
@@ -195,14 +195,14 @@ impl<'a> Reservation<'a> {
         !self.queued
     }
 
-    /// Hold no more than `bytes`. A connection that waits goes on waiting.
+    /// Reduce the reservation to `bytes`, if it is larger. A connection in the queue stays there.
     pub(super) fn reduce(&mut self, bytes: usize) {
         let mut state = self.pool.state();
         self.shrink_to(bytes, &mut state);
         self.pool.grant(&mut state, self.number);
     }
 
-    /// Wait no longer; a grant that was not taken is freed.
+    /// Leave the queue. A grant that was not taken is freed.
     #[inline]
     pub(super) fn withdraw(&mut self) {
         if self.queued {
@@ -262,7 +262,7 @@ impl Drop for Reservation<'_> {
         let mut state = self.pool.state();
         self.dequeue(&mut state);
         self.shrink_to(0, &mut state);
-        // A share is larger now.
+        // With one connection fewer, each share is larger.
         state.connections -= 1;
         self.pool.grant(&mut state, self.number);
     }

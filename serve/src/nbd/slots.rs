@@ -103,7 +103,8 @@ impl Slots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot for a connection that begins to negotiate. `None`: too many closed connections still have requests in flight.
+    /// A slot for a connection that begins to negotiate. `None`: too many closed connections still have requests in
+    /// flight, or the socket cannot be duplicated.
     pub(super) fn enter(self: &Arc<Self>, socket: &OwnedFd) -> Option<Slot> {
         let peer = Peer::of(socket);
         let socket = Arc::new(socket.as_fd().try_clone_to_owned().ok()?);

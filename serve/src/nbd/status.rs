@@ -11,8 +11,8 @@ const MOST: usize = 4096;
 /// A reply ends after so much time spent on look-ups.
 const LONGEST: Duration = Duration::from_millis(20);
 
-/// The status of a range that lies inside the disk. If [`LONGEST`] or [`MOST`] is reached, the status of its first part only; with `one`,
-/// that of the first piece only.
+/// The status of a range that lies inside the disk, in pieces. If [`LONGEST`] or [`MOST`] is reached, the pieces end before the range does.
+/// With `one`, only the first piece.
 ///
 /// # Errors
 /// The disk's, where not even the status at the start is known.

@@ -73,8 +73,9 @@ pub(super) struct Channel {
     end: usize,
     /// Number of bytes received: the position of `end` in the stream.
     received: u64,
-    /// Descriptors, each with the position in the stream where its read ended. A read continues over data without
-    /// descriptors, and ends with the first data that has some. They belong to the message in which the read ended.
+    /// Descriptors, each with the position in the stream at which the read that returned it ended. A read continues
+    /// over data without descriptors, and ends after the first data with descriptors. So a descriptor belongs to the
+    /// message in which its read ended.
     fds: VecDeque<(u64, OwnedFd)>,
     outbox: Vec<u8>,
     sent: usize,
@@ -102,7 +103,8 @@ impl Channel {
         self.stream.as_fd()
     }
 
-    /// Whether the client does not read the last reply. Then nothing is received until it does.
+    /// Whether a part of the last reply is unsent, because the client does not read. Until it is sent, nothing is
+    /// received.
     pub(super) fn blocked(&self) -> bool {
         self.sent < self.outbox.len()
     }

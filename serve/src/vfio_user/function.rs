@@ -119,8 +119,8 @@ impl Function {
         self.bars.iter().find(|bar| u32::from(bar.index) == region).map_or(0, |bar| bar.size)
     }
 
-    /// Configuration space may be accessed up to the size of PCI Express, although the function has less: guests do so
-    /// through the machine, and some clients wait for ever after an error (the crate `vfio_user`).
+    /// Configuration space may be accessed up to the size of PCI Express, although the function has less: guests access
+    /// it, and some clients wait for ever after an error (the crate `vfio_user`).
     fn check(&self, region: u32, offset: u64, len: usize) -> Result<(), Errno> {
         let end = offset.checked_add(len as u64).ok_or(Errno::INVAL)?;
         let size = if region == CONFIG_REGION { EXTENDED_CONFIG_SIZE } else { self.region_size(region) };

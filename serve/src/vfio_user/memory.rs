@@ -1,8 +1,8 @@
 //! The client's memory maps.
 //!
-//! A device keeps the snapshot of memory from which its driver's rings were set up. Such a map stays mapped in this process until the
-//! device is reset, without the client's knowledge; the rings continue to work if the client maps the same file again. All other maps are
-//! unmapped before an unmap is answered.
+//! Until it is reset, a device keeps the snapshot of memory from which its driver's rings were set up. All maps of that snapshot stay
+//! mapped in this process, without the client's knowledge. So the rings continue to work if the client maps the same file again. A map
+//! that is in no such snapshot is unmapped before the unmap is answered.
 
 use std::collections::BTreeMap;
 use std::fs::File;

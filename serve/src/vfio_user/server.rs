@@ -340,7 +340,7 @@ impl Server {
             return Ok(());
         }
         let fds = self.session.function.device.completion_events();
-        if watched != self.watched || !self.events.keeps_completions(&fds)? {
+        if watched != self.watched || !self.events.completions_are(&fds)? {
             let mut events = EventLoop::new()?;
             events.add(stop, STOP, Interest::Readable)?;
             match &self.channel {

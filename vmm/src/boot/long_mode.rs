@@ -12,9 +12,9 @@ use crate::memory::GuestMemory;
 /// only reach 2 GiB, so device pages are mapped there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LowPage {
-    /// Virtual address, in the first 2 MiB, a page's first.
+    /// Virtual address of the page, in the first 2 MiB.
     pub at: u64,
-    /// Physical address, a page's first.
+    /// Physical address that the page maps, a multiple of the page size.
     pub physical: u64,
 }
 

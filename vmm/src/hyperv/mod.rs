@@ -35,9 +35,9 @@ use crate::memory::{GuestMemory, Vm};
 
 pub(crate) use self::hypercall::{Caller, Input};
 
-/// Report Hyper-V to the guest by CPUID, and make accesses to Hyper-V's MSRs exit. Before the virtual CPUs run. Each one comes with its
-/// CPUID table, because KVM_GET_CPUID2 of Linux 6.1 does not return the length of KVM's table. `tsc_is_clock`: the host's kernel uses the
-/// time-stamp counter as its clock.
+/// Report Hyper-V to the guest by CPUID, and make accesses to Hyper-V's MSRs exit. Before the virtual CPUs run. The caller passes the
+/// CPUID table of each, because KVM_GET_CPUID2 of Linux 6.1 does not return the length of KVM's table. `tsc_is_clock`: the host's kernel
+/// uses the time-stamp counter as its clock.
 pub(crate) fn advertise<'a>(
     vm: &Vm,
     cpus: u8,

@@ -156,7 +156,8 @@ impl Processor {
         Posted::Done
     }
 
-    /// Request an end of message from the guest for the message in the slot. False: the slot has become free, and none may come.
+    /// Request an end of message from the guest for the message in the slot. False: the slot has become free, so no end of message may
+    /// come.
     fn mark_pending(&self, slot: &VolatileSlice<'_>, kind: &AtomicU32) -> bool {
         // Before the flag is set: the end of message may follow at once. A needless one does no harm.
         self.waiting.store(true, Ordering::Release);

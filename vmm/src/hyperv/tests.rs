@@ -131,9 +131,11 @@ impl Rig {
 fn the_leaves_join_the_table_that_comes_with_each_virtual_cpu() {
     let host = match Host::open() {
         Ok(host) => host,
-        Err(error) => return eprintln!("skipped: {error}"),
+        Err(error) => {
+            return println!("SKIP: the_leaves_join_the_table_that_comes_with_each_virtual_cpu: {error}");
+        }
     };
-    let vm = Vm::new(host.kvm.create_vm().unwrap(), memory::allocate(0x10_0000).unwrap()).unwrap();
+    let vm = Vm::new(host.create_vm().unwrap(), memory::allocate(0x10_0000).unwrap()).unwrap();
     let vcpus = [0, 1].map(|id| vm.fd.create_vcpu(id).unwrap());
     let table = |vcpu: u32| {
         let entry = |function, eax| kvm_cpuid_entry2 { function, eax, ..Default::default() };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counters {
     /// Sleeps that ended.
     pub wakeups: AtomicU64,
-    /// Polls before a sleep that found work.
+    /// Periods of polling, each before a sleep, in which the thread found work.
     pub polls: AtomicU64,
     /// Calls through the mailbox: register accesses of virtual CPUs that only this thread can make, and commands of the program, such as to
     /// attach a disk.

@@ -18,8 +18,8 @@ const LAST_TRY: u32 = 16_384;
 const PROBE_EVERY: u32 = 61;
 /// Number of probes that end an attempt with success.
 const SUCCESS: u32 = 8;
-/// Number of the sleep, counted from [`stop`](Rule::stop), before which the device's counters are read again. Reading them before each
-/// sleep would slow down guests with many requests.
+/// After [`stop`](Rule::stop), the device's counters are read again from the sleep with this number on. Reading them before each sleep
+/// would slow down guests with many requests.
 const UNSEEN: u32 = 8;
 /// The longest time that a request may block a virtual CPU.
 pub(super) const LONGEST: Duration = Duration::from_micros(100);

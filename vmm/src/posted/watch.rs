@@ -20,7 +20,7 @@ impl Watch {
         Self { writes, zone, worth: Worth::new() }
     }
 
-    /// Before the thread sleeps: decide whether posting pays, and process posted writes. True: the device has work.
+    /// Before the thread sleeps: decide whether posting saves time, and process posted writes. True: the device has work.
     pub(crate) fn look(&mut self, device: &(impl IoDevice + ?Sized), now: Time) -> bool {
         if self.worth.due(now) {
             let (prompt, late) = self.writes.taken();

@@ -1,9 +1,10 @@
-//! Decides when posting pays: while virtual CPUs exit soon after a write in any case.
+//! Decides when posting saves time: while virtual CPUs exit soon after a write in any case.
 //!
-//! Then writes cost nothing and have almost no delay. If a guest writes and then sleeps, only the poll of the I/O
-//! thread finds the write: such writes should exit. So should those of a guest with one request in flight, which waits
-//! for each. Which thread processes the writes shows what a guest does. So posting is tried when there are many
-//! requests, and ended when too many writes are late.
+//! Then a posted write costs no exit of its own, and has almost no delay. If a guest writes and then sleeps, only the
+//! poll of the I/O thread finds the write. The writes of such a guest should exit, and also those of a guest that waits
+//! for each request. The thread that processes the writes tells these guests from others: on the thread of a virtual
+//! CPU they are prompt, on an I/O thread late. So posting is tried when there are many requests, and ended when too many
+//! writes are late.
 
 use std::time::Duration;
 

@@ -13,12 +13,13 @@ use vm_memory::{Bytes, GuestAddress};
 pub(crate) const CODE: u64 = 0x10_0000;
 /// Where [`descriptor_tables`] puts what `lgdt` and, 16 bytes on, `lidt` read.
 pub(crate) const TABLES: u64 = 0x20_0000;
-/// Longest wait for what is to happen soon.
+/// Timeout for an event that is expected soon.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// KVM; `None`: there is none, and a line says so.
 pub(crate) fn host() -> Option<Host> {
-    Host::open().map_err(|error| eprintln!("skipped: {error}")).ok()
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    Host::open().map_err(|error| println!("SKIP: {test}: {error}")).ok()
 }
 
 /// A machine with 4 MiB of memory, and its events.

@@ -15,7 +15,7 @@ use crate::command::{output, run};
 const PACKAGING: &str = "packaging";
 pub(super) const DOC: &str = "usr/share/doc/paradisk";
 const MAN: &str = "usr/share/man/man1";
-/// What describes the vhost-user back end, and starts it.
+/// The program that starts the vhost-user back end, and its description.
 const BACK_END: &str = "usr/libexec/paradisk/vhost-user-blk";
 const DESCRIPTION: &str = "usr/share/qemu/vhost-user/50-paradisk-blk.json";
 /// The user and the group of the example units.
@@ -26,7 +26,7 @@ pub(super) const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/paradisk.fish"),
     ("zsh", "usr/share/zsh/vendor-completions/_paradisk"),
 ];
-/// Everything, with the control file.
+/// Write all files of the package into `tree`, and the control file.
 pub(super) fn fill(tree: &Path, program: &Path, time: u64) -> Result<(), String> {
     let installed = tree.join("usr/bin").join(NAME);
     copy(program, &installed)?;
@@ -131,7 +131,7 @@ fn third_party() -> Result<String, String> {
     let tree =
         ["tree", "--package", NAME, "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}"];
     let tree = output(&cargo, &tree)?;
-    // `name vVERSION`, and marks behind that; the workspace's own have a path there.
+    // A line is `name vVERSION` and marks. The lines of this workspace's crates have a path, too.
     let linked: BTreeSet<String> = tree
         .lines()
         .filter(|line| !line.contains(" (/"))
@@ -197,7 +197,7 @@ fn walk(folder: &Path, paths: &mut Vec<std::path::PathBuf>) -> Result<(), String
     Ok(())
 }
 
-/// Without a name and a time in the result.
+/// Compress a file. The result contains neither its name nor a time.
 fn compress(path: &Path) -> Result<(), String> {
     run(Command::new("gzip").args(["-9", "--no-name"]).arg(path), "gzip")
 }

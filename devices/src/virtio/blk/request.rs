@@ -1,4 +1,4 @@
-//! A chain is parsed into a request. An invalid one has the status that the specification requires
+//! Parses a chain into a request. If the chain is not a valid request, it completes with the status that the specification requires
 //! (VIRTIO 1.2, 5.2.6).
 
 use paradisk_disk_formats::{DiskInfo, IoBuf, Op};

@@ -159,7 +159,7 @@ impl Requests {
             true => Some(Status::IoErr),
             false => {
                 self.pushed = true;
-                // The queue holds as many as there are numbers, so it is never full.
+                // The disk's queue is as deep as there are request numbers, so it is never full.
                 self.queue.push(&request).err().map(|_| Status::IoErr)
             }
         };
@@ -219,7 +219,7 @@ impl Requests {
         }
         let request = Request { tag: id.into(), op, offset, len, bufs: &self.bufs };
         self.pushed = true;
-        // The queue holds as many as there are numbers, so it is never full.
+        // The disk's queue is as deep as there are request numbers, so it is never full.
         self.queue.push(&request).err().map(|_| Status::IoErr)
     }
 

@@ -341,7 +341,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         }
         self.requests.drain();
         let memory = self.dma.view();
-        // If the rings are broken, the driver cannot wait for completions.
+        // If the rings are broken, no signal is sent: the driver can read no completion.
         let posted = self.complete(&memory, track, Time::default(), &mut || ()).is_ok();
         // No signal stays held back.
         self.signal.force();

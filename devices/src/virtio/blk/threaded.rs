@@ -339,8 +339,8 @@ where
         }
     }
 
-    /// Wake the thread of a queue. This does not write the doorbell's eventfd: the owner may have shared that with another process. That
-    /// process could fill its counter and make it blocking, and then the write would block.
+    /// Wake the thread of a queue. This does not write the doorbell's eventfd: the owner may have shared the eventfd with another
+    /// process. That process could make the eventfd blocking and fill its counter, so that the write would block.
     fn kick(&mut self, queue: usize) {
         self.forwarded += 1;
         self.workers[queue % self.workers.len()].wake();

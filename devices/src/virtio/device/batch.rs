@@ -178,7 +178,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         }
     }
 
-    /// Whether a ring of a request queue that `wanted` is true for lies in one of these ranges.
+    /// Whether a request queue for which `wanted` is true has a ring in one of these ranges.
     pub(super) fn has_rings_in(
         &mut self,
         ranges: &[Range<u64>],

@@ -161,8 +161,8 @@ impl Transport {
         (vector < self.signals.len()).then_some(vector)
     }
 
-    /// Queues have other vectors now. The device serves its queues at once, and then sends the signals that were held back for the old
-    /// vectors by the new ones.
+    /// The vectors of queues have changed. The device serves its queues at once. Then it sends the signals that were held back for the old
+    /// vectors on the new vectors.
     pub(super) fn rerouted(&mut self) {
         for signal in &mut self.signals {
             signal.reset();

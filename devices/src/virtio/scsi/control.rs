@@ -110,8 +110,8 @@ impl Host {
         let id = function.id.get();
         tracing::info!(code, ?address, id, "virtio SCSI task management");
         let query = |wanted: &dyn Fn(u64) -> bool| {
-            let kept = self.backlog.iter().any(|(at, pending)| at == address && wanted(pending.id));
-            let there = kept || !self.requests(|at, request| at == address && wanted(request)).is_empty();
+            let waiting = self.backlog.iter().any(|(at, pending)| at == address && wanted(pending.id));
+            let there = waiting || !self.requests(|at, request| at == address && wanted(request)).is_empty();
             (Vec::new(), if there { Response::FunctionSucceeded } else { Response::Ok })
         };
         let requests = match code {
@@ -156,8 +156,8 @@ impl Host {
 
     /// End matching requests of the backlog. They are answered before the function.
     fn end_backlog(&mut self, wanted: impl Fn(Address, u64) -> bool, end: TaskEnd) {
-        let kept = self.backlog.take(|address, pending| wanted(address, pending.id));
-        self.failed.extend(kept.into_iter().map(|pending| (pending, Verdict::Ended(end))));
+        let waiting = self.backlog.take(|address, pending| wanted(address, pending.id));
+        self.failed.extend(waiting.into_iter().map(|pending| (pending, Verdict::Ended(end))));
     }
 
     fn abort(&mut self, address: Address, wanted: impl Fn(u64) -> bool) -> Vec<u32> {

@@ -61,7 +61,7 @@ impl Control {
         }
     }
 
-    /// A request has ended: so may have functions that waited for it.
+    /// A request has ended. Queue the replies of the functions that waited only for it.
     #[inline]
     pub(super) fn task_ended(&mut self, id: u32, replies: &mut VecDeque<Reply>) {
         if self.functions.is_empty() {

@@ -212,14 +212,14 @@ impl Host {
         self.begin(pending.queue, descriptors, pending.address, dma)
     }
 
-    /// Start the request of a chain, or put it into the backlog until its unit may have a task number. `kept`: the unit of a request
+    /// Start the request of a chain, or put it into the backlog until its unit may have a task number. `backlogged`: the unit of a request
     /// from the backlog. Always inlined for requests from a ring.
     #[inline(always)]
     fn begin<A: GuestAddressSpace, M: Spans>(
         &mut self,
         queue: usize,
         descriptors: DescriptorChain<'_, M>,
-        kept: Option<Address>,
+        backlogged: Option<Address>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
         let head = descriptors.head_index();
@@ -275,7 +275,7 @@ impl Host {
             }
         };
         let about = (request.len, request.id, Some(address));
-        match kept {
+        match backlogged {
             None if !self.backlog.admits(&self.bus, address, self.in_flight.free_slots()) => {
                 self.backlog.push(address, Pending::new(queue, head, answer, sense_size, about));
                 return Ok(());

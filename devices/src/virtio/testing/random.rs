@@ -1,4 +1,4 @@
-//! What a guest of any virtio device does that writes anything anywhere.
+//! The actions of a guest that writes random values anywhere, for any virtio device.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

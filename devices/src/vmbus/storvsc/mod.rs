@@ -156,10 +156,10 @@ impl Storvsc {
         dma: &mut Dma<A>,
     ) -> Option<(u8, Taken)> {
         let free = self.in_flight.free_slots();
-        let kept = self.backlog.next(|address| self.bus.admits(address, free))?;
-        let packet = Packet::new(&kept.packet).ok()?;
+        let next = self.backlog.next(|address| self.bus.admits(address, free))?;
+        let packet = Packet::new(&next.packet).ok()?;
         let payload = packet.payload::<VstorPacket>().ok()?;
-        Some((kept.channel, self.start(kept.channel, &packet, payload, dma)))
+        Some((next.channel, self.start(next.channel, &packet, payload, dma)))
     }
 
     /// Start a request, if its unit may have a task number now.
@@ -199,7 +199,7 @@ impl Storvsc {
         let pending = || Pending::new(channel, packet, payload);
         let Ok(parsed) = Parsed::new(packet, payload) else { return self.failed(pending().malformed()) };
         if !has_unit(self.luns, parsed.address) {
-            return self.vacant(channel, *packet, payload, dma);
+            return self.answer_without_unit(channel, *packet, payload, dma);
         }
         dma.begin();
         let mut one = IoBuf::empty();
@@ -224,7 +224,7 @@ impl Storvsc {
 
     /// Answer a request for an address without a unit: INQUIRY and REPORT LUNS get data, others fail.
     #[cold]
-    fn vacant<A: GuestAddressSpace>(
+    fn answer_without_unit<A: GuestAddressSpace>(
         &mut self,
         channel: u8,
         packet: Packet<'_>,
@@ -238,7 +238,7 @@ impl Storvsc {
         let Ok(bufs) = parsed.map(dma, &mut one, &mut self.bufs) else {
             return self.failed(pending.malformed());
         };
-        match self.bus.vacant(&parsed.task(0, bufs)) {
+        match self.bus.no_unit_on_target(&parsed.task(0, bufs)) {
             end @ TaskEnd::Answered { sense: None, .. } => self.answered(&pending, &end),
             _ => self.failed(pending.no_unit()),
         }
@@ -287,13 +287,13 @@ impl Storvsc {
 
     /// End requests of the backlog with the status of a reset.
     fn end_backlog(&mut self, wanted: impl Fn(Address) -> bool, ended: &mut Vec<(u8, HostPacket)>) {
-        for kept in self.backlog.take(|at, _| wanted(at)) {
+        for request in self.backlog.take(|at, _| wanted(at)) {
             self.counts.errors += 1;
-            if let Ok(packet) = Packet::new(&kept.packet)
+            if let Ok(packet) = Packet::new(&request.packet)
                 && let Ok(payload) = packet.payload::<VstorPacket>()
             {
-                let pending = Pending::new(kept.channel, &packet, payload);
-                ended.push((kept.channel, pending.answer(&TaskEnd::Reset).0));
+                let pending = Pending::new(request.channel, &packet, payload);
+                ended.push((request.channel, pending.answer(&TaskEnd::Reset).0));
             }
         }
     }
@@ -325,7 +325,7 @@ impl Storvsc {
         for id in ids {
             self.bus.abort(id);
         }
-        let over = self.backlog.take(|_, kept| kept.channel == channel).len() as u32;
+        let over = self.backlog.take(|_, request| request.channel == channel).len() as u32;
         self.counts.errors += u64::from(over);
         over
     }
@@ -352,7 +352,7 @@ impl Storvsc {
     }
 
     /// Whether no request waits for a task number.
-    pub(super) const fn none_kept(&self) -> bool {
+    pub(super) const fn backlog_is_empty(&self) -> bool {
         self.backlog.is_empty()
     }
 

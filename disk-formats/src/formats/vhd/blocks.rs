@@ -40,8 +40,8 @@ pub(super) type SparseVhd = SparseDisk<VhdBlocks>;
 /// The blocks of the top image.
 pub(super) struct VhdBlocks {
     layout: Layout,
-    /// Sectors that the image does not have are read from the parent, so each written sector is recorded in the
-    /// bitmaps. If false, they are zeros.
+    /// Sectors that the image does not have are read from the parent. If false, they are zeros, and the bitmap of a new block says that it
+    /// has all sectors.
     differencing: bool,
 }
 

@@ -158,8 +158,8 @@ impl Allocator {
         made.map(|()| taken.run.offset)
     }
 
-    /// Free a block, so that it reads as zeros from now on. A block without space is only marked. `false` if it reads
-    /// as zeros already.
+    /// Free a block, so that it reads as zeros from now on. A block without space is only marked. `false` if it already
+    /// reads as zeros and holds no space.
     pub(super) fn free(&mut self, store: &dyn Store, block: u64, to: Entry) -> Result<bool, IoError> {
         let index = self.layout.payload_index(block);
         let entry = self.entry(store, index)?;
@@ -203,9 +203,10 @@ impl Allocator {
         Ok(entry.present().then(|| entry.offset()))
     }
 
-    /// The next payload blocks to record: those with pending entries, and one block of the chunk for each pending bitmap block. Takes the
-    /// pending entries with indices below `below`, the highest first, until their BAT sectors and stale bitmaps are about [`TABLE_BATCH`] bytes.
-    /// Sets `below` to the last index taken; 0 if none is left.
+    /// The next payload blocks to record: those with pending entries, and one block of the chunk for each pending bitmap block. Goes
+    /// through the pending entries with indices below `below`, the highest first, until their BAT sectors and stale bitmaps are about
+    /// [`TABLE_BATCH`] bytes. Sets `below` to the lowest index that it took, for the next call; 0 if no entry is left. The
+    /// entries stay pending.
     pub(super) fn pending_blocks(&self, below: &mut u64) -> BTreeSet<u64> {
         let bits = self.layout.bits_per_block() / 8;
         let (mut blocks, mut bytes) = (BTreeSet::new(), 0);

@@ -66,7 +66,8 @@ pub(crate) fn check(store: Arc<dyn Store>, repair: bool, end: End) -> io::Result
     Ok(report)
 }
 
-/// Whether damage was found, repaired or not.
+/// Whether the report has damage, repaired or not. Of the findings beyond the list, the report has only damage that was not repaired; for
+/// repaired entries, see [`Repairs::lost`].
 fn damaged(report: &CheckReport) -> bool {
     report.more.1 == Some(Severity::Damage)
         || report.findings.iter().any(|finding| finding.severity == Severity::Damage)

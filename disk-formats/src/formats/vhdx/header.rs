@@ -154,7 +154,7 @@ impl Headers {
     }
 
     /// Update the header, and flush. The inactive header is written and becomes active; then the other one is written
-    /// as well, so that either may be lost. The first flush also covers earlier writes.
+    /// as well, so that one valid copy remains if the other is lost. The first flush also covers earlier writes.
     pub(super) fn update(&mut self, store: &dyn Store, change: impl FnOnce(&mut Header)) -> io::Result<()> {
         let mut next = self.current;
         change(&mut next);

@@ -28,7 +28,7 @@ pub(super) struct Journal {
     store: Arc<dyn Store>,
     headers: Headers,
     log: Option<Log>,
-    /// The changes of the last log entry, until their in-place writes are flushed.
+    /// The changes of the last log entry, until the next `sync` of the journal flushes their in-place writes.
     last_entry: Vec<Update>,
     /// An in-place write of `last_entry` failed: the next sync first repeats all of them.
     unapplied: bool,

@@ -206,7 +206,7 @@ impl Layer {
         let layout = &self.layout;
         let chunk = layout.chunk(at >> layout.block_shift);
         let entry = entries.bitmaps.iter().find(|(number, _)| *number == chunk).map(|(_, entry)| *entry);
-        // Some programs write state 7 instead of 6.
+        // Some programs write state 7 instead of 6 into the entry of a bitmap block.
         let entry = entry.filter(|entry| entry.present() && entry.offset() >= HEADER_SECTION);
         let Some(entry) = entry else {
             return Err(IoError::Damaged("a block is partially present, but has no bitmap block"));

@@ -2,7 +2,7 @@
 //! either the old metadata are there, or the log has what is needed to complete the new ones. [MS-VHDX] 2.3.
 //!
 //! The log is a ring of 4 KiB sectors. Each entry is one atomic change. The last valid entry refers to the tail: the
-//! oldest entry that may not be applied yet.
+//! oldest entry that a replay applies.
 
 mod active;
 mod changes;

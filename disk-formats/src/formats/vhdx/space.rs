@@ -79,11 +79,7 @@ impl Space {
 
     /// Take the first `len` bytes, whole MiB, that are free inside the file.
     pub(super) fn take_gap(&mut self, len: u64) -> Option<Run> {
-        let count = len / MIB;
-        let first = self.find(count)?;
-        (first..first + count).for_each(|at| self.set(at, true));
-        self.free -= count;
-        Some(Run { offset: first * MIB, len })
+        self.take_below(len, u64::MAX)
     }
 
     /// Take `len` bytes, whole MiB, at the end of the file. `None` if the file would be too large.

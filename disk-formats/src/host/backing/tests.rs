@@ -13,7 +13,9 @@ fn direct_reads_and_writes_of_metadata() {
     std::fs::write(file.path(), &data).unwrap();
     let backing = match BackingFile::open(file.path(), Access { read_only: false, direct: true }) {
         Ok(backing) => backing,
-        Err(OpenError::Unsupported { reason, .. }) => return println!("skipped: {reason}"),
+        Err(OpenError::Unsupported { reason, .. }) => {
+            return println!("SKIP: direct_reads_and_writes_of_metadata: {reason}");
+        }
         Err(error) => panic!("{error}"),
     };
     let alignment = backing.direct().unwrap();
@@ -38,7 +40,7 @@ fn a_busy_device_names_its_holder() {
     std::fs::File::create(&medium).unwrap().set_len(16 << 20).unwrap();
     let device = match LoopDevice::attach(&medium, &[]) {
         Ok(device) => device,
-        Err(reason) => return println!("skipped: {reason}"),
+        Err(reason) => return println!("SKIP: a_busy_device_names_its_holder: {reason}"),
     };
     let path = device.path();
     let access = Access { read_only: false, direct: true };
@@ -62,6 +64,8 @@ fn a_busy_device_names_its_holder() {
             let error = third.expect_err("an open of a mounted device").to_string();
             assert!(error.contains(&format!("busy: mounted at {}", folder.path().display())), "{error}");
         }
-        None => println!("skipped: no file system can be mounted here"),
+        None => println!(
+            "SKIP: a_busy_device_names_its_holder: no file system can be mounted here from /dev/loop-control"
+        ),
     }
 }

@@ -100,7 +100,9 @@ fn direct_input_and_output() {
     std::fs::write(&path, &data).unwrap();
     let format = match Raw::open(&path, Access { read_only: false, direct: true }) {
         Ok(format) => format,
-        Err(OpenError::Unsupported { reason, .. }) => return println!("skipped: {reason}"),
+        Err(OpenError::Unsupported { reason, .. }) => {
+            return println!("SKIP: direct_input_and_output: {reason}");
+        }
         Err(error) => panic!("{error}"),
     };
     let disk = Content::new(&format);

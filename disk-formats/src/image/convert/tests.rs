@@ -96,7 +96,9 @@ fn direct_input_and_output() {
     create_fixed(&b, data.len() as u64).unwrap();
     let source = match Raw::open(&a, Access { read_only: true, direct: true }) {
         Ok(source) => source,
-        Err(crate::error::OpenError::Unsupported { reason, .. }) => return println!("skipped: {reason}"),
+        Err(crate::error::OpenError::Unsupported { reason, .. }) => {
+            return println!("SKIP: direct_input_and_output: {reason}");
+        }
         Err(error) => panic!("{error}"),
     };
     let destination = vhd(&b, Access { read_only: false, direct: true });

@@ -25,7 +25,7 @@ pub(super) enum Stage {
     Move,
 }
 
-/// The remainder of a transfer between one run of a file and memory.
+/// A transfer between one run of a file and memory; after a short transfer, what is left of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     /// The memory, if it is one buffer (`count` is 0).
@@ -113,7 +113,8 @@ impl Slot {
         }
     }
 
-    /// Initialize the slot for a request, except for `sync_after` and `epoch_parity`, which the queue sets.
+    /// Initialize the slot for a request. The queue then sets `sync_after` and `epoch_parity`, and sets `stage`, `next` and the pieces when
+    /// it starts the request.
     #[inline]
     pub(super) fn begin(&mut self, request: &Request<'_>) {
         self.tag = request.tag;

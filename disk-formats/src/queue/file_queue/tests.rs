@@ -350,7 +350,7 @@ fn host_errors_are_passed_on() {
         let _ = std::process::Command::new("umount").arg(folder.path()).status();
         assert_eq!(results, [Err(IoError::NoSpace); 2]);
     } else {
-        println!("skipped the full file system: cannot mount a tmpfs here");
+        println!("SKIP: host_errors_are_passed_on (the full file system): cannot mount a tmpfs here");
     }
     let path = folder.path().join("plain");
     std::fs::write(&path, [0; 4096]).unwrap();

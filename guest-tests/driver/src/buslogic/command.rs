@@ -89,7 +89,7 @@ impl BusLogic {
     }
 }
 
-/// Whether a command has ended whose end no interrupt tells.
+/// Whether a command that ends without an interrupt has ended.
 const fn without_interrupt(code: u8, status: u8) -> bool {
     match code {
         SET_ISA_PORTS => true,

@@ -5,11 +5,11 @@ use core::sync::atomic::{Ordering, fence};
 use super::adapter::{BusLogic, LIST, SENSE_SIZE};
 use super::spec::*;
 use crate::adapter::{Buffer, Completion, KickPolicy};
-use crate::initiator::{Command, CommandEnd, Initiator, Way};
+use crate::initiator::{Command, CommandEnd, Direction, Initiator};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
 
-/// Host status of an end without one: the completion code, above all statuses of an adapter.
+/// Host status where the adapter has none: this bit and the completion code. No adapter status has this bit.
 const BY_CODE: u32 = 0x100;
 
 impl BusLogic {
@@ -72,8 +72,8 @@ impl BusLogic {
         self.register_write(platform, STATUS, CONTROL_RESET_BUS);
     }
 
-    /// The next end. Always inlined: what it returns would be loaded right after it was stored in smaller pieces, which stalls
-    /// the processor.
+    /// The next completion. Always inlined: otherwise the caller would load the result right after it was stored in smaller pieces, which
+    /// stalls the processor.
     #[inline(always)]
     pub(super) fn take_completion(&mut self) -> Option<CommandEnd> {
         loop {
@@ -87,7 +87,7 @@ impl BusLogic {
             fence(Ordering::Acquire);
             let address = mailboxes.read::<u32>(at);
             let status = mailboxes.read::<u16>(at + MAILBOX_STATUS);
-            // It is read before it is given back.
+            // The mailbox is read before it is freed.
             fence(Ordering::Release);
             mailboxes.write(at + MAILBOX_CODE, 0u8);
             self.in_next = if self.in_next + 1 < count { self.in_next + 1 } else { 0 };
@@ -112,11 +112,11 @@ impl BusLogic {
         }
         let status = match code {
             CODE_GOOD => 0,
-            // The adapter's below the target's.
+            // In the mailbox, the adapter's status is the low byte and the target's status the high byte.
             CODE_ERROR if status != 0 => u32::from(status.swap_bytes()),
             code => (BY_CODE | u32::from(code)) << 8,
         };
-        // How much of them was delivered is not told.
+        // The adapter does not report how many bytes of sense data it delivered.
         let sense_len = if status == 2 { SENSE_SIZE as u32 } else { 0 };
         CommandEnd { completion: Completion { tag, status, transferred }, sense_len }
     }
@@ -130,7 +130,7 @@ impl Initiator for BusLogic {
     /// Fill the tag's CCB and load a mailbox. Always inlined: the CDB's bytes are loaded as words right after they were stored.
     #[inline(always)]
     fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool {
-        let Command { tag, target, cdb, way, data } = command;
+        let Command { tag, target, cdb, direction, data } = command;
         if cdb.len() > MAX_CDB {
             return false;
         }
@@ -144,11 +144,11 @@ impl Initiator for BusLogic {
             let Some((address, len)) = self.write_list(tag, data) else { return false };
             (if self.options.residual { OPCODE_LIST_RESIDUAL } else { OPCODE_LIST }, address, len)
         };
-        // Linux's driver tells the direction of READ and WRITE alone.
+        // Linux's driver sets the direction only for READ and WRITE.
         let control = CCB_TAGGED
-            | match way {
-                Way::ToHost if cdb.is_read_write() => CCB_IN,
-                Way::ToDevice if cdb.is_read_write() => CCB_OUT,
+            | match direction {
+                Direction::ToHost if cdb.is_read_write() => CCB_IN,
+                Direction::ToDevice if cdb.is_read_write() => CCB_OUT,
                 _ => 0,
             };
         let sense = self.shared.sense.address() as u32 + tag * SENSE_SIZE as u32;

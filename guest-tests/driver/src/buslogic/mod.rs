@@ -3,7 +3,7 @@
 //! in memory, where Linux uses I/O ports.
 //! - `adapter`: the driver of one adapter, and what it owns,
 //! - `command`: the exchange of a command over the registers, and resets,
-//! - `bringup`: the probe, and what a reset is followed by,
+//! - `bringup`: the probe, and the bring-up after a reset,
 //! - `facts`: what the adapter says of itself,
 //! - `io`: CCBs in, incoming mailboxes out.
 

@@ -67,9 +67,9 @@ pub const INQUIRE_PERIODS: u8 = 0x8c;
 pub const INQUIRE_EXTENDED_SETUP: u8 = 0x8d;
 /// Command: strict round robin.
 pub const STRICT_ROUND_ROBIN: u8 = 0x8f;
-/// Command: read local RAM. Its end is told by the status alone.
+/// Command: read local RAM. It ends without an interrupt: only the status shows its end.
 pub const READ_LOCAL_RAM: u8 = 0x91;
-/// Command: ISA ports. Its end is not told.
+/// Command: ISA ports. Neither interrupt nor status shows its end.
 pub const SET_ISA_PORTS: u8 = 0x95;
 /// Command: format of CCBs.
 pub const EXTENDED_CCBS: u8 = 0x96;

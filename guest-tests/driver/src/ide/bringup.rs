@@ -155,7 +155,7 @@ impl Ide {
                 (pair[0], pair[1]) = (data as u16, (data >> 16) as u16);
             }
         }
-        // Takes the interrupt back, too.
+        // This read also clears the interrupt.
         let end = ports.read(platform, channel, STATUS);
         ports.control(platform, channel, CONTROL_IDLE);
         if status & (DRQ | ERR) != DRQ || end & (BSY | DRQ | ERR | DF) != 0 || end & DRDY == 0 {

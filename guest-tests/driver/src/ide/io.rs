@@ -24,7 +24,7 @@ impl Ide {
         if kind == Kind::Dma && !self.write_table(&request.data) {
             return false;
         }
-        // As Linux: 28 bits wherever they do, also on drives that know 48.
+        // As Linux does: 28-bit commands wherever 28 bits suffice, also on drives with 48-bit commands.
         let (lba, blocks) = if kind == Kind::Flush { (0, 0) } else { (request.lba, request.blocks) };
         let short = blocks <= 256 && lba + u64::from(blocks) < LBA28_END - 1;
         let code = match (kind, if short { TRANSFER_28 } else { TRANSFER_48 }[usize::from(write)]) {
@@ -78,10 +78,10 @@ impl Ide {
         true
     }
 
-    /// An interrupt: what the channel says.
+    /// After an interrupt: read the channel's status, and clear the interrupt.
     pub(super) fn look<P: Platform>(&mut self, platform: &mut P) {
         let Some(Running { channel, kind, .. }) = self.running else {
-            // Nobody waits for it: take it back.
+            // No command is in flight: clear the interrupt.
             for channel in 0..2 {
                 self.ports.read(platform, channel, STATUS);
                 self.ports.bm_write(platform, channel, BM_STATUS, 1, BM_INTERRUPT.into());
@@ -105,7 +105,7 @@ impl Ide {
         fence(Ordering::Acquire);
     }
 
-    /// Bring the command on, as the last interrupt says; its end.
+    /// Continue the command as the status of the last interrupt requires. Returns its completion, if it has ended.
     pub(super) fn go_on<P: Platform>(&mut self, platform: &mut P) -> Option<Completion> {
         let (status, bus) = self.seen.take()?;
         let Running { tag, channel, kind, data, moved, block } = self.running?;
@@ -124,7 +124,7 @@ impl Ide {
             let end = self.ports.alternate_status(platform, channel);
             return Some(self.end(platform, end, 0));
         }
-        // More was asked for, or less, than there is.
+        // The drive requests more data than the command has, or has ended before all data were moved.
         let odd = wants || port && left > 0;
         Some(self.end(platform, if odd && !bad { status | ERR } else { status }, bus))
     }

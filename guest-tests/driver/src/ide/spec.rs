@@ -6,7 +6,7 @@ pub const ID: (u16, u16) = (0x8086, 0x7111);
 pub const NATIVE: u32 = 1 << 2 | 1;
 /// Configuration space: timing of both channels; bit 15 of each half: its ports are decoded.
 pub const IDETIM: u16 = 0x40;
-/// Of one channel.
+/// Bit 15 of a channel's half: its ports are decoded.
 pub const DECODE: u32 = 0x8000;
 
 /// Command block: data.

@@ -121,7 +121,7 @@ impl<'a> Job<'a> {
     ) -> Result<(), Fault> {
         self.phase = phase;
         let mut handled = platform.interrupts();
-        // An interrupt from before is over now: a line that were still asserted would not interrupt again.
+        // Acknowledge an earlier interrupt: a line that is still asserted would not interrupt again.
         adapter.interrupted(platform);
         while let Some(completion) = adapter.poll(platform) {
             let _ = self.complete(&completion, platform.ticks());

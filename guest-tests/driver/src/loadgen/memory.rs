@@ -38,8 +38,8 @@ impl Buffers {
                 let step = (len as usize).next_multiple_of(PAGE);
                 Self { region, len, first: 0, step, page_stride: PAGE as u32 }
             }
-            // Page by page: the first pages of all buffers, then the second ones. The page left over behind each row
-            // keeps the pages of a buffer apart where there is only one.
+            // Page by page: the first pages of all buffers, then the second ones. Each row has one page more than there are
+            // buffers. So the pages of a buffer are apart even if it is the only one.
             Layout::Scattered => {
                 Self { region, len, first: SKEW, step: PAGE, page_stride: ((count + 1) * PAGE) as u32 }
             }
@@ -126,7 +126,7 @@ impl Memory {
     pub(super) fn reserve<P: Platform>(&mut self, platform: &mut P, len: usize) -> Option<&DmaRegion> {
         let held = self.0.as_ref().map_or(0, DmaRegion::len);
         if held < len {
-            // Memory is never given back: growing at least twofold bounds what is lost to half of all.
+            // Memory is never freed. If possible the size doubles, so that at most half of all memory is wasted.
             let region =
                 platform.dma(len.max(held.saturating_mul(2)), PAGE).or_else(|| platform.dma(len, PAGE))?;
             self.0 = Some(region);

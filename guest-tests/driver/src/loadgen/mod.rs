@@ -23,7 +23,7 @@ use job::{Job, Phase, Slot, Stream};
 use memory::{Buffers, Memory, Versions};
 use plan::Plan;
 
-/// State that lives from job to job. 32 KiB: better a static or on the heap than on a small stack.
+/// State that lives from job to job. It has 32 KiB: keep it in a static or on the heap, not on a small stack.
 #[derive(Debug)]
 pub struct LoadGenerator {
     slots: [Slot; MAX_SLOTS],

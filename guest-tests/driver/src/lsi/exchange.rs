@@ -181,7 +181,7 @@ impl Lsi {
         self.post_frame(platform, tag);
     }
 
-    /// A reply that is none of SCSI I/O. The frame is the driver's until it is given back.
+    /// A reply to a message other than SCSI I/O. The frame belongs to the driver until the driver returns it to the controller.
     pub(super) fn other_reply<P: Platform>(&mut self, platform: &mut P, at: usize) {
         let frame = &self.shared.replies;
         let mut reply = Reply { words: [0; REPLY_FRAME / 4] };

@@ -6,7 +6,7 @@ use super::adapter::{CHAINS, Lsi, SENSE_SIZE};
 use super::message::IO_CONTEXT;
 use super::spec::*;
 use crate::adapter::{Buffer, Completion};
-use crate::initiator::{Command, CommandEnd, Initiator, Way};
+use crate::initiator::{Command, CommandEnd, Direction, Initiator};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
 
@@ -21,22 +21,22 @@ impl Lsi {
 
     /// Write the scatter-gather list; the chain offset of the frame in dwords, or `None` where it does not fit.
     #[inline]
-    fn write_sgl(&self, tag: u32, data: &Buffer, way: u32) -> Option<u8> {
+    fn write_sgl(&self, tag: u32, data: &Buffer, direction: u32) -> Option<u8> {
         let list = List { driver: self, region: &self.shared.requests, at: Self::frame(tag) + IO_SGL };
         if data.len == 0 {
             // An address of all ones that must not be touched.
-            list.simple(SGE_END, way, u64::MAX, 0);
+            list.simple(SGE_END, direction, u64::MAX, 0);
             return Some(0);
         }
         if data.is_contiguous() {
-            list.simple(SGE_END, way, data.address, data.len);
+            list.simple(SGE_END, direction, data.address, data.len);
             return Some(0);
         }
-        self.write_chained(tag, data, way)
+        self.write_chained(tag, data, direction)
     }
 
     /// A list of several elements, as Linux lays it out: a segment's last slot is the next chain element.
-    fn write_chained(&self, tag: u32, data: &Buffer, way: u32) -> Option<u8> {
+    fn write_chained(&self, tag: u32, data: &Buffer, direction: u32) -> Option<u8> {
         let size = self.element();
         let chains = self.shared.chains.as_ref()?;
         let mut left = data.segments().count();
@@ -55,7 +55,7 @@ impl Lsi {
                     (true, false) => SGE_LAST,
                     _ => 0,
                 };
-                list.simple(end, way, address, len);
+                list.simple(end, direction, address, len);
                 list.at += size;
             }
             if last {
@@ -83,8 +83,9 @@ impl Lsi {
         if self.options.wide { 12 } else { 8 }
     }
 
-    /// The next completion; replies of other kinds are kept for who waits for them. Always inlined: what it returns would be loaded
-    /// right after it was stored in smaller pieces, which stalls the processor.
+    /// The next completion. Replies to other messages are stored for [`take_reply`](Self::take_reply) and
+    /// [`take_event`](Self::take_event). Always inlined: otherwise the caller would load the result right after it was stored in smaller
+    /// pieces, which stalls the processor.
     #[inline(always)]
     pub(super) fn take_completion<P: Platform>(&mut self, platform: &mut P) -> Option<CommandEnd> {
         loop {
@@ -159,8 +160,8 @@ struct List<'a> {
 }
 
 impl List<'_> {
-    fn simple(&self, end: u32, way: u32, address: u64, len: u32) {
-        self.element(SGE_SIMPLE | end | way | len & 0x00ff_ffff, address);
+    fn simple(&self, end: u32, direction: u32, address: u64, len: u32) {
+        self.element(SGE_SIMPLE | end | direction | len & 0x00ff_ffff, address);
     }
 
     fn chain(&self, len: u32, next: u32, address: u64) {
@@ -185,13 +186,13 @@ impl Initiator for Lsi {
     /// Fill the tag's frame and post it. Always inlined: the CDB's bytes are loaded as words right after they were stored.
     #[inline(always)]
     fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool {
-        let Command { tag, target, cdb, way, data } = command;
-        let (control, sge_way) = match way {
-            Way::None => (0, 0),
-            Way::ToHost => (CONTROL_READ, 0),
-            Way::ToDevice => (CONTROL_WRITE, SGE_WRITE),
+        let Command { tag, target, cdb, direction, data } = command;
+        let (control, sge_direction) = match direction {
+            Direction::None => (0, 0),
+            Direction::ToHost => (CONTROL_READ, 0),
+            Direction::ToDevice => (CONTROL_WRITE, SGE_WRITE),
         };
-        let Some(chain_offset) = self.write_sgl(tag, data, sge_way) else { return false };
+        let Some(chain_offset) = self.write_sgl(tag, data, sge_direction) else { return false };
         let sense = self.shared.sense.address() + u64::from(tag) * SENSE_SIZE as u64;
         let frame = self.shared.requests.fields::<REQUEST_FRAME>(Self::frame(tag));
         let [cdb_low, cdb_high] = cdb.words();

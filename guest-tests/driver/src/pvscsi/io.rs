@@ -5,7 +5,7 @@ use core::sync::atomic::{Ordering, fence};
 use super::spec::*;
 use super::{Pvscsi, SENSE_SIZE, SG_TABLE};
 use crate::adapter::{Buffer, Completion, KickPolicy};
-use crate::initiator::{Command, CommandEnd, Initiator, Way};
+use crate::initiator::{Command, CommandEnd, Direction, Initiator};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
 
@@ -74,8 +74,8 @@ impl Pvscsi {
         platform.write32(self.function.bar, register, 0);
     }
 
-    /// The next completion; advances the ring. Always inlined: what it returns would be loaded right after it was stored in smaller
-    /// pieces, which stalls the processor.
+    /// The next completion; advances the ring. Always inlined: otherwise the caller would load the result right after it was stored in
+    /// smaller pieces, which stalls the processor.
     #[inline(always)]
     pub(super) fn take_completion(&mut self) -> Option<CommandEnd> {
         let consumer = self.completion_consumer;
@@ -90,7 +90,7 @@ impl Pvscsi {
         let context: u64 = ring.read::<CMP_CONTEXT, _>();
         let transferred = ring.read::<CMP_DATA_LEN, _>();
         let status: u64 = ring.read::<CMP_SENSE_LEN_STATUS, _>();
-        // The entry is read before its slot is given back.
+        // The entry is read before its slot is freed.
         fence(Ordering::Release);
         self.completion_consumer = consumer.wrapping_add(1);
         self.shared.state.write(CMP_CONS_IDX, self.completion_consumer);
@@ -143,14 +143,14 @@ impl Initiator for Pvscsi {
     /// loaded as words.
     #[inline(always)]
     fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool {
-        let Command { tag, target, cdb, way, data } = command;
+        let Command { tag, target, cdb, direction, data } = command;
         if self.in_flight() >= self.entries {
             return false;
         }
-        let mut flags = match way {
-            Way::None => FLAG_CMD_DIR_NONE,
-            Way::ToHost => FLAG_CMD_DIR_TOHOST,
-            Way::ToDevice => FLAG_CMD_DIR_TODEVICE,
+        let mut flags = match direction {
+            Direction::None => FLAG_CMD_DIR_NONE,
+            Direction::ToHost => FLAG_CMD_DIR_TOHOST,
+            Direction::ToDevice => FLAG_CMD_DIR_TODEVICE,
         };
         let mut data_address = data.address;
         if !data.is_contiguous() {

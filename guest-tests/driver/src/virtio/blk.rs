@@ -222,7 +222,7 @@ impl Adapter for VirtioBlk {
         self.queues.interrupted(platform, &mut self.transport);
     }
 
-    /// The status is the status byte; bytes written are told without it.
+    /// The completion's status is the status byte. `transferred` does not count that byte.
     fn poll<P: Platform>(&mut self, _platform: &mut P) -> Option<Completion> {
         let (tag, len) = self.queues.take()?;
         let at = tag as usize * REQUEST_SIZE;

@@ -22,7 +22,7 @@ pub struct Piece {
     pub write: bool,
 }
 
-/// A request that the device has given back.
+/// A request that the device has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
     /// The request's number; `None`: the device named none that was in flight.
@@ -42,7 +42,7 @@ pub struct Shape {
     pub pieces: u16,
     /// Each request is a table of its own.
     pub indirect: bool,
-    /// Either side says by an index which entry it wants to be told of, else by a flag whether it wants to be told.
+    /// Each side names by an index the entry for which it requests a notification. Otherwise a flag turns all notifications on or off.
     pub event_index: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Virtqueue {
     published: u16,
     /// Entries taken from the used ring.
     used: u16,
-    /// The device has been asked to tell of the next entry.
+    /// A notification for the next entry has been requested from the device.
     asked: bool,
     /// Where its doorbell is in the register space of notifications.
     pub(super) doorbell: u64,
@@ -236,7 +236,7 @@ impl Virtqueue {
         fence(Ordering::Release);
         self.driver.write(AVAIL_INDEX, new);
         self.published = new;
-        // The device says what it wants and then looks at the index; here it is the other way round.
+        // The device requests notifications and then reads the index. The driver writes the index and then reads the request.
         fence(Ordering::SeqCst);
         if self.shape.event_index {
             let event: u16 = self.device.read(USED_RING + 8 * usize::from(self.shape.size));
@@ -247,8 +247,8 @@ impl Virtqueue {
         }
     }
 
-    /// No interrupts until [`take`](Self::take) finds nothing. With the event index that takes no word: the device tells
-    /// once of the entry that it was asked for.
+    /// No interrupts until [`take`](Self::take) finds nothing. With the event index nothing has to be written: the device interrupts once,
+    /// for the entry that the index names.
     #[inline]
     pub fn hold(&mut self) {
         if !self.shape.event_index && self.asked {
@@ -257,7 +257,7 @@ impl Virtqueue {
         self.asked = false;
     }
 
-    /// The next request that the device has given back. Without one, the device has been asked to tell.
+    /// The next request that the device has completed. `None`: there is none, and a notification for the next one has been requested.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Used> {
         // Before `asked` is stored: a load of both, as the compiler makes it, would wait for that store.
@@ -272,7 +272,7 @@ impl Virtqueue {
             } else {
                 self.driver.write(AVAIL_FLAGS, 0u16);
             }
-            // What came before the device could see this is found by looking once more.
+            // An entry that the device added before it could see this request is found by the second check.
             fence(Ordering::SeqCst);
         }
         fence(Ordering::Acquire);

@@ -6,7 +6,7 @@ use super::queues::Queues;
 use super::spec::*;
 use super::{MAX_SEGMENTS, Options, Step, failed};
 use crate::adapter::{Adapter, Completion, Counters, Geometry, Layout, PAGE, Request};
-use crate::initiator::{Command, CommandEnd, Initiator, Way};
+use crate::initiator::{Command, CommandEnd, Direction, Initiator};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
 use crate::workload::Fault;
@@ -284,11 +284,11 @@ impl Initiator for VirtioScsi {
         self.queues.slots()
     }
 
-    /// Put a command in: header, data to the device, answer, data from it. Always inlined: a CDB that is handed on in memory is
-    /// loaded whole right after its bytes were stored, which stalls the processor.
+    /// Put a command in: header, data to the device, answer, data from it. Always inlined: otherwise a CDB that is passed in memory would
+    /// be loaded as a whole right after its bytes were stored, which stalls the processor.
     #[inline(always)]
     fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool {
-        let Command { tag, target, cdb, way, data } = command;
+        let Command { tag, target, cdb, direction, data } = command;
         let at = tag as usize * REQUEST_SIZE;
         if at + REQUEST_SIZE > self.requests.len() {
             return false;
@@ -304,7 +304,7 @@ impl Initiator for VirtioScsi {
         memory.write::<40, _>(0u64);
         memory.write::<48, _>(0u64);
         memory.write::<{ RESPONSE + 11 }, _>(UNANSWERED);
-        let len = if way == Way::None { 0 } else { data.len };
+        let len = if direction == Direction::None { 0 } else { data.len };
         memory.write::<DATA_LEN, _>(len);
         let address = self.requests.address() + at as u64;
         let header = Piece { address, len: SCSI_HEADER as u32, write: false };
@@ -314,7 +314,7 @@ impl Initiator for VirtioScsi {
             write: true,
         };
         let (queues, transport) = (&mut self.queues, &mut self.transport);
-        let (out, into) = (way == Way::ToDevice, way == Way::ToHost);
+        let (out, into) = (direction == Direction::ToDevice, direction == Direction::ToHost);
         if data.is_contiguous() {
             if len == 0 {
                 return queues.add(platform, transport, tag, [header, response].into_iter());

@@ -153,11 +153,11 @@ impl Bus {
         Ok(())
     }
 
-    /// The channel's event flag, and those beside it, are cleared: what they stood for is in the rings, which are read afterwards.
+    /// Clear the word with the channel's event flag. The rings are read after this, so no packet is missed.
     pub(super) fn clear_flags(&self, offer: Offer) {
         let word = offer.relid as usize % (8 * FLAGS_LEN) / 64;
         self.flags.write(FLAGS + 8 * word, 0u64);
-        // A flag that is set later comes with an interrupt; packets of those that were cleared are seen.
+        // A flag that is set after this comes with an interrupt. The packets of the cleared flags are in the rings.
         fence(Ordering::SeqCst);
     }
 

@@ -5,7 +5,7 @@ use super::ring::Rings;
 use super::spec::*;
 use super::{Options, Step, failed};
 use crate::adapter::{Adapter, Completion, Counters, Geometry, KickPolicy, Layout, PAGE, Request};
-use crate::initiator::{Command, CommandEnd, Initiator, Way};
+use crate::initiator::{Command, CommandEnd, Direction, Initiator};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
 use crate::workload::Fault;
@@ -201,12 +201,12 @@ impl Initiator for Storvsc {
 
     #[inline(always)]
     fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool {
-        let Command { tag, target, cdb, way, data } = command;
-        let len = if way == Way::None { 0 } else { data.len };
-        let (direction, flags) = match way {
-            Way::None => (DATA_NONE, 0),
-            Way::ToHost => (DATA_IN, SRB_FLAGS_IN),
-            Way::ToDevice => (DATA_OUT, SRB_FLAGS_OUT),
+        let Command { tag, target, cdb, direction, data } = command;
+        let len = if direction == Direction::None { 0 } else { data.len };
+        let (data_direction, flags) = match direction {
+            Direction::None => (DATA_NONE, 0),
+            Direction::ToHost => (DATA_IN, SRB_FLAGS_IN),
+            Direction::ToDevice => (DATA_OUT, SRB_FLAGS_OUT),
         };
         let [low, high] = cdb.words();
         let storage = [
@@ -216,7 +216,7 @@ impl Initiator for Storvsc {
             u64::from(target as u8) << 24
                 | u64::from(cdb.len()) << 32
                 | (SENSE_LEN as u64) << 40
-                | direction << 48,
+                | data_direction << 48,
             u64::from(len) | low << 32,
             low >> 32 | high << 32,
             high >> 32,

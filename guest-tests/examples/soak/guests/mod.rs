@@ -112,7 +112,7 @@ where
         verified
     }
 
-    /// What PVSCSI tells of disks.
+    /// Take PVSCSI's messages about disks that came or went.
     fn take_messages(&mut self) {
         if let Driver::Pvscsi(driver) = &mut self.initiator.driver {
             guest_driver::adapter::Adapter::interrupted(driver, &mut self.machine);

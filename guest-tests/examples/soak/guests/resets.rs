@@ -101,7 +101,7 @@ impl Disturbance<'_> {
             Effect::AllGone => (&[][..], 0),
         };
         for end in collect(adapter, machine, count) {
-            // BusLogic takes the requests after the reset then, which the first one is told of.
+            // Without the doorbell, BusLogic takes the requests only after the reset. The first of them reports the unit attention.
             let attention = !taken && end.status == u32::from(CHECK_CONDITION);
             assert!(end.status == 0 || attention || statuses.contains(&end.status), "{end:?}");
         }

@@ -39,7 +39,8 @@ pub(crate) fn options(kind: AdapterKind, queues: u16) -> Options {
         AdapterKind::VirtioBlk => Options::VirtioBlk(virtio),
         AdapterKind::VirtioScsi => Options::VirtioScsi(virtio),
         AdapterKind::Storvsc => Options::Storvsc(vmbus::Options::default()),
-        _ => Options::Pvscsi(pvscsi::Options::default()),
+        AdapterKind::Pvscsi => Options::Pvscsi(pvscsi::Options::default()),
+        kind => unimplemented!("no load drives {kind}"),
     }
 }
 
@@ -118,7 +119,7 @@ impl Setup {
         Self { image: None, ..Self::of(AdapterKind::Pvscsi) }
     }
 
-    /// Make the disk. The files of a chain have the data of a guest each; the cycles that these guests did.
+    /// Make the disk. A guest writes to each file of a chain before the file gets a child. Returns the disk and the number of these guests.
     fn disk(&self, place: &Place, socket: &Path) -> (String, u64) {
         let mut cycles = 0;
         let Some(image) = self.image else { return (SLOW.to_owned(), 0) };

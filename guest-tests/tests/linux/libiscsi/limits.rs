@@ -6,15 +6,15 @@ use guest_init::Tested;
 pub(super) struct Limit {
     /// Why tests fail or are skipped.
     pub(super) reason: &'static str,
-    /// What each of them says: one of these.
+    /// Each of these tests prints one of these texts.
     said: &'static [&'static str],
     /// How their names begin.
     tests: &'static [&'static str],
 }
 
-/// Of the commands that it could not send, the suite says that the error is the host's: a sense key and a code that no target sends.
+/// For a command that could not be sent, the suite prints a sense key and a code that no target returns.
 const NOT_SENT: &str = "(0xffff)";
-/// As the suite says where the ioctl fails.
+/// The suite prints this if the ioctl fails.
 const IOCTL_FAILED: &str = "SG_IO ioctl failed";
 
 const BUSLOGIC: [Limit; 4] = [
@@ -62,7 +62,7 @@ const STORVSC: [Limit; 1] = [Limit {
     tests: &["Inquiry.EVPD"],
 }];
 
-/// Of the guest's driver.
+/// The limits of the guest's driver.
 pub(super) fn of(driver: &str) -> &'static [Limit] {
     match driver {
         "BusLogic" => &BUSLOGIC,
@@ -72,13 +72,13 @@ pub(super) fn of(driver: &str) -> &'static [Limit] {
 }
 
 impl Limit {
-    /// Whether a test meets it.
+    /// Whether this limit explains why a test failed or was skipped.
     pub(super) fn ends(&self, test: &Tested) -> bool {
         self.tests.iter().any(|name| test.name.starts_with(name))
             && test.said.iter().any(|line| self.said.iter().any(|text| line.contains(text)))
     }
 
-    /// Names that no test needs.
+    /// Those of `tests` for which no test has met the limit.
     pub(super) fn unused<'a>(
         &self,
         tests: impl Iterator<Item = &'a Tested> + Clone,

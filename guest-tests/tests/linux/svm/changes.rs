@@ -20,7 +20,7 @@ const ADAPTERS: [(AdapterKind, &str, &str); 7] = {
 
 /// Sectors of a disk at first, after it has grown, and of one that comes and goes.
 const SECTORS: [u64; 3] = [8 << 10, 12 << 10, 6 << 10];
-/// What a request takes, in ms. Disks in L1's memory complete before the guest sees a request in flight.
+/// Added latency of a request, in ms. Without it, disks in L1's memory complete requests before the guest sees one in flight.
 const DELAY: u64 = 20;
 /// What the guest asks for (`guest_init::Change`), in its order. It uses all disks at the same time.
 const CHANGE: &str = r#"
@@ -116,7 +116,7 @@ fn disks_and_adapters_change_under_load() {
     }
 }
 
-/// Make a disk of L1's memory that takes its time.
+/// Make a disk in L1's memory with the added latency [`DELAY`].
 fn slow(name: &str, ram: usize, sectors: u64) -> String {
     format!("slow=\"$slow {name}\"\ndmsetup create {name} --table '{}'\n", table(ram, sectors))
 }
@@ -126,7 +126,7 @@ fn resize(name: &str) -> String {
     format!("ctl resize {name}0 {}\n", SECTORS[1] * 512)
 }
 
-/// Make it larger.
+/// Make such a disk larger.
 fn grow(name: &str, ram: usize) -> String {
     format!("dmsetup reload {name} --table '{}'\ndmsetup resume {name}\n", table(ram, SECTORS[1]))
 }

@@ -1,5 +1,5 @@
-//! Storage controllers with more than one queue, behind a guest with several virtual CPUs: channels of Hyper-V's, of which it offers one
-//! for each four virtual CPUs, and request queues of virtio devices, of one also with several threads.
+//! Storage controllers with several queues, in a guest with several virtual CPUs. Hyper-V's controller offers one channel for each four
+//! virtual CPUs. The virtio devices have several request queues; threads of the device serve those of one virtio-blk.
 
 use std::fs;
 
@@ -15,14 +15,14 @@ const CPUS: u32 = 5;
 const CHANNELS: usize = 2;
 /// Request queues of each virtio device.
 const QUEUES: usize = 3;
-/// Disks by adapter, with the driver, and bytes of the disk, by which it is known again.
+/// For each adapter its driver and the size of its disk in bytes. The size identifies the disk in the report.
 const DISKS: [(&str, &str, u64); 4] = [
     ("storvsc", "hv_storvsc", 8 << 20),
     ("virtio-scsi,queues=3", "virtio_scsi", 4 << 20),
     ("virtio-blk,queues=3", "virtio_blk", 2 << 20),
     ("virtio-blk,queues=3,threads=2", "virtio_blk", 1 << 20),
 ];
-/// Each virtual CPU that comes up, where something else is printed before the line is at its end.
+/// The rest of the line that the kernel prints for each virtual CPU, if another message interrupts the line.
 const OF_CPUS: [&str; CPUS as usize - 1] = ["4:  #1", "4:  #2", "4:  #3", "4:  #4"];
 
 /// The guest opens all channels and queues, sends requests over each channel, and is signalled by each; what it writes is on the disks. It

@@ -1,5 +1,5 @@
-//! A root file system on each adapter that [`system`](crate::system) does not boot from: stock kernels find it, mount it, write to it and
-//! power off.
+//! A root file system on each adapter that neither [`root`](crate::root) nor [`system`](crate::system) boots from: stock kernels find it,
+//! mount it, write to it and power off.
 
 use std::fmt::Write as _;
 use std::fs;

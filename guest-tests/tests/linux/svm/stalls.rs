@@ -11,11 +11,12 @@ use crate::needed;
 
 /// Sectors of a disk that is stalled.
 const SECTORS: u64 = 8 << 10;
-/// Wait until a text is in a file. Everybody's wait ends with the virtual machine.
+/// Wait until a text is in a file. The wait fails when the virtual machine has ended.
 const WAIT_FOR: &str = r#"
 wait_for() { until grep -q "$1" $2; do kill -0 $pid || exit 1; sleep 0.2; done; }
 "#;
-/// Stall the disks when the guest says so, until its error handling has come to what it does last, to the disk on `pvscsi`; and 3 s more.
+/// Stall the disks when the guest says so, until the guest's error handling has reached its last step (the host reset, for the disk on
+/// `pvscsi`), and 3 s longer.
 const STALL: &str = r#"
 wait_for '^"stalling"' /out/console
 for disk in $disks; do dmsetup suspend --noflush --nolockfs $disk; done
@@ -25,7 +26,7 @@ sleep 3
 for disk in $disks; do dmsetup resume $disk; done
 wait $pid
 "#;
-/// Stall the disk when the guest says so, until the guest's driver has reset the adapter with requests in flight; and 3 s more.
+/// Stall the disk when the guest says so, until the guest's driver has reset the adapter with requests in flight, and 3 s longer.
 const STALL_UNTIL_RESET: &str = r#"
 wait_for '^"stalling"' /out/console
 dmsetup suspend --noflush --nolockfs $disk
@@ -59,7 +60,7 @@ const OF_LIBATA: [&str; 6] = [
     // Of the sector that a command which timed out does not report.
     "ata1.00: device reported invalid CHS sector 0",
 ];
-/// What the guest's log has to show of the error handling, by driver: virtio's have none, but wait.
+/// What the guest's log has to show of the error handling. The virtio drivers have none: they wait.
 const HANDLED: [&str; 7] = [
     "task abort on host",
     "SCSI device reset on scsi",

@@ -211,7 +211,7 @@ fn who_leaves_does_not_hold_up_those_who_wait_behind() {
     });
 }
 
-/// Under TLS, bytes are counted inside of it: a client that trickles them, or the bytes of a record, is disconnected.
+/// Under TLS, only plain text counts. A client that sends it slowly, or sends the bytes of a record slowly, is disconnected.
 #[test]
 fn who_trickles_under_tls_is_hung_up_on() {
     let stall_timeout = Duration::from_millis(400);
@@ -256,7 +256,7 @@ struct Broken {
 
 #[derive(Clone, Copy, Debug)]
 enum Breach {
-    /// A completion is of a request that there is not.
+    /// A completion has the tag of no request.
     WrongTag,
     /// Requests are refused though there are few.
     Full,

@@ -16,7 +16,7 @@ pub(super) type Sector = [u8; SECTOR];
 pub(super) struct Summary {
     pub(super) sequence: u64,
     pub(super) sectors: u32,
-    /// The sector of the ring where the oldest entry begins that may not be applied yet.
+    /// The sector of the ring where the oldest entry begins that a replay applies.
     pub(super) tail: u32,
     pub(super) sizes: Sizes,
 }

@@ -24,7 +24,7 @@ pub(super) struct EntryHeader {
     pub(super) checksum: U32,
     /// Bytes of the entry, whole sectors.
     pub(super) entry_length: U32,
-    /// Byte offset in the ring of the oldest entry that may not be applied yet; may be this one.
+    /// Byte offset in the ring of the oldest entry that a replay applies; may be this one.
     pub(super) tail: U32,
     /// Sequence number: one more than that of the previous entry; not zero.
     pub(super) sequence_number: U64,

@@ -59,8 +59,8 @@ impl Log {
     ///
     /// # Errors
     /// The host's; `InvalidInput` for an entry that is too long. After an error the entry may still be on stable
-    /// storage. If it is, a replay after a crash applies its changes, until another entry is written. So the space that
-    /// the changes refer to must stay valid until then. The next entry replaces the failed one, with the same offset and
+    /// storage. If it is, and no other entry was written since, a replay after a crash applies its changes. So until another
+    /// entry is written, the space that they refer to must stay valid. The next entry replaces the failed one, with the same offset and
     /// sequence number. While the next entry is being written, a mixture of the two has a wrong checksum. So a crash
     /// leaves one of the two, or the entry before them, which is applied already.
     pub(in crate::formats::vhdx) fn append(

@@ -103,7 +103,8 @@ fn failing(mut times: u32, errno: Errno) -> impl FnMut(Ended) -> Vec<Ended> + Se
 fn direct(path: &Path) -> Option<Arc<dyn Format>> {
     let disk = Raw::open(path, Access { direct: true, ..Access::default() });
     if disk.is_err() {
-        println!("skipped: no direct I/O here");
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        println!("SKIP: {test}: no direct I/O in the temporary directory");
     }
     Some(Arc::new(disk.ok()?))
 }

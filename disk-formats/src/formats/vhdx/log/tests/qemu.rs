@@ -37,7 +37,7 @@ fn logs_are_exchanged_with_qemu() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("a.vhdx");
     if Command::new("qemu-img").arg("--version").output().is_err() {
-        println!("SKIP: no qemu-img");
+        println!("SKIP: logs_are_exchanged_with_qemu: no qemu-img");
         return;
     }
     let create = Command::new("qemu-img").args(["create", "-q", "-f", "vhdx"]).arg(&path).arg("64M").status();
