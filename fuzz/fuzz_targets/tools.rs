@@ -21,7 +21,7 @@ use paradisk_disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADE
 use paradisk_disk_formats::vhdx::spec::{HEADERS_AT, MIB, REGION_TABLES_AT};
 use paradisk_disk_formats::vhdx::{self, CreateOptions};
 use paradisk_disk_formats::{
-    FormatName, Image, OpenOptions, RebaseData, Repair, Scope, Shrink, Siblings, vhd,
+    FormatName, Image, OpenOptions, RebaseData, Repair, Scope, Severity, Shrink, Siblings, vhd,
 };
 
 use image::{Stored, seal_vhd_structure, seal_vhdx};
@@ -157,12 +157,15 @@ fuzz_target!(|data: &[u8]| {
             let _ = base.children();
         }
         1 => {
-            // A repair leaves nothing to repair.
-            if image.check(Repair::Repair).is_ok() {
+            // A repair leaves nothing to repair, except unused space: a repair that removes entries does not cut the file.
+            if let Ok(first) = image.check(Repair::Repair) {
                 let again = image.check(Repair::Repair).expect("a second check");
-                let repaired: Vec<_> =
-                    again.findings.iter().filter(|finding| finding.repaired.is_some()).collect();
-                assert!(repaired.is_empty(), "repaired again: {repaired:?}");
+                let repaired: Vec<_> = again
+                    .findings
+                    .iter()
+                    .filter(|finding| finding.repaired.is_some() && finding.severity != Severity::Leak)
+                    .collect();
+                assert!(repaired.is_empty(), "repaired again: {repaired:?} after {first:?}");
             }
         }
         2 => {

@@ -261,7 +261,11 @@ impl Allocator {
 pub(super) fn end_of(table: &[u32], header: &DynamicHeader, layout: &Layout, len: u64) -> u64 {
     let blocks =
         table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry).1);
-    let areas = locator_areas(header, len).map(|(_, at, _, space)| at.saturating_add(space).min(len));
+    // Space beyond the end of the file does not exist. If the whole rest of the file counted instead, the footer would be in it each time.
+    let areas = locator_areas(header, len).map(|(_, at, bytes, space)| match at.saturating_add(space) {
+        end if end > len => at + bytes,
+        end => end,
+    });
     let metadata = layout.metadata().map(|(_, end)| end);
     blocks.chain(areas).chain(metadata).fold(0, u64::max).next_multiple_of(SECTOR)
 }

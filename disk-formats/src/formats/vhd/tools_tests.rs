@@ -478,8 +478,11 @@ fn the_hint_of_a_locators_space_costs_no_block() {
     let report = check_in(&file, true).expect("a file");
     assert!(report.worst() < Some(Severity::Damage), "{:?}", report.findings);
     assert_eq!(report.findings.iter().filter(|finding| finding.field == "BAT entry").count(), 0);
+    assert_eq!(check_in(&file, true).expect("a file").findings, [], "repaired again");
+    let before = file.len().expect("a file");
     let disk = open(&file, Some(&base), true).expect("a disk");
     assert!(same(&disk.values().expect("contents"), &values));
+    assert_eq!(file.len().expect("a file"), before, "opening moves no footer");
 }
 
 /// The truncated part of a block is lost, and is reported.

@@ -212,7 +212,9 @@ impl Table<'_, '_> {
         if let Some(bad) = mark(space, self.layout, index, entry, len) {
             return self.fix(Severity::Damage, bad, index, Entry::NOT_PRESENT, LOST);
         }
-        if let Some((clean, expected)) = tidied(entry, self.layout.has_parent) {
+        let mut clean = entry;
+        while let Some((next, expected)) = tidied(clean, self.layout.has_parent) {
+            clean = next;
             let bad = BadField::new("BAT entry", format!("{:#x} at index {index}", entry.0), expected);
             self.fix(Severity::Redundancy, bad, index, clean, CLEARED)?;
         }
@@ -264,7 +266,7 @@ impl Table<'_, '_> {
     }
 }
 
-/// The entry without harmless deviations, and what was expected; `None` if it has none.
+/// The entry without one of its harmless deviations, and what was expected; `None` if it has none.
 fn tidied(entry: Entry, has_parent: bool) -> Option<(Entry, &'static str)> {
     if entry.reserved() != 0 {
         return Some((Entry(entry.0 & !(0x1_FFFF << 3)), "0 in the reserved bits"));

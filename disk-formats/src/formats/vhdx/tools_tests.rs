@@ -291,6 +291,21 @@ fn repairs() {
     }
 }
 
+/// An entry with two harmless deviations: reserved bits, and an offset without a block.
+#[test]
+fn one_repair_removes_all_deviations_of_an_entry() {
+    let shape = Shape { size: SIZE, block_size: MIB as u32, sector: SectorSize::B512, fixed: false };
+    let file = CrashFile::of(new_image(shape, None));
+    let at = opened(&file, false).expect("a disk").layout.bat.offset;
+    let mut sector = vec![0; 512];
+    file.read_at(&mut sector, at).expect("a file");
+    sector[..8].copy_from_slice(&(5u64 << 20 | 7 << 3).to_le_bytes());
+    file.write_at(&sector, at).expect("a file");
+    let repaired = check_in(Arc::new(file.clone()), true).expect("a file");
+    assert_eq!(repaired.findings.len(), 2, "{repaired:?}");
+    assert_eq!(check_in(Arc::new(file), true).expect("a file").findings, []);
+}
+
 /// Every other block is one of zeros, as in an image made to use up memory: the runs come in batches.
 #[test]
 fn blocks_of_zeros_are_found_a_part_at_a_time() {
