@@ -2,7 +2,7 @@
 //! convert.
 //!
 //! The first three bytes say which format, tool and size. Then records change bytes of the child, its parent and another disk. A tool
-//! may fail. A tool that succeeds on images that were clean must leave clean images.
+//! may fail. A tool that succeeds on images that were clean must leave images without defects.
 #![no_main]
 
 mod image;
@@ -148,7 +148,10 @@ fuzz_target!(|data: &[u8]| {
     let step = |_, _| calls.fetch_add(1, Relaxed) < STEPS;
     let still = |good: bool, which: usize| {
         if good && clean[which] {
-            assert!(is_clean(&paths[which], format), "tool {tool} damaged {}", NAMES[which]);
+            let report = Image::of_format(&paths[which], format).check(Repair::ReportOnly);
+            // A merge may free blocks of the parent: their space is unused then, and not damaged.
+            let good = report.as_ref().is_ok_and(|report| report.worst() <= Some(Severity::Leak));
+            assert!(good, "tool {tool} damaged {}: {report:?}", NAMES[which]);
         }
     };
     match tool {
