@@ -1,4 +1,4 @@
-//! The server of metrics. However many clients ask for the text, it is made at most every 50 ms, because making it interrupts the threads
+//! The server of metrics. However many clients request the text, it is made at most every 50 ms, because making it interrupts the threads
 //! of adapters.
 
 use std::io;

@@ -25,7 +25,7 @@ const USAGE: &str = "usage: cargo xtask fuzz [TARGET] [--minutes N] [--jobs N] [
 
 /// Time for each target in `cargo xtask test`: with the build, fuzzing takes three minutes of the half hour that all tests have.
 const TEST_TIME: Duration = Duration::from_secs(12);
-/// Time for each target by default, and in continuous integration.
+/// Time for each target by default, and in continuous integration. Longer runs minimise the corpus afterwards.
 const LONG_TIME: Duration = Duration::from_secs(60);
 /// Targets at a time in `cargo xtask test`.
 const TEST_JOBS: usize = 2;

@@ -24,7 +24,7 @@ pub(super) fn start(medium: &mut Medium, task: &Task<'_>) -> Option<Entry> {
         medium.writable().ok()?;
         let (op, flush) = medium.write_op(fua);
         (op, if flush { State::WriteThenFlush } else { State::Write })
-    } else if fua && medium.volatile() {
+    } else if flushes_first(medium, fua) {
         return None;
     } else {
         (Op::Read, State::Read)
@@ -64,7 +64,7 @@ fn uneven(medium: &mut Medium, task: &Task<'_>, transfer: Transfer, (offset, wan
         let copy = move |(start, at, len): (u64, u64, u64)| {
             Step::read(at, len, Then::Copy { start, len: len.min(fits - start) })
         };
-        let flush = flushes_first(medium, transfer).then(Step::flush);
+        let flush = flushes_first(medium, transfer.fua).then(Step::flush);
         return steps::command(flush.into_iter().chain(pieces.map(copy)), Flush::Never, lba, (fits, wanted));
     }
     if whole == 0 {
@@ -75,9 +75,10 @@ fn uneven(medium: &mut Medium, task: &Task<'_>, transfer: Transfer, (offset, wan
     begin(medium, task.id, transfer, Entry::new(State::Read, lba, whole, wanted), offset, &list)
 }
 
-/// Whether cached data must be written to the medium before a READ reads the medium (SBC-3, 4.15.4).
-fn flushes_first(medium: &Medium, read: Transfer) -> bool {
-    read.fua && medium.volatile()
+/// Whether cached data must be written to the medium before a READ with this FUA bit reads the medium (SBC-3, 4.15.4).
+#[inline]
+fn flushes_first(medium: &Medium, fua: bool) -> bool {
+    fua && medium.volatile()
 }
 
 /// Push a transfer's first request. `entry` has the state Read, which is replaced if the transfer needs another.
@@ -94,7 +95,7 @@ fn begin(
         entry.state = if flush { State::WriteThenFlush } else { State::Write };
         op
     } else {
-        if flushes_first(medium, transfer) {
+        if flushes_first(medium, transfer.fua) {
             entry.state = State::FlushThenRead;
             return if medium.push_flush(id) { Outcome::Kept(entry) } else { Outcome::Full };
         }

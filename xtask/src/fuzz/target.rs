@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getpgid, kill_process_group};
 
+use super::LONG_TIME;
 use super::build::Built;
 use super::log::Stats;
 
@@ -20,8 +21,6 @@ const SCRIPT: u32 = 4096;
 /// Maximum length in bytes of an input that is a file.
 const WHOLE_FILE: u32 = 65_536;
 const FILES: [&str; 2] = ["boot", "vhd"];
-/// Longer runs minimise the corpus afterwards.
-const LONG: Duration = Duration::from_secs(60);
 /// A corpus of more inputs is minimised after any run, if it has grown enough: see [`is_due`].
 const MANY: usize = 1500;
 /// Time for reading the corpus, on top of that for the run. A target that takes longer hangs.
@@ -89,7 +88,7 @@ impl Home {
 /// Even the smallest corpus of a target may have more than [`MANY`] inputs. So that not every short run minimises this corpus, a
 /// quarter of the inputs must have been added since the last minimisation.
 fn is_due(time: Duration, new: u64, inputs: usize, last: usize) -> bool {
-    time > LONG && new > 0 || inputs > MANY.max(last + last / 4)
+    time > LONG_TIME && new > 0 || inputs > MANY.max(last + last / 4)
 }
 
 fn command(built: &Built, name: &str) -> Command {
@@ -206,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_corpus_is_minimised_after_long_runs_and_when_it_has_grown() {
-        let (short, long) = (LONG, 2 * LONG);
+        let (short, long) = (LONG_TIME, 2 * LONG_TIME);
         for (time, new, inputs, last, expected) in [
             // Long runs that have found something.
             (long, 1, 10, 10, true),

@@ -261,7 +261,8 @@ impl Allocator {
 pub(super) fn end_of(table: &[u32], header: &DynamicHeader, layout: &Layout, len: u64) -> u64 {
     let blocks =
         table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry).1);
-    // Space beyond the end of the file does not exist. If the whole rest of the file counted instead, the footer would be in it each time.
+    // A locator may claim space beyond the end of the file. Then only its path counts: a claim up to the end of the file would include the
+    // trailing footer, and each open and each repair would move the footer behind itself.
     let areas = locator_areas(header, len).map(|(_, at, bytes, space)| match at.saturating_add(space) {
         end if end > len => at + bytes,
         end => end,
