@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use self::build::Built;
-use self::target::Outcome;
+use self::target::{LONG_TIME, Outcome};
 
 const USAGE: &str = "usage: cargo xtask fuzz [TARGET] [--minutes N] [--jobs N] [FILE...]\n\n  \
     TARGET     one of fuzz/fuzz_targets; without it, all of them in turns\n  \
@@ -25,8 +25,6 @@ const USAGE: &str = "usage: cargo xtask fuzz [TARGET] [--minutes N] [--jobs N] [
 
 /// Time for each target in `cargo xtask test`: with the build, fuzzing takes three minutes of the half hour that all tests have.
 const TEST_TIME: Duration = Duration::from_secs(12);
-/// Time for each target by default, and in continuous integration. Longer runs minimise the corpus afterwards.
-const LONG_TIME: Duration = Duration::from_secs(60);
 /// Targets at a time in `cargo xtask test`.
 const TEST_JOBS: usize = 2;
 

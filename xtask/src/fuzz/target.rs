@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getpgid, kill_process_group};
 
-use super::LONG_TIME;
 use super::build::Built;
 use super::log::Stats;
 
+/// Time for each target by default, and in continuous integration. Longer runs minimise the corpus afterwards.
+pub(super) const LONG_TIME: Duration = Duration::from_secs(60);
 /// Seconds for one input. On a busy machine, an input takes some milliseconds.
 const INPUT_TIMEOUT: &str = "-timeout=20";
 /// Maximum length in bytes of an input that is a script of accesses: enough for some hundred. Longer ones only make each execution slow.
