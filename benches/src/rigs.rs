@@ -134,9 +134,7 @@ fn device<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    // The guest's driver does not support fixed ports.
-    let kind = if adapter == Adapter::Ide { AdapterKind::IdeNative } else { adapter.kind() };
-    let config = AdapterConfig { coalescing, tasks: TASKS, ..AdapterConfig::new(kind) };
+    let config = AdapterConfig { coalescing, tasks: TASKS, ..AdapterConfig::new(adapter.kind()) };
     Ok(paradisk_devices::build(memory, interrupts, config, &[(0, subject.attachment())])?)
 }
 

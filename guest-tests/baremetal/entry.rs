@@ -26,6 +26,8 @@ _start:
     ltr ax
     // Spurious vector 0x3f, APIC enabled.
     mov dword ptr [{apic} + 0xf0], 0x13f
+    // Local interrupt 0 masked: the 8259s are connected to it, and would deliver ISA lines with vectors of exceptions.
+    mov dword ptr [{apic} + 0x350], 0x10000
     // Timer: divide by 1, periodic, vector 0x31, about once a second. It bounds every sleep.
     mov dword ptr [{apic} + 0x3e0], 0xb
     mov dword ptr [{apic} + 0x320], 0x20031

@@ -10,12 +10,18 @@ use guest_driver::ide::Options;
 use guest_driver::{DmaRegion, Ide, Layout, Mode, Platform, Workload};
 use guest_tests::rig::Rig;
 use guest_tests::{Harness, HarnessConfig, Machine};
+use paradisk_devices::ide as device;
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;
+const MODES: [device::Mode; 2] = [device::Mode::Native, device::Mode::Compatibility];
 
 fn make(options: Options, disks: &[DiskSpec]) -> Harness<Ide> {
-    ide_harness(&HarnessConfig::default(), options, disks)
+    in_mode(device::Mode::Native, options, disks)
+}
+
+fn in_mode(mode: device::Mode, options: Options, disks: &[DiskSpec]) -> Harness<Ide> {
+    ide_harness(&HarnessConfig::default(), options, mode, disks)
 }
 
 #[test]
@@ -46,9 +52,9 @@ fn blocks_of_every_kind_by_the_data_port() {
 
 #[test]
 fn churn_keeps_every_generation() {
-    for spec in DiskSpec::all(CAPACITY) {
+    for (spec, mode) in DiskSpec::all(CAPACITY).into_iter().flat_map(|spec| MODES.map(|mode| (spec, mode))) {
         for dma in [true, false] {
-            let mut harness = make(Options { dma, ..Options::default() }, &[spec]);
+            let mut harness = in_mode(mode, Options { dma, ..Options::default() }, &[spec]);
             let (block_sizes, ios) =
                 if dma { (&[512, 4096, 65536][..], 1000) } else { (&[512, 2048][..], 100) };
             for &block_size in block_sizes {
@@ -65,26 +71,30 @@ fn churn_keeps_every_generation() {
 
 #[test]
 fn four_drives_keep_their_own_data() {
-    let mut harness = make(Options::default(), &[DiskSpec::Ram(1 << 20); 4]);
-    for mode in [Mode::Fill, Mode::Check] {
-        for target in 0..4 {
-            run_clean(&mut harness, &Workload { mode, target, generation: target.into(), ..JOB });
+    for ports in MODES {
+        let mut harness = in_mode(ports, Options::default(), &[DiskSpec::Ram(1 << 20); 4]);
+        for mode in [Mode::Fill, Mode::Check] {
+            for target in 0..4 {
+                run_clean(&mut harness, &Workload { mode, target, generation: target.into(), ..JOB });
+            }
         }
+        // The tests above can fail.
+        let other = Workload { mode: Mode::Check, target: 1, generation: 0, ..JOB };
+        assert_eq!(harness.run(&other).unwrap().report.errors, 256);
+        let mut two = in_mode(ports, Options::default(), &[DiskSpec::Ram(1 << 20); 2]);
+        assert!(two.run(&Workload { target: 2, ..JOB }).unwrap().report.errors > 0, "there is no such drive");
     }
-    // The tests above can fail.
-    let other = Workload { mode: Mode::Check, target: 1, generation: 0, ..JOB };
-    assert_eq!(harness.run(&other).unwrap().report.errors, 256);
-    let mut two = make(Options::default(), &[DiskSpec::Ram(1 << 20); 2]);
-    assert!(two.run(&Workload { target: 2, ..JOB }).unwrap().report.errors > 0, "there is no such drive");
 }
 
 /// What a driver does for each request: registers touched, as a limit for what it costs under a hypervisor.
 #[test]
 fn a_transfer_takes_few_registers() {
-    let mut harness = make(Options::default(), &[DiskSpec::Ram(CAPACITY)]);
-    let done = run_clean(&mut harness, &Workload { mode: Mode::Measure, ios: 1000, ..JOB });
-    assert!(done.report.registers <= 15 * 1000, "{}", done.report.registers);
-    assert_eq!((done.report.doorbells, done.interrupts), (1000, 1000));
+    for mode in MODES {
+        let mut harness = in_mode(mode, Options::default(), &[DiskSpec::Ram(CAPACITY)]);
+        let done = run_clean(&mut harness, &Workload { mode: Mode::Measure, ios: 1000, ..JOB });
+        assert!(done.report.registers <= 15 * 1000, "{}", done.report.registers);
+        assert_eq!((done.report.doorbells, done.interrupts), (1000, 1000));
+    }
 }
 
 fn submit(machine: &mut Machine, driver: &mut Ide, op: Op, buffers: &DmaRegion) {
@@ -134,16 +144,18 @@ fn nothing_is_written_to_memory_after_a_reset() {
 
 #[test]
 fn a_driver_can_be_started_again() {
-    let mut harness = make(Options::default(), &[DiskSpec::Ram(CAPACITY); 3]);
-    for dma in [false, true, false] {
-        let options = Options { dma, ..Options::default() };
-        let (machine, driver) = harness.parts();
-        *driver = Ide::start(machine, options).unwrap();
-        assert!(driver.drive(2).is_some() && driver.drive(3).is_none());
-        run_clean(&mut harness, &Workload { span: 1 << 20, ..JOB });
-        let (machine, driver) = harness.parts();
-        machine.reset();
-        *driver = Ide::start(machine, options).unwrap();
-        run_clean(&mut harness, &Workload { mode: Mode::Check, span: 1 << 20, ..JOB });
+    for mode in MODES {
+        let mut harness = in_mode(mode, Options::default(), &[DiskSpec::Ram(CAPACITY); 3]);
+        for dma in [false, true, false] {
+            let options = Options { dma, ..Options::default() };
+            let (machine, driver) = harness.parts();
+            *driver = Ide::start(machine, options).unwrap();
+            assert!(driver.drive(2).is_some() && driver.drive(3).is_none());
+            run_clean(&mut harness, &Workload { span: 1 << 20, ..JOB });
+            let (machine, driver) = harness.parts();
+            machine.reset();
+            *driver = Ide::start(machine, options).unwrap();
+            run_clean(&mut harness, &Workload { mode: Mode::Check, span: 1 << 20, ..JOB });
+        }
     }
 }

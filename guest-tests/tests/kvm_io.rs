@@ -16,6 +16,7 @@ use guest_driver::{
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{KvmConfig, KvmRig};
 use paradisk_devices::buslogic::BusLogic;
+use paradisk_devices::ide as ide_device;
 use paradisk_devices::lsi::Lsi;
 use paradisk_devices::pvscsi::{Config, Pvscsi};
 use paradisk_devices::virtio::scsi::VirtioScsi;
@@ -23,6 +24,11 @@ use paradisk_devices::{Coalescing, Policy};
 use paradisk_vmm::{Host, MsiDelivery};
 
 fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
+    rig_with(config, ide_device::Mode::Native, disks)
+}
+
+/// The same with the mode of an IDE function.
+fn rig_with(config: &KvmConfig, ports: ide_device::Mode, disks: &[DiskSpec]) -> Option<KvmRig> {
     let host = match Host::open() {
         Ok(host) => host,
         Err(error) => {
@@ -43,7 +49,7 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
             driver::Options::Lsi(options) => {
                 Box::new(Lsi::new(memory, bus(disks), interrupts, lsi_config(&options))?)
             }
-            driver::Options::Ide(_) => ide_function(memory, interrupts, disks)?,
+            driver::Options::Ide(_) => ide_function(memory, interrupts, ports, disks)?,
             driver::Options::BusLogic(_) => {
                 Box::new(BusLogic::new(memory, bus(disks), interrupts, buslogic_config())?)
             }
@@ -109,8 +115,11 @@ fn what_is_written_is_read_through_ide() {
     for (dma, jobs) in [(true, &by_dma[..]), (false, &[(4096, 8)])] {
         let driver = driver::Options::Ide(ide::Options { dma, ..ide::Options::default() });
         let config = KvmConfig { driver, ..KvmConfig::default() };
-        for spec in DiskSpec::all(4 << 20) {
-            let Some(mut rig) = rig(&config, &[spec]) else { return };
+        let modes = [ide_device::Mode::Native, ide_device::Mode::Compatibility];
+        for (spec, ports) in
+            DiskSpec::all(4 << 20).into_iter().flat_map(|spec| modes.map(|mode| (spec, mode)))
+        {
+            let Some(mut rig) = rig_with(&config, ports, &[spec]) else { return };
             for &(block_size, blocks) in jobs {
                 let job =
                     Workload { block_size, span: u64::from(block_size) * blocks, ios: 2 * blocks, ..JOB };

@@ -18,12 +18,13 @@ use crate::vfio::{job, options};
 use crate::worker::{self, Worker};
 
 /// Adapters, and whether writes are posted.
-const ADAPTERS: [(AdapterKind, bool); 9] = [
+const ADAPTERS: [(AdapterKind, bool); 10] = [
     (AdapterKind::Pvscsi, false),
     (AdapterKind::Lsi, false),
     (AdapterKind::Lsi, true),
     (AdapterKind::LsiSas, false),
     (AdapterKind::BusLogic, false),
+    (AdapterKind::Ide, false),
     (AdapterKind::IdeNative, false),
     (AdapterKind::VirtioBlk, false),
     (AdapterKind::VirtioScsi, false),

@@ -35,6 +35,7 @@ pub(crate) fn all(paradisk: &Path, folder: &Path) -> Vec<(String, Make)> {
     add("nbd killed", Box::new(|place| Box::new(nbd::Killed::new(place))));
     add("nbd full host", Box::new(|place| Box::new(nbd::Full::new(place))));
     add("nbd host errors", Box::new(|place| Box::new(nbd::Errors::new(place))));
+    add("nbd failed flushes", Box::new(|place| Box::new(nbd::Flushes::new(place))));
     add("vhost-user-blk", Box::new(|place| Box::new(vhost::Steady::new(place))));
     add("vhost-user-blk killed", Box::new(|place| Box::new(vhost::Killed::new(place))));
     for kind in SERVED {

@@ -21,6 +21,7 @@ mod nbd_client;
 mod pattern;
 mod sample;
 mod server;
+mod tmpfs;
 mod vfio;
 mod vhost;
 #[path = "../../../serve/tests/vhost_user_blk/client.rs"]

@@ -94,6 +94,13 @@ impl InterruptSink for Arrivals {
         }
     }
 
+    /// Edge-triggered, as in a PC.
+    fn isa_line(&mut self, _irq: u8, asserted: bool) {
+        if asserted {
+            self.processor.interrupt();
+        }
+    }
+
     fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
         Some(self.processor.clone())
     }

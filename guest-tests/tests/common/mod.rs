@@ -207,6 +207,7 @@ pub(crate) fn blk_harness(
 pub(crate) fn ide<A>(
     memory: A,
     interrupts: Box<dyn InterruptSink>,
+    mode: ide_device::Mode,
     disks: &[DiskSpec],
 ) -> Built<dyn PciDevice>
 where
@@ -217,13 +218,18 @@ where
         let (disk, queue) = spec.open();
         *drive = Some(ide_device::IdeDisk { disk, queue, serial: "paradisk test".to_owned() });
     }
-    let config = ide_device::Config { mode: ide_device::Mode::Native, ..ide_device::Config::default() };
+    let config = ide_device::Config { mode, ..ide_device::Config::default() };
     Ok(Box::new(ide_device::Ide::new(memory, drives, interrupts, config)?))
 }
 
 /// An IDE function with these disks.
-pub(crate) fn ide_harness(config: &HarnessConfig, options: ide::Options, disks: &[DiskSpec]) -> Harness<Ide> {
-    Harness::start(config, options, |memory, interrupts| ide(memory, interrupts, disks)).unwrap()
+pub(crate) fn ide_harness(
+    config: &HarnessConfig,
+    options: ide::Options,
+    mode: ide_device::Mode,
+    disks: &[DiskSpec],
+) -> Harness<Ide> {
+    Harness::start(config, options, |memory, interrupts| ide(memory, interrupts, mode, disks)).unwrap()
 }
 
 /// A virtio SCSI host device for a driver with these options.

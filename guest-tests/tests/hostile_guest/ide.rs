@@ -5,6 +5,7 @@ use guest_driver::ide::Options;
 use guest_driver::loadgen::Rng;
 use guest_driver::{Ide, Mode, Platform, Workload};
 use guest_tests::{Harness, HarnessConfig, Machine};
+use paradisk_devices::ide as device;
 
 use super::common::{JOB, ide_harness, run_clean};
 use super::{COMMAND, Hostile, PORTS_AND_BUS_MASTER, config_space, disk, value, withstands, write};
@@ -22,7 +23,8 @@ impl Hostile for Ide {
 
     fn set_up(config: &HarnessConfig, seed: u32, _: &mut Rng) -> (Harness<Self>, Options) {
         let options = Options { dma: seed % 4 < 2, ..Default::default() };
-        (ide_harness(config, options, &[disk(seed); 3]), options)
+        let mode = if seed % 8 < 4 { device::Mode::Native } else { device::Mode::Compatibility };
+        (ide_harness(config, options, mode, &[disk(seed); 3]), options)
     }
 
     fn fill(harness: &mut Harness<Self>) {

@@ -17,7 +17,7 @@ const INTX_DISABLE: u32 = 1 << 10;
 const DISK: u64 = 0x01_01_01_00_00;
 
 crate::steps! {
-    /// The function was not found, or is not in native mode.
+    /// The function was not found, or its channels are not in the same mode.
     Function = 1,
     /// Too little DMA memory, or it is not below 4 GiB.
     Memory = 2,
@@ -36,9 +36,14 @@ crate::steps! {
 impl Ide {
     /// Find the function and bring its drives up.
     pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
-        let native = platform.config_read(CLASS) >> 8;
+        let class = platform.config_read(CLASS) >> 8;
         let found = platform.config_read(0) == u32::from(ID.1) << 16 | u32::from(ID.0);
-        if !found || native >> 8 != 0x0101 || native & NATIVE != NATIVE {
+        let control = match class & NATIVE {
+            NATIVE => NATIVE_CONTROL,
+            0 => 0,
+            _ => return Err(failed(Step::Function)),
+        };
+        if !found || class >> 8 != 0x0101 {
             return Err(failed(Step::Function));
         }
         let command = platform.config_read(COMMAND) & 0xffff & !INTX_DISABLE;
@@ -48,7 +53,7 @@ impl Ide {
         let table = table.ok_or(failed(Step::Memory))?;
         let mut driver = Self {
             options,
-            ports: Ports::default(),
+            ports: Ports { control, ..Ports::default() },
             drives: [None; DRIVES],
             table,
             running: None,

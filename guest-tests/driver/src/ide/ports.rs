@@ -1,4 +1,4 @@
-//! Registers of the channels, in native mode: where base address registers say.
+//! Registers of the channels. In native mode, base address registers say where they are; in compatibility mode, the platform knows.
 
 use super::spec::*;
 use crate::adapter::Counters;
@@ -10,6 +10,8 @@ const BUS_MASTER: u8 = 4;
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     pub(super) counters: Counters,
+    /// Offset of the control register in its block.
+    pub(super) control: u64,
 }
 
 /// The channel of a target.
@@ -51,12 +53,12 @@ impl Ports {
 
     pub(super) fn alternate_status<P: Platform>(&mut self, platform: &mut P, channel: u8) -> u8 {
         self.counters.registers += 1;
-        platform.read(2 * channel + 1, CONTROL, 1) as u8
+        platform.read(2 * channel + 1, self.control, 1) as u8
     }
 
     pub(super) fn control<P: Platform>(&mut self, platform: &mut P, channel: u8, value: u8) {
         self.counters.registers += 1;
-        platform.write(2 * channel + 1, CONTROL, 1, value.into());
+        platform.write(2 * channel + 1, self.control, 1, value.into());
     }
 
     pub(super) fn bm_read<P: Platform>(&mut self, platform: &mut P, channel: u8, register: u64) -> u8 {

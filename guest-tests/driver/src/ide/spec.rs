@@ -2,7 +2,7 @@
 
 /// Vendor and device: IDE function of the PIIX4.
 pub const ID: (u16, u16) = (0x8086, 0x7111);
-/// Programming interface: both channels in native mode.
+/// Programming interface: both channels in native mode; none of these bits: both in compatibility mode.
 pub const NATIVE: u32 = 1 << 2 | 1;
 /// Configuration space: timing of both channels; bit 15 of each half: its ports are decoded.
 pub const IDETIM: u16 = 0x40;
@@ -21,8 +21,8 @@ pub const LBA: [u64; 3] = [3, 4, 5];
 pub const DEVICE: u64 = 6;
 /// Command block: status, command.
 pub const STATUS: u64 = 7;
-/// Control block: alternate status, device control.
-pub const CONTROL: u64 = 2;
+/// Control block in native mode: alternate status, device control. In compatibility mode, this register is the whole block.
+pub const NATIVE_CONTROL: u64 = 2;
 
 /// Status: a command failed.
 pub const ERR: u8 = 1;

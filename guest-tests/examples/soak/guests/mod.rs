@@ -47,7 +47,9 @@ fn disk(folder: &Path, kind: AdapterKind) -> Arc<dyn Disk> {
     let (made, path) = match kind {
         AdapterKind::Pvscsi => (vhdx::create_dynamic(&vhdx, SIZE, options), vhdx),
         AdapterKind::LsiSas => (vhdx::create_fixed(&vhdx, SIZE, options), vhdx),
-        AdapterKind::VirtioScsi | AdapterKind::Storvsc => (vhd::create_dynamic(&vhd, SIZE, None), vhd),
+        AdapterKind::VirtioScsi | AdapterKind::Storvsc | AdapterKind::Ide => {
+            (vhd::create_dynamic(&vhd, SIZE, None), vhd)
+        }
         AdapterKind::BusLogic => (vhd::create_fixed(&vhd, SIZE), vhd),
         _ => (Raw::create(&raw, SIZE), raw),
     };
@@ -82,7 +84,7 @@ where
     fn cycle(&mut self, number: u64) -> u64 {
         let policy = POLICIES[number as usize % POLICIES.len()];
         self.machine.device().set_coalescing(Coalescing::policy(policy));
-        let bus = !matches!(self.kind, AdapterKind::IdeNative | AdapterKind::VirtioBlk);
+        let bus = !matches!(self.kind, AdapterKind::Ide | AdapterKind::IdeNative | AdapterKind::VirtioBlk);
         let verified = if bus { self.plug(number) } else { self.work(number) };
         verified + self.reset(number)
     }
@@ -140,7 +142,8 @@ where
 /// The process.
 pub(crate) fn child() -> ExitCode {
     let folder = tempfile::tempdir().unwrap();
-    let mut guests = SERVED.map(|kind| pci(folder.path(), kind));
+    let kinds = SERVED.into_iter().chain([AdapterKind::Ide]);
+    let mut guests: Vec<_> = kinds.map(|kind| pci(folder.path(), kind)).collect();
     let mut storvsc = storvsc(folder.path());
     worker::serve(|number| {
         let verified =

@@ -1,9 +1,6 @@
 //! Images on a small file system that something else fills. A write without space fails, and no other data change.
 
-use std::fs::{self, File};
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -13,80 +10,76 @@ use crate::images::Kind;
 use crate::nbd_client::{FLUSH, WRITE_ZEROES};
 use crate::pattern::BLOCK;
 use crate::server::{Place, Process};
+use crate::tmpfs::Tmpfs;
 
 /// Their images are made in the file system.
 const KINDS: [Kind; 5] = [Kind::Raw, Kind::Vhd, Kind::VhdChain, Kind::Vhdx, Kind::VhdxChain];
-const SPACE: &str = "size=80m";
+const MEBIBYTES: u32 = 80;
+
+/// The server, and what it serves.
+struct Served {
+    // Dropped before the file system.
+    process: Process,
+    socket: PathBuf,
+    disks: Vec<Disk>,
+    space: Tmpfs,
+}
 
 pub(crate) struct Full {
     place: Place,
-    /// Why there is no such file system.
-    skipped: Option<String>,
-    served: Option<(PathBuf, Process)>,
-    disks: Vec<Disk>,
+    /// Or why there is no such file system.
+    served: Result<Served, String>,
     failed: u64,
 }
 
 impl Full {
     pub(crate) fn new(place: &Place) -> Self {
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", SPACE, "none"]).arg(&place.folder);
-        let skipped = match mount.output() {
-            Ok(output) if output.status.success() => None,
-            Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-            Err(error) => Some(format!("mount: {error}")),
-        };
-        let made = KINDS.into_iter().zip(7..).filter(|_| skipped.is_none());
-        let disks: Vec<Disk> = made.map(|(kind, seed)| Disk::new(place, kind, seed)).collect();
-        let served = skipped.is_none().then(|| serve_all(place, &disks, &[]));
-        Self { place: place.clone(), skipped, served, disks, failed: 0 }
+        let served = Tmpfs::mount(&place.folder, MEBIBYTES).map(|space| {
+            let disks: Vec<Disk> =
+                KINDS.into_iter().zip(7..).map(|(kind, seed)| Disk::new(place, kind, seed)).collect();
+            let (socket, process) = serve_all(place, &disks, &[]);
+            Served { process, socket, disks, space }
+        });
+        Self { place: place.clone(), served, failed: 0 }
     }
 }
 
-impl Load for Full {
-    fn cycle(&mut self, _number: u64) -> u64 {
-        let Some((socket, _)) = &self.served else {
-            thread::sleep(Duration::from_secs(1));
-            return 0;
-        };
-        let ballast = self.place.file("ballast");
-        let free = || rustix::fs::statvfs(&self.place.folder).unwrap().f_bavail;
-        let before = free();
-        let mut file = File::create(&ballast).unwrap();
-        while file.write_all(&[0xaa; 1 << 16]).is_ok() {}
+impl Served {
+    /// Write and read without space. Returns the bytes verified, and the writes that failed: disk and block.
+    fn without_space(&mut self) -> (u64, Vec<(usize, u64)>) {
+        let Self { socket, disks, space, .. } = self;
         let mut verified = 0;
-        let mut again = Vec::new();
-        for (index, Disk { model, .. }) in self.disks.iter_mut().enumerate() {
-            let mut client = connect(socket, index, false);
-            for _ in 0..100 {
-                let block = model.block();
-                let data = model.write(block);
-                match client.write(0, at(block), &data) {
-                    Ok(_) => model.written(block),
-                    Err(_) => {
-                        self.failed += 1;
-                        again.push((index, block));
+        let mut failed = Vec::new();
+        space.filled(|| {
+            for (index, Disk { model, .. }) in disks.iter_mut().enumerate() {
+                let mut client = connect(socket, index, false);
+                for _ in 0..100 {
+                    let block = model.block();
+                    let data = model.write(block);
+                    match client.write(0, at(block), &data) {
+                        Ok(_) => model.written(block),
+                        Err(_) => failed.push((index, block)),
                     }
+                    let block = model.block();
+                    verified += read(&mut client, model, block);
                 }
-                let block = model.block();
-                verified += read(&mut client, model, block);
+                // May fail: there is no space for metadata.
+                let _ = client.ask(FLUSH, 0, 0, 0);
             }
-            // May fail: there is no space for metadata.
-            let _ = client.ask(FLUSH, 0, 0, 0);
-        }
-        drop(file);
-        fs::remove_file(ballast).unwrap();
-        // A process that another load is starting has the file open until it executes its program.
-        while free() < before / 2 {
-            thread::sleep(Duration::from_millis(10));
-        }
+        });
+        (verified, failed)
+    }
+
+    /// With space, those writes succeed. Returns the bytes verified.
+    fn with_space(&mut self, place: &Place, failed: &[(usize, u64)]) -> u64 {
+        let mut verified = 0;
         for (index, Disk { model, .. }) in self.disks.iter_mut().enumerate() {
-            let mut client = connect(socket, index, false);
-            for (_, block) in again.iter().filter(|(failed, _)| *failed == index) {
+            let mut client = connect(&self.socket, index, false);
+            for (_, block) in failed.iter().filter(|(disk, _)| *disk == index) {
                 let data = model.write(*block);
                 if let Err(error) = client.write(0, at(*block), &data) {
                     let kind = KINDS[index];
-                    panic!("{kind:?}: error {error} with free space: {}", self.place.used());
+                    panic!("{kind:?}: error {error} with free space: {}", place.used());
                 }
                 model.written(*block);
             }
@@ -103,24 +96,27 @@ impl Load for Full {
         }
         verified
     }
+}
+
+impl Load for Full {
+    fn cycle(&mut self, _number: u64) -> u64 {
+        let Ok(served) = &mut self.served else {
+            thread::sleep(Duration::from_secs(1));
+            return 0;
+        };
+        let (verified, failed) = served.without_space();
+        self.failed += failed.len() as u64;
+        verified + served.with_space(&self.place, &failed)
+    }
 
     fn process(&self) -> Option<u32> {
-        self.served.as_ref().map(|(_, process)| process.0.id())
+        self.served.as_ref().ok().map(|served| served.process.0.id())
     }
 
     fn events(&self) -> String {
-        match &self.skipped {
-            Some(reason) => format!("skipped: {reason}"),
-            None => format!("{} writes without space", self.failed),
-        }
-    }
-}
-
-impl Drop for Full {
-    fn drop(&mut self) {
-        self.served = None;
-        if self.skipped.is_none() {
-            let _ = Command::new("umount").arg("-l").arg(&self.place.folder).status();
+        match &self.served {
+            Err(reason) => format!("skipped: {reason}"),
+            Ok(_) => format!("{} writes without space", self.failed),
         }
     }
 }

@@ -1,6 +1,8 @@
-//! NBD servers: one that lives on, one that is killed again and again, one whose file system is full now and then, one whose host has errors.
+//! NBD servers: one that lives on, one that is killed again and again, one whose file system is full now and then, one whose host has
+//! errors, one whose flushes fail.
 
 mod errors;
+mod flushes;
 mod full;
 mod killed;
 mod steady;
@@ -13,6 +15,7 @@ use crate::pattern::{BLOCK, Model};
 use crate::server::{Place, Process};
 
 pub(crate) use errors::Errors;
+pub(crate) use flushes::Flushes;
 pub(crate) use full::Full;
 pub(crate) use killed::Killed;
 pub(crate) use steady::Steady;

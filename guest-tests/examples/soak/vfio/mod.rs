@@ -35,7 +35,7 @@ pub(crate) fn options(kind: AdapterKind, queues: u16) -> Options {
             Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..Default::default() })
         }
         AdapterKind::BusLogic => Options::BusLogic(buslogic::Options::default()),
-        AdapterKind::IdeNative => Options::Ide(ide::Options::default()),
+        AdapterKind::Ide | AdapterKind::IdeNative => Options::Ide(ide::Options::default()),
         AdapterKind::VirtioBlk => Options::VirtioBlk(virtio),
         AdapterKind::VirtioScsi => Options::VirtioScsi(virtio),
         AdapterKind::Storvsc => Options::Storvsc(vmbus::Options::default()),
