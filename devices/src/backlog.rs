@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use crate::in_flight::InFlight;
 use crate::scsi::{Address, Bus};
 
 /// Requests by unit, oldest first.
@@ -53,8 +54,19 @@ impl<P> Backlog<P> {
         }
     }
 
-    /// The next request of a unit that may start one. The units take turns.
-    pub(crate) fn next(&mut self, mut admits: impl FnMut(Address) -> bool) -> Option<P> {
+    /// The next request of a unit that may start one now that `free` task numbers are left. The units take turns.
+    pub(crate) fn next(&mut self, bus: &Bus, free: usize) -> Option<P> {
+        self.next_where(|address| bus.admits(address, free))
+    }
+
+    /// The same, with a task number for the request.
+    pub(crate) fn next_task<T>(&mut self, bus: &Bus, in_flight: &mut InFlight<T>) -> Option<(u32, P)> {
+        let request = self.next(bus, in_flight.free_slots())?;
+        // A bus admits none without a free number.
+        Some((in_flight.allocate()?, request))
+    }
+
+    fn next_where(&mut self, mut admits: impl FnMut(Address) -> bool) -> Option<P> {
         let count = self.units.len();
         for index in (0..count).map(|n| (self.first + n) % count) {
             let Some((address, requests)) = self.units.get_mut(index) else { continue };
@@ -116,11 +128,12 @@ mod tests {
             backlog.push(unit(request % 3), request);
         }
         assert_eq!(backlog.len(), 9);
-        assert_eq!(backlog.next(|_| false), None);
+        assert_eq!(backlog.next_where(|_| false), None);
         let all = |backlog: &mut Backlog<u8>, target: Option<u8>| -> Vec<u8> {
-            std::iter::from_fn(|| backlog.next(|at| target.is_none_or(|target| at == unit(target)))).collect()
+            std::iter::from_fn(|| backlog.next_where(|at| target.is_none_or(|target| at == unit(target))))
+                .collect()
         };
-        assert_eq!([backlog.next(|_| true), backlog.next(|_| true)], [Some(0), Some(1)]);
+        assert_eq!([backlog.next_where(|_| true), backlog.next_where(|_| true)], [Some(0), Some(1)]);
         assert_eq!(all(&mut backlog, Some(2)), [2, 5, 8]);
         let has = |address| backlog.units.iter().any(|(unit, _)| *unit == address);
         assert!(!has(unit(2)) && has(unit(1)));
@@ -131,6 +144,6 @@ mod tests {
         assert!(backlog.is_empty());
         backlog.push(unit(1), 1);
         backlog.clear();
-        assert_eq!(backlog.next(|_| true), None);
+        assert_eq!(backlog.next_where(|_| true), None);
     }
 }

@@ -22,9 +22,12 @@
 mod adapter;
 #[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
 mod asleep;
+#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
 mod backlog;
 #[cfg(any(feature = "pvscsi", feature = "vmbus"))]
 mod bursts;
+#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi"))]
+mod bus_adapter;
 #[cfg(feature = "buslogic")]
 pub mod buslogic;
 mod device;

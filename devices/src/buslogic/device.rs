@@ -1,15 +1,14 @@
 //! Register space, and the contract with the owner.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use vm_memory::GuestAddressSpace;
 
 use super::BusLogic;
 use super::spec::{Control, GEOMETRY, reg};
-use crate::device::{Access, Bar, Doorbell, FastRegisters, HotPlug, IoDevice, PciDevice, Sleep, Stats};
-use crate::moderation::{Coalescing, ModerationState};
+use crate::bus_adapter::bus_adapter_methods;
+use crate::device::{Access, Bar, Doorbell, FastRegisters, IoDevice, PciDevice, Sleep};
 use crate::time::Time;
 
 impl<A: GuestAddressSpace> BusLogic<A> {
@@ -114,22 +113,6 @@ where
         self.service(now);
     }
 
-    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        self.bus.events()
-    }
-
-    fn completes_at_once(&self) -> bool {
-        self.bus.completes_at_once()
-    }
-
-    fn on_completions(&mut self, now: Time) {
-        let completed = self.stats.completions;
-        self.service(now);
-        if self.stats.completions == completed {
-            self.bus.clear_late_events();
-        }
-    }
-
     fn before_sleep(&mut self, now: Time) -> Sleep {
         self.port.asleep.set(self.in_flight.count() == 0);
         if self.more || self.port.is_rung() || self.can_fetch() || self.bus.fail_lost() {
@@ -141,20 +124,6 @@ where
 
     fn reset(&mut self, _now: Time) {
         self.power_on();
-    }
-
-    fn quiesce(&mut self, now: Time) {
-        self.bus.drain();
-        self.complete(now);
-        // Requests that were taken from the mailboxes complete, too.
-        while self.start_backlog(now) {
-            self.bus.drain();
-            self.complete(now);
-        }
-        if self.moderator.flush() {
-            self.raise_mailbox_in();
-        }
-        self.dma.release();
     }
 
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
@@ -175,25 +144,5 @@ where
         self.more |= std::mem::take(&mut self.mailboxes_refused);
     }
 
-    fn set_coalescing(&mut self, coalescing: Coalescing) {
-        if self.moderator.set_options(coalescing) {
-            self.raise_mailbox_in();
-        }
-    }
-
-    fn moderation(&self) -> Vec<ModerationState> {
-        vec![self.moderator.state()]
-    }
-
-    fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
-        Some(self)
-    }
-
-    fn refresh(&mut self, _now: Time) {
-        self.bus.refresh();
-    }
-
-    fn stats(&self) -> Stats {
-        self.stats.with(&self.bus.queue_stats())
-    }
+    bus_adapter_methods!(raise_mailbox_in);
 }

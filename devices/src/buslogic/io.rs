@@ -120,14 +120,8 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     #[cold]
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;
-        while !self.backlog.is_empty() {
-            let free = self.in_flight.free_slots();
-            let Some(request) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
+        while let Some((id, request)) = self.backlog.next_task(&self.bus, &mut self.in_flight) {
             started = true;
-            let Some(id) = self.in_flight.allocate() else {
-                self.backlog.push(request.address, request);
-                break;
-            };
             self.start(id, &request, now);
         }
         started

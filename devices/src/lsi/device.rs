@@ -1,7 +1,6 @@
 //! Register space, controller states, and the device's PCI and I/O thread interfaces.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use vm_memory::GuestAddressSpace;
@@ -12,10 +11,8 @@ use super::personality::REPLY_FRAME;
 use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
-use crate::device::{
-    Bar, Doorbell, FastRegisters, HotPlug, IoDevice, PciDevice, PostedRegisters, Sleep, Stats,
-};
-use crate::moderation::{Coalescing, ModerationState};
+use crate::bus_adapter::bus_adapter_methods;
+use crate::device::{Bar, Doorbell, FastRegisters, IoDevice, PciDevice, PostedRegisters, Sleep};
 use crate::pci::BusMaster;
 use crate::time::Time;
 
@@ -286,22 +283,6 @@ where
         self.service(now);
     }
 
-    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        self.bus.events()
-    }
-
-    fn completes_at_once(&self) -> bool {
-        self.bus.completes_at_once()
-    }
-
-    fn on_completions(&mut self, now: Time) {
-        let completed = self.stats.completions;
-        self.service(now);
-        if self.stats.completions == completed {
-            self.bus.clear_late_events();
-        }
-    }
-
     fn before_sleep(&mut self, now: Time) -> Sleep {
         self.port.asleep.set(self.in_flight.count() == 0);
         let requests = self.port.has_requests() && self.can_fetch() && !self.frames_refused;
@@ -326,20 +307,6 @@ where
         self.function.reset();
     }
 
-    fn quiesce(&mut self, now: Time) {
-        self.bus.drain();
-        self.complete(now);
-        // Also complete the requests of the backlog, which were taken from the FIFO already.
-        while self.can_start() && self.start_backlog(now) {
-            self.bus.drain();
-            self.complete(now);
-        }
-        if self.moderator.flush() {
-            self.raise();
-        }
-        self.dma.release();
-    }
-
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
         self.complete(now);
         // Replies to requests in flight go to these frames.
@@ -359,25 +326,5 @@ where
         self.more |= std::mem::take(&mut self.frames_refused);
     }
 
-    fn set_coalescing(&mut self, coalescing: Coalescing) {
-        if self.moderator.set_options(coalescing) {
-            self.raise();
-        }
-    }
-
-    fn moderation(&self) -> Vec<ModerationState> {
-        vec![self.moderator.state()]
-    }
-
-    fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
-        Some(self)
-    }
-
-    fn refresh(&mut self, _now: Time) {
-        self.bus.refresh();
-    }
-
-    fn stats(&self) -> Stats {
-        self.stats.with(&self.bus.queue_stats())
-    }
+    bus_adapter_methods!(raise);
 }

@@ -81,10 +81,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Start requests of the backlog, as far as there are task numbers. False: none was started.
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;
-        while !self.backlog.is_empty() && self.can_start() {
-            let free = self.in_flight.free_slots();
-            let next = self.backlog.next(|address| self.bus.admits(address, free));
-            let Some((value, _)) = next else { break };
+        while self.can_start()
+            && let Some((value, _)) = self.backlog.next(&self.bus, self.in_flight.free_slots())
+        {
             started = true;
             let mut frame = [0; REQUEST_FRAME];
             if self.fetch_frame(value, &mut frame) {

@@ -1,17 +1,16 @@
 //! Register space, and the contract with the owner.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
 use super::spec::{
-    Interrupts, REG_COMMAND, REG_COMMAND_DATA, REG_COMMAND_STATUS, REG_DEBUG, REG_INTR_MASK, REG_INTR_STATUS,
+    REG_COMMAND, REG_COMMAND_DATA, REG_COMMAND_STATUS, REG_DEBUG, REG_INTR_MASK, REG_INTR_STATUS,
     REG_KICK_NON_RW_IO, REG_KICK_RW_IO,
 };
-use crate::device::{Bar, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats};
-use crate::moderation::{Coalescing, ModerationState};
+use crate::bus_adapter::bus_adapter_methods;
+use crate::device::{Bar, Doorbell, IoDevice, PciDevice, Sleep};
 use crate::pci::BusMaster;
 use crate::time::Time;
 
@@ -129,22 +128,6 @@ where
         self.on_kick(now);
     }
 
-    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        self.bus.events()
-    }
-
-    fn completes_at_once(&self) -> bool {
-        self.bus.completes_at_once()
-    }
-
-    fn on_completions(&mut self, now: Time) {
-        let completed = self.stats.completions;
-        self.service(now);
-        if self.stats.completions == completed {
-            self.bus.clear_late_events();
-        }
-    }
-
     fn before_sleep(&mut self, now: Time) -> Sleep {
         if self.enable_kicks(now) || self.more || self.bus.fail_lost() {
             return Sleep::No;
@@ -158,20 +141,6 @@ where
 
     fn reset(&mut self, _now: Time) {
         self.power_on();
-    }
-
-    fn quiesce(&mut self, now: Time) {
-        self.bus.drain();
-        self.complete(now);
-        // Requests in the backlog are executed, too.
-        while self.rings.is_some() && self.function.bus_master() && self.start_backlog(now) {
-            self.bus.drain();
-            self.complete(now);
-        }
-        if self.moderator.flush() {
-            self.raise(Interrupts::CMPL_0);
-        }
-        self.dma.release();
     }
 
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
@@ -191,25 +160,5 @@ where
         self.dma.replaced(in_use);
     }
 
-    fn set_coalescing(&mut self, coalescing: Coalescing) {
-        if self.moderator.set_options(coalescing) {
-            self.raise(Interrupts::CMPL_0);
-        }
-    }
-
-    fn moderation(&self) -> Vec<ModerationState> {
-        vec![self.moderator.state()]
-    }
-
-    fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
-        Some(self)
-    }
-
-    fn refresh(&mut self, _now: Time) {
-        self.bus.refresh();
-    }
-
-    fn stats(&self) -> Stats {
-        self.stats.with(&self.bus.queue_stats())
-    }
+    bus_adapter_methods!(raise_completions);
 }

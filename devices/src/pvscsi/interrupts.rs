@@ -14,6 +14,10 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.update_line();
     }
 
+    pub(super) fn raise_completions(&mut self) {
+        self.raise(Interrupts::CMPL_0);
+    }
+
     /// A message is a memory write: a cause that was raised without bus mastering is signalled when bus mastering is enabled again.
     pub(super) fn signal_again(&mut self) {
         if self.causes.asserted() {

@@ -7,7 +7,7 @@ use vm_memory::GuestAddressSpace;
 use super::Pvscsi;
 use super::request::{Parsed, Pending, Request, failed, good, map_data, parse};
 use super::rings::Rings;
-use super::spec::{HostStatus, Interrupts, RingCmpDesc};
+use super::spec::{HostStatus, RingCmpDesc};
 use crate::dma::Footprint;
 use crate::scsi::{Status, Task, TaskEnd};
 use crate::time::Time;
@@ -118,16 +118,16 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     #[cold]
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;
-        while !self.backlog.is_empty() {
-            let free = self.in_flight.free_slots();
-            let Some(request) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
+        while self.rings.is_some()
+            && self.function.bus_master()
+            && let Some((id, request)) = self.backlog.next_task(&self.bus, &mut self.in_flight)
+        {
             started = true;
-            match (parse(&request, super::MAX_TARGETS), self.in_flight.allocate()) {
-                (Ok(parsed), Some(id)) => self.start_out_of_line(id, &request, &parsed, now),
-                (Err(host), _) => self.fail(&request, host, now),
-                (Ok(parsed), None) => {
-                    self.backlog.push(parsed.address, request);
-                    break;
+            match parse(&request, super::MAX_TARGETS) {
+                Ok(parsed) => self.start_out_of_line(id, &request, &parsed, now),
+                Err(host) => {
+                    self.in_flight.release(id);
+                    self.fail(&request, host, now);
                 }
             }
         }
@@ -297,7 +297,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let cif = self.in_flight.count() + self.waiting;
         if self.moderator.completed(cif, now) {
             rings.post_completions();
-            self.raise(Interrupts::CMPL_0);
+            self.raise_completions();
         }
     }
 
@@ -311,7 +311,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             rings.post_completions();
         }
         if self.moderator.end_batch(now) {
-            self.raise(Interrupts::CMPL_0);
+            self.raise_completions();
         }
     }
 
@@ -328,7 +328,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             }
             rings.post_completions();
             let _ = self.moderator.flush();
-            self.raise(Interrupts::CMPL_0);
+            self.raise_completions();
         }
         if !self.late_messages.is_empty() {
             self.post_messages();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guest_init::Job;
+use guest_init::{Job, Line};
 use guest_linux::StockKernel;
 use guest_tests::linux::{Report, System};
 use guest_tests::qemu::Vm;
@@ -107,15 +107,17 @@ struct Restarts {
 }
 
 impl Restarts {
-    /// Restart the next server, if it is time. Restarts begin when the guest's kernel has found all its disks: QEMU 7.2 abandons a device
-    /// whose server disconnects while the driver starts the device.
+    /// Restart the next server, if it is time. Restarts begin when the guest has verified its first disk, so that all its drivers have
+    /// started: QEMU 7.2 abandons a device whose server disconnects while the driver starts the device, which is after the kernel's message
+    /// about the disk.
     fn perhaps(&mut self, vm: &Vm, served: &mut Vec<Served>, start: impl Fn(usize) -> Served) {
         let due = match self.last {
             Some(last) => last.elapsed() > BETWEEN_RESTARTS,
-            None => vm.printed().unwrap().matches("-byte logical blocks").count() == served.len(),
+            None => Line::all(&vm.printed().unwrap()).any(|line| matches!(line, Line::Disk(_))),
         };
         if due {
-            let index = self.count % served.len();
+            // The first disk comes last.
+            let index = (self.count + 1) % served.len();
             served.remove(index).stop().unwrap();
             served.insert(index, start(index));
             self.count += 1;

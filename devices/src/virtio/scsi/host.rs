@@ -423,9 +423,7 @@ impl Backend for Host {
         memory: &M,
     ) -> Result<bool, Broken> {
         let mut started = false;
-        while !self.backlog.is_empty() {
-            let free = self.in_flight.free_slots();
-            let Some(pending) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
+        while let Some(pending) = self.backlog.next(&self.bus, self.in_flight.free_slots()) {
             let queue = transport.queues().get_mut(pending.queue).ok_or(Broken)?;
             let chain = queue.chain(memory, pending.head);
             self.begin_from_backlog(&pending, chain, dma)?;

@@ -155,8 +155,7 @@ impl Storvsc {
         &mut self,
         dma: &mut Dma<A>,
     ) -> Option<(u8, Taken)> {
-        let free = self.in_flight.free_slots();
-        let next = self.backlog.next(|address| self.bus.admits(address, free))?;
+        let next = self.backlog.next(&self.bus, self.in_flight.free_slots())?;
         let packet = Packet::new(&next.packet).ok()?;
         let payload = packet.payload::<VstorPacket>().ok()?;
         Some((next.channel, self.start(next.channel, &packet, payload, dma)))

@@ -1,0 +1,61 @@
+//! What adapters in front of a SCSI bus do alike for their owner.
+
+/// Methods of [`IoDevice`](crate::device::IoDevice) for an adapter with the fields `bus`, `moderator`, `stats` and `dma`, and the methods
+/// `service`, `complete` and `start_backlog`. The argument is the method that signals completions to the guest.
+macro_rules! bus_adapter_methods {
+    ($signal:ident) => {
+        fn completion_events(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
+            self.bus.events()
+        }
+
+        fn completes_at_once(&self) -> bool {
+            self.bus.completes_at_once()
+        }
+
+        fn on_completions(&mut self, now: crate::time::Time) {
+            let completed = self.stats.completions;
+            self.service(now);
+            if self.stats.completions == completed {
+                self.bus.clear_late_events();
+            }
+        }
+
+        fn quiesce(&mut self, now: crate::time::Time) {
+            self.bus.drain();
+            self.complete(now);
+            // Requests that were taken from the guest's queue already complete, too.
+            while self.start_backlog(now) {
+                self.bus.drain();
+                self.complete(now);
+            }
+            if self.moderator.flush() {
+                self.$signal();
+            }
+            self.dma.release();
+        }
+
+        fn set_coalescing(&mut self, coalescing: crate::moderation::Coalescing) {
+            if self.moderator.set_options(coalescing) {
+                self.$signal();
+            }
+        }
+
+        fn moderation(&self) -> Vec<crate::moderation::ModerationState> {
+            vec![self.moderator.state()]
+        }
+
+        fn hot_plug(&mut self) -> Option<&mut dyn crate::device::HotPlug> {
+            Some(self)
+        }
+
+        fn refresh(&mut self, _now: crate::time::Time) {
+            self.bus.refresh();
+        }
+
+        fn stats(&self) -> crate::device::Stats {
+            self.stats.with(&self.bus.queue_stats())
+        }
+    };
+}
+
+pub(crate) use bus_adapter_methods;
