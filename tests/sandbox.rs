@@ -18,9 +18,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Running, ready, refused};
+use common::{Running, ended, ready, refused};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use vhost_client::{Guest, IN, OUT, Shape};
 
@@ -82,11 +82,6 @@ fn await_threads(child: &Child, expected: &[&str]) -> Vec<Thread> {
         assert!(start.elapsed() < Duration::from_secs(30), "{names:?}, expected {expected:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-fn end(mut child: Running) {
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 /// A client's connection, after what makes the server start its threads.
@@ -171,14 +166,14 @@ impl Case {
         for socket in ["control", "metrics"] {
             command.arg(format!("--{socket}")).arg(folder.path().join(socket));
         }
-        let (child, line) = start(command.args(mode));
+        let (mut child, line) = start(command.args(mode));
         assert!(line.starts_with("serving "), "{line}");
         let client = (self.connect)(&folder.path().join("socket"));
         let mut expected = [self.threads, &["control", "metrics", "paradisk"]].concat();
         expected.sort_unstable();
         then(&child, &await_threads(&child, &expected));
         drop(client);
-        end(child);
+        ended(&mut child, Signal::TERM);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the sockets are removed");
     }
 }
@@ -267,7 +262,7 @@ fn what_is_reported_is_not_stopped() {
     await_threads(&child, &["nbd", "nbd-client", "paradisk"]);
     drop(client);
     let mut stderr = child.stderr.take().unwrap();
-    end(child);
+    ended(&mut child, Signal::TERM);
     let mut text = String::new();
     stderr.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("note: sandbox: log: "), "{text}");

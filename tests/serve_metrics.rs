@@ -17,13 +17,13 @@ mod vhost_client;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use block_guest::BlockGuest;
-use common::{Running, ready, refused};
-use control::{answer, ended};
+use common::{Folder, Running, ended, ready, refused};
+use control::answer;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use vhost_client::{FLUSH as GUEST_FLUSH, Guest, IN, OUT, Shape};
@@ -37,22 +37,12 @@ fn serve(protocol: &str, args: &[&str]) -> Command {
     command
 }
 
-/// A folder with a raw disk of 1 MiB.
-struct Folder(tempfile::TempDir);
-
 impl Folder {
+    /// With a raw disk of 1 MiB.
     fn new() -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
         std::fs::File::create(folder.path("disk.raw")).unwrap().set_len(1 << 20).unwrap();
         folder
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn name(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_owned()
     }
 }
 

@@ -8,10 +8,10 @@ mod control;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
-use control::ended;
+use common::{Folder, Running, ended};
 use rustix::process::Signal;
 
 const PARADISK: &str = env!("CARGO_BIN_EXE_paradisk");
@@ -42,9 +42,8 @@ fn there(program: &str) -> bool {
     found
 }
 
-/// A server, killed when dropped.
 struct Served {
-    child: Child,
+    child: Running,
     address: String,
 }
 
@@ -62,7 +61,7 @@ impl Served {
         let address = line.strip_prefix("serving ").and_then(|line| line.rsplit(" at ").next());
         let address = address.map(|address| address.trim().to_owned());
         let Some(address) = address else { panic!("{:?}", child.wait_with_output()) };
-        Self { child, address }
+        Self { child: Running(child), address }
     }
 
     /// As a service manager ends it.
@@ -71,15 +70,6 @@ impl Served {
         ended(&mut self.child, signal);
     }
 }
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-struct Folder(tempfile::TempDir);
 
 impl Folder {
     /// With a raw disk in it: data here and there.
@@ -91,14 +81,6 @@ impl Folder {
             raw.write_all_at(&[number as u8 + 1; 4096], at).unwrap();
         }
         folder
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn name(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_owned()
     }
 
     /// The raw disk as an image of each kind.
@@ -377,9 +359,12 @@ fn the_control_socket_tells_the_memory_of_maps_and_ends_it() {
     common::refused(&mut ctl(&["rescan"]), 1, "cannot report a new capacity");
     assert!(ctl(&["stop"]).status().unwrap().success());
     assert!(child.wait().unwrap().success() && !socket.exists());
-    let mut server = Command::new(PARADISK);
-    server.args(["serve", "nbd", "--export", "a", "--export", "b"]).arg("--socket").arg(&socket);
-    control::map_memory_is_told(server.arg("--disk").arg(&image).args(["--disk", "ram=1M"]), &control);
+    control::map_memory_is_told(|socket, image| {
+        let mut server = Command::new(PARADISK);
+        server.args(["serve", "nbd", "--export", "a", "--export", "b"]).arg("--socket").arg(socket);
+        server.args(["--disk", image, "--disk", "ram=1M"]);
+        server
+    });
 }
 
 #[test]

@@ -20,8 +20,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Running, ready, refused};
-use rustix::process::{Pid, Signal, getegid, geteuid, getgroups, kill_process};
+use common::{Running, ended, ready, refused};
+use rustix::process::{Signal, getegid, geteuid, getgroups};
 use vhost_client::{FLUSH, Guest, IN, OUT, Shape};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_paradisk");
@@ -38,24 +38,19 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-fn end(mut child: Running) {
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert!(child.wait().unwrap().success());
-}
-
 #[test]
 fn the_socket_has_the_wanted_permissions() {
     let folder = tempfile::tempdir().unwrap();
     for args in SERVERS {
         let socket = folder.path().join("socket");
         let mode = || fs::metadata(&socket).unwrap().mode() & 0o777;
-        let (child, _) = ready(command(args).arg("--socket").arg(&socket));
+        let (mut child, _) = ready(command(args).arg("--socket").arg(&socket));
         assert_eq!(mode(), 0o600);
-        end(child);
+        ended(&mut child, Signal::TERM);
         let more = ["--socket-mode", "660"];
-        let (child, _) = ready(command(args).arg("--socket").arg(&socket).args(more));
+        let (mut child, _) = ready(command(args).arg("--socket").arg(&socket).args(more));
         assert_eq!(mode(), 0o660);
-        end(child);
+        ended(&mut child, Signal::TERM);
     }
     for (option, wrong, expected) in [
         ("--socket-mode", "999", "octal number of 0 to 777"),
@@ -97,9 +92,9 @@ fn the_socket_has_the_wanted_group() {
             let mut server = command(args);
             server.arg("--socket").arg(&socket).arg("--metrics").arg(&metrics);
             server.args(["--socket-group", &wanted, "--metrics-group", &wanted]);
-            let (child, _) = ready(&mut server);
+            let (mut child, _) = ready(&mut server);
             assert_eq!((gid(&socket), gid(&metrics)), (group, group), "{args:?}: {wanted}");
-            end(child);
+            ended(&mut child, Signal::TERM);
         }
     }
 }
@@ -121,10 +116,10 @@ fn a_passed_socket_is_served_and_its_file_stays() {
             let path = folder.path().join("socket");
             let socket = UnixListener::bind(&path).unwrap();
             let mut server = with_descriptor(&socket, script, &[args, more].concat());
-            let (child, line) = ready(&mut server);
+            let (mut child, line) = ready(&mut server);
             assert!(line.ends_with(" at fd=3\n"), "{line}");
             UnixStream::connect(&path).unwrap();
-            end(child);
+            ended(&mut child, Signal::TERM);
             assert!(path.exists(), "the file is its owner's");
             fs::remove_file(&path).unwrap();
         }
@@ -179,9 +174,9 @@ fn every_passed_socket_is_served_or_refused() {
         refused(&mut server(&other, &["--socket", "fd=4"]), 2, unused);
         assert!(!own.exists());
         // By its number, too.
-        let (child, line) = ready(&mut server(PASSED, &["--socket", "fd=3"]));
+        let (mut child, line) = ready(&mut server(PASSED, &["--socket", "fd=3"]));
         assert!(line.ends_with(" at fd=3\n"), "{line}");
-        end(child);
+        ended(&mut child, Signal::TERM);
     }
     let server = |script: &str, args: &[&str]| with_descriptor(&passed, script, args);
     let tcp = [SERVERS[0], &["--listen", "127.0.0.1:0"]].concat();
@@ -191,9 +186,9 @@ fn every_passed_socket_is_served_or_refused() {
     let image = folder.path().join("image");
     fs::write(&image, [0; 4096]).unwrap();
     let script = format!("exec 4<>{}; LISTEN_PID=$$ LISTEN_FDS=2", image.display());
-    let (child, line) = ready(&mut server(&script, &["serve", "nbd", "--disk", "fd=4"]));
+    let (mut child, line) = ready(&mut server(&script, &["serve", "nbd", "--disk", "fd=4"]));
     assert_eq!(line, "serving fd=4 at fd=3\n");
-    end(child);
+    ended(&mut child, Signal::TERM);
 }
 
 /// Options that QEMU and libvirt pass to any vhost-user back end.
@@ -213,16 +208,16 @@ fn a_vhost_user_back_end_follows_the_conventions() {
     fs::write(&image, [0; 4096]).unwrap();
     let file = format!("--blk-file={}", image.display());
     let at = format!("--socket-path={}", path.display());
-    let (child, line) = ready(command(&blk).args([&file, &at]));
+    let (mut child, line) = ready(command(&blk).args([&file, &at]));
     assert_eq!(line, format!("serving {} at {}\n", image.display(), path.display()));
     refused(command(&["image", "resize", "--shrink"]).arg(&image).arg("2K"), 1, "busy");
-    end(child);
+    ended(&mut child, Signal::TERM);
     // Two may read.
-    let (child, _) = ready(command(&blk).args([&file, &at, "--read-only"]));
-    let (other, _) =
+    let (mut child, _) = ready(command(&blk).args([&file, &at, "--read-only"]));
+    let (mut other, _) =
         ready(command(&blk).args([&file, "--socket", &format!("{}2", path.display()), "--read-only"]));
-    end(child);
-    end(other);
+    ended(&mut child, Signal::TERM);
+    ended(&mut other, Signal::TERM);
     for wrong in
         [&["--disk", "ram=1M", &*file][..], &["--disk", "ram=1M", "--read-only"], &[&*file, "--fd=3"]]
     {
@@ -237,17 +232,17 @@ fn the_descriptor_of_a_vhost_user_back_end_listens_or_is_connected() {
     let args = ["serve", "vhost-user-blk", "--disk", "ram=1M", "--fd=3"];
     let path = folder.path().join("socket");
     let listening = UnixListener::bind(&path).unwrap();
-    let (child, line) = ready(&mut with_descriptor(&listening, "", &args));
+    let (mut child, line) = ready(&mut with_descriptor(&listening, "", &args));
     assert_eq!(line, "serving ram=1048576 at fd=3\n");
     UnixStream::connect(&path).unwrap();
-    end(child);
+    ended(&mut child, Signal::TERM);
     // The only client: the server ends with it, or before it by a signal.
     for signal in [false, true] {
         let (client, server) = UnixStream::pair().unwrap();
         let (mut child, _) = ready(&mut with_descriptor(&server, "", &args));
         drop(server);
         if signal {
-            end(child);
+            ended(&mut child, Signal::TERM);
         } else {
             drop(client);
             assert!(child.wait().unwrap().success());
@@ -308,7 +303,7 @@ fn disks_are_passed_by_number() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         let (image, mut content) = image(folder.path(), format);
-        let (child, line, link) = with_disk(&["serve", "nbd"], format, &image, &socket);
+        let (mut child, line, link) = with_disk(&["serve", "nbd"], format, &image, &socket);
         assert_eq!(line, format!("serving fd=4 at {}\n", socket.display()));
         let mut client = nbd_client::Client::of(&socket, "", true);
         assert_eq!(client.size, SIZE);
@@ -318,7 +313,7 @@ fn disks_are_passed_by_number() {
         client.write(0, 3 << 20, written).unwrap();
         assert_eq!(client.read(3 << 20, 8192).unwrap(), written);
         drop(client);
-        end(child);
+        ended(&mut child, Signal::TERM);
         has_content(&link, format, &content);
     }
     let nbd = ["serve", "nbd", "--socket", "x", "--disk", "fd=4"];
@@ -330,7 +325,7 @@ fn servers_of_adapters_take_disks_by_number_too() {
     let folder = tempfile::tempdir().unwrap();
     let [socket, control] = ["socket", "control"].map(|name| folder.path().join(name));
     let (path, mut content) = image(folder.path(), "vhdx");
-    let (child, line, link) = with_disk(&["serve", "vhost-user-blk"], "vhdx", &path, &socket);
+    let (mut child, line, link) = with_disk(&["serve", "vhost-user-blk"], "vhdx", &path, &socket);
     assert_eq!(line, format!("serving fd=4 at {}\n", socket.display()));
     let mut client = vhost_client::Client::connect(&socket, Guest::new(Shape::default()));
     let guest = &mut client.guest;
@@ -341,15 +336,15 @@ fn servers_of_adapters_take_disks_by_number_too() {
     assert_eq!(guest.run(0, FLUSH, 0, 0), 0);
     content[2 << 20..][..4096].fill(0xA5);
     drop(client);
-    end(child);
+    ended(&mut child, Signal::TERM);
     has_content(&link, "vhdx", &content);
 
     let (path, _) = image(folder.path(), "vhd");
     let vfio = ["serve", "vfio-user", "--control", control.to_str().unwrap()];
-    let (child, ..) = with_disk(&vfio, "vhd", &path, &socket);
+    let (mut child, ..) = with_disk(&vfio, "vhd", &path, &socket);
     let disk = &control::answer(&control, &["list"])[0];
     assert_eq!((&disk["format"], &disk["capacity"]), (&"vhd".into(), &SIZE.into()), "{disk}");
-    end(child);
+    ended(&mut child, Signal::TERM);
 }
 
 #[test]
@@ -372,9 +367,9 @@ fn the_service_manager_is_told_of_start_and_end() {
         for args in SERVERS {
             let socket = folder.path().join("socket");
             let mut server = command(args);
-            let (child, line) = ready(server.arg("--socket").arg(&socket).env("NOTIFY_SOCKET", address));
+            let (mut child, line) = ready(server.arg("--socket").arg(&socket).env("NOTIFY_SOCKET", address));
             assert_eq!(told(), format!("READY=1\nSTATUS={line}"));
-            end(child);
+            ended(&mut child, Signal::TERM);
             assert_eq!(told(), "STOPPING=1\n");
         }
     }

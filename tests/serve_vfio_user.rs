@@ -19,8 +19,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use block_guest::BlockGuest;
-use common::{ready, refused};
-use control::{a_disk_grows, ended, map_memory_is_told, vhdx};
+use common::{ended, ready, refused};
+use control::{a_disk_grows, map_memory_is_told};
 use rustix::process::Signal;
 use vhost_client::{IN, Shape};
 
@@ -133,10 +133,7 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn its_disk_grows_by_the_control_socket() {
-    let folder = tempfile::tempdir().unwrap();
-    let [socket, image, control] = ["socket", "disk.raw", "control"].map(|name| folder.path().join(name));
-    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
-    a_disk_grows(&mut serve(&socket, "pvscsi", &[image.to_str().unwrap()]), &image, &control);
+    a_disk_grows(|socket, image| serve(socket, "pvscsi", &[image]));
 }
 
 /// A client may have more maps than shells allow descriptors.
@@ -160,8 +157,5 @@ fn it_takes_all_descriptors_that_it_may_have() {
 
 #[test]
 fn the_control_socket_tells_the_memory_of_maps() {
-    let folder = tempfile::tempdir().unwrap();
-    let [socket, image, control] = ["socket", "disk.vhdx", "control"].map(|name| folder.path().join(name));
-    vhdx(&image);
-    map_memory_is_told(&mut serve(&socket, "pvscsi", &[image.to_str().unwrap(), "ram=1M"]), &control);
+    map_memory_is_told(|socket, image| serve(socket, "pvscsi", &[image, "ram=1M"]));
 }

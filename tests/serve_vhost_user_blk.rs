@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{ready, refused};
-use control::{a_disk_grows, ended, map_memory_is_told, vhdx};
+use common::{ended, ready, refused};
+use control::{a_disk_grows, map_memory_is_told};
 use rustix::process::Signal;
 
 fn serve(socket: &Path, disk: &str) -> Command {
@@ -51,16 +51,10 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn its_disk_grows_by_the_control_socket() {
-    let folder = tempfile::tempdir().unwrap();
-    let [socket, image, control] = ["socket", "disk.raw", "control"].map(|name| folder.path().join(name));
-    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
-    a_disk_grows(&mut serve(&socket, image.to_str().unwrap()), &image, &control);
+    a_disk_grows(serve);
 }
 
 #[test]
 fn the_control_socket_tells_the_memory_of_the_map() {
-    let folder = tempfile::tempdir().unwrap();
-    let [socket, image, control] = ["socket", "disk.vhdx", "control"].map(|name| folder.path().join(name));
-    vhdx(&image);
-    map_memory_is_told(&mut serve(&socket, image.to_str().unwrap()), &control);
+    map_memory_is_told(serve);
 }

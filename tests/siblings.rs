@@ -50,33 +50,11 @@ impl Family {
         fs::create_dir(folder.join("elsewhere")).unwrap();
         for (number, parent) in PARENTS.into_iter().enumerate() {
             let path = family.path(number);
-            match parent {
-                None => {
-                    let size = SIZE.to_string();
-                    done(&words(&[
-                        "image",
-                        "create",
-                        &path,
-                        "--format",
-                        format,
-                        "--subformat",
-                        subformat,
-                        "--size",
-                        &size,
-                    ]));
-                }
-                Some(parent) => {
-                    done(&words(&[
-                        "image",
-                        "create",
-                        &path,
-                        "--format",
-                        format,
-                        "--parent",
-                        &family.path(parent),
-                    ]));
-                }
-            }
+            let base = match parent {
+                None => words(&["--subformat", subformat, "--size", &SIZE.to_string()]),
+                Some(parent) => words(&["--parent", &family.path(parent)]),
+            };
+            done(&[words(&["image", "create", &path, "--format", format]), base].concat());
             let mut data = parent.map_or_else(|| vec![0; SIZE], |parent| family.expected[parent].clone());
             let disk = family.options(number, false).open_format().unwrap();
             let len = if number == 2 { 10 * MIB } else { MIB };

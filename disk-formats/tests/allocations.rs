@@ -1,24 +1,16 @@
 //! Reads and writes allocate nothing after warm-up: a global allocator counts.
 #![allow(unsafe_code, reason = "memory for requests")]
 
-use std::alloc::System;
+#[path = "common/allocations.rs"]
+mod counter;
 
+use counter::allocations;
 use paradisk_disk_formats::conformance::{Driver, Guest};
 use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::vhd::{create_dynamic, create_fixed};
 use paradisk_disk_formats::{
     Disk, EngineKind, FormatName, Metered, NullDisk, Op, OpenOptions, RamDisk, Raw, Request, SectorSize,
 };
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-/// Number of allocations by all threads of this process so far.
-fn allocations() -> usize {
-    let stats = ALLOCATOR.stats();
-    stats.allocations + stats.reallocations
-}
 
 const DEPTH: u64 = 32;
 

@@ -7,21 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{can_direct, image, loop_device};
+use common::{LARGE_SECTORS, SMALL, can_direct, image, loop_device, run_suite};
 use paradisk_disk_formats::conformance::{Driver, Fresh, Peek, Suite};
 use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
-use paradisk_disk_formats::vhdx::{self, CreateOptions};
+use paradisk_disk_formats::vhdx;
 use paradisk_disk_formats::{
     Delayed, Disk, EngineKind, FormatName, Metered, NullDisk, OpenOptions, RamDisk, Raw, SectorSize,
 };
 
 const CAPACITY: u64 = 16 << 20;
-const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (EngineKind::Threads, "threads")];
-
-/// The smallest blocks that a VHDX can have.
-const SMALL: CreateOptions =
-    CreateOptions { block_size: Some(1 << 20), logical_sector: None, physical_sector: None };
-const LARGE_SECTORS: CreateOptions = CreateOptions { logical_sector: Some(SectorSize::B4096), ..SMALL };
 
 fn open(path: &Path, format: FormatName, direct: bool, read_only: bool) -> Arc<dyn Disk> {
     let options =
@@ -72,14 +66,7 @@ fn files(name: &str, format: FormatName, create: fn(&Path), peek: fn(&Path) -> O
             create(&path);
             Fresh { disk: open(&path, format, direct, read_only), peek: peek(&path), hold: Box::new(folder) }
         };
-        let suite = Suite {
-            name: &format!("{name}{}", if direct { " direct" } else { "" }),
-            make: &|| make(false),
-            make_read_only: Some(&|| make(true)),
-            engines: &BOTH,
-            keeps_data: true,
-        };
-        suite.run();
+        run_suite(&format!("{name}{}", if direct { " direct" } else { "" }), &make);
     }
 }
 
@@ -121,7 +108,7 @@ fn vhdx_without_parent() {
     blocks_of_vhdx("fixed VHDX", |path| vhdx::create_fixed(path, CAPACITY, SMALL).expect("an image"));
     blocks_of_vhdx("dynamic VHDX", |path| vhdx::create_dynamic(path, CAPACITY, SMALL).expect("an image"));
     blocks_of_vhdx("dynamic VHDX, large blocks", |path| {
-        vhdx::create_dynamic(path, CAPACITY, CreateOptions::default()).expect("an image");
+        vhdx::create_dynamic(path, CAPACITY, vhdx::CreateOptions::default()).expect("an image");
     });
     blocks_of_vhdx("dynamic VHDX, sectors of 4096", |path| {
         vhdx::create_dynamic(path, CAPACITY, LARGE_SECTORS).expect("an image");
@@ -168,64 +155,48 @@ fn ram_and_null() {
     }
 }
 
-#[test]
-fn delayed() {
-    let later = |disk| Arc::new(Delayed::new(disk, Duration::from_micros(50)));
-    let ram = || later(Arc::new(RamDisk::new(CAPACITY, SectorSize::B512).expect("memory")));
+/// RAM, and an image of this format, below what `layer` adds.
+fn layered(
+    what: &str,
+    layer: &dyn Fn(Arc<dyn Disk>) -> Arc<dyn Disk>,
+    format: FormatName,
+    create: fn(&Path),
+    peek: fn(&Path) -> Option<Peek>,
+) {
+    let ram = || layer(Arc::new(RamDisk::new(CAPACITY, SectorSize::B512).expect("memory")));
     Suite {
-        name: "ram, delayed",
+        name: &format!("ram, {what}"),
         make: &|| Fresh { disk: ram(), peek: None, hold: Box::new(()) },
         make_read_only: None,
         engines: &[(EngineKind::IoUring, "ram")],
         keeps_data: true,
     }
     .run();
-    let raw = |read_only| {
+    let make = |read_only| {
         let (folder, path) = image("disk");
-        Raw::create(&path, CAPACITY).expect("an image");
-        let disk = later(open(&path, FormatName::Raw, false, read_only));
+        create(&path);
+        let disk = layer(open(&path, format, false, read_only));
         Fresh { disk, peek: peek(&path), hold: Box::new(folder) }
     };
-    Suite {
-        name: "raw, delayed",
-        make: &|| raw(false),
-        make_read_only: Some(&|| raw(true)),
-        engines: &BOTH,
-        keeps_data: true,
-    }
-    .run();
+    run_suite(&format!("{format}, {what}"), &make);
+}
+
+#[test]
+fn delayed() {
+    let later = |disk| -> Arc<dyn Disk> { Arc::new(Delayed::new(disk, Duration::from_micros(50))) };
+    let create = |path: &Path| Raw::create(path, CAPACITY).expect("an image");
+    layered("delayed", &later, FormatName::Raw, create, peek);
 }
 
 #[test]
 fn metered() {
-    let counted = |disk| {
+    let counted = |disk| -> Arc<dyn Disk> {
         let metered = Metered::new(disk, 2_000_000_000);
         metered.metrics().expect("counters").time_requests(true);
         Arc::new(metered)
     };
-    let ram = || counted(Arc::new(RamDisk::new(CAPACITY, SectorSize::B512).expect("memory")));
-    Suite {
-        name: "ram, metered",
-        make: &|| Fresh { disk: ram(), peek: None, hold: Box::new(()) },
-        make_read_only: None,
-        engines: &[(EngineKind::IoUring, "ram")],
-        keeps_data: true,
-    }
-    .run();
-    let vhdx = |read_only| {
-        let (folder, path) = image("disk");
-        vhdx::create_dynamic(&path, CAPACITY, SMALL).expect("an image");
-        let disk = counted(open(&path, FormatName::Vhdx, false, read_only));
-        Fresh { disk, peek: peek_image(&path, FormatName::Vhdx), hold: Box::new(folder) }
-    };
-    Suite {
-        name: "dynamic VHDX, metered",
-        make: &|| vhdx(false),
-        make_read_only: Some(&|| vhdx(true)),
-        engines: &BOTH,
-        keeps_data: true,
-    }
-    .run();
+    let create = |path: &Path| vhdx::create_dynamic(path, CAPACITY, SMALL).expect("an image");
+    layered("metered", &counted, FormatName::Vhdx, create, |path| peek_image(path, FormatName::Vhdx));
 }
 
 #[test]
@@ -244,14 +215,8 @@ fn passthrough() {
                 let peek = if direct { peek(device.path()) } else { None };
                 Fresh { disk, peek, hold: Box::new(device) }
             };
-            let suite = Suite {
-                name: &format!("pass-through, sectors of {sector}{}", if direct { ", direct" } else { "" }),
-                make: &|| make(false),
-                make_read_only: Some(&|| make(true)),
-                engines: &BOTH,
-                keeps_data: true,
-            };
-            suite.run();
+            let name = format!("pass-through, sectors of {sector}{}", if direct { ", direct" } else { "" });
+            run_suite(&name, &make);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use common::{image, loop_device, mount, mount_ext4};
 use paradisk_disk_formats::conformance::{Driver, Guest};
 use paradisk_disk_formats::vhd::{create_fixed, create_fixed_watched};
-use paradisk_disk_formats::{EngineKind, FormatName, IoError, Op, OpenOptions, Raw};
+use paradisk_disk_formats::{Disk, EngineKind, FormatName, IoError, Op, OpenOptions, Raw};
 use rustix::io::Errno;
 
 /// cachestat(2), Linux 6.5: number of pages of a file that are dirty or under writeback; `None` if the kernel lacks the call.
@@ -70,38 +70,36 @@ fn forbid(call: libc::c_long) {
     assert!(done, "{}", std::io::Error::last_os_error());
 }
 
-#[test]
-fn a_kernel_that_refuses_io_uring_gets_threads() {
+/// Run this with a disk on a thread of its own, which forbids system calls.
+fn on_thread(work: impl FnOnce(&dyn Disk) + Send) {
     let (_folder, path) = image("disk.raw");
     Raw::create(&path, 8 << 20).expect("an image");
     let disk = OpenOptions::new(&path).open().expect("a disk");
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            forbid(libc::SYS_io_uring_setup);
-            let mut driver = Driver::new(&*disk, EngineKind::IoUring, 4);
-            assert_eq!(driver.queue.engine(), "threads");
-            driver.write(4096, &[5; 4096]);
-            assert_eq!(driver.read(4096, 4096), [5; 4096]);
-        });
+    std::thread::scope(|scope| drop(scope.spawn(|| work(&*disk))));
+}
+
+#[test]
+fn a_kernel_that_refuses_io_uring_gets_threads() {
+    on_thread(|disk| {
+        forbid(libc::SYS_io_uring_setup);
+        let mut driver = Driver::new(disk, EngineKind::IoUring, 4);
+        assert_eq!(driver.queue.engine(), "threads");
+        driver.write(4096, &[5; 4096]);
+        assert_eq!(driver.read(4096, 4096), [5; 4096]);
     });
 }
 
 /// A sandbox forbids io_uring_enter after the queue was created: requests fail, and none hangs.
 #[test]
 fn a_ring_that_can_no_longer_be_entered_fails_its_requests() {
-    let (_folder, path) = image("disk.raw");
-    Raw::create(&path, 8 << 20).expect("an image");
-    let disk = OpenOptions::new(&path).open().expect("a disk");
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut driver = Driver::new(&*disk, EngineKind::IoUring, 4);
-            driver.write(0, &[1; 4096]);
-            forbid(libc::SYS_io_uring_enter);
-            let guest = Guest::new(4096);
-            let mut read = || driver.run(Op::Read, 0, 4096, &[guest.buf(0, 4096)]);
-            assert_eq!(read(), Err(IoError::Os(Errno::PERM)));
-            assert!(matches!(read(), Err(IoError::Os(_))), "and the next");
-        });
+    on_thread(|disk| {
+        let mut driver = Driver::new(disk, EngineKind::IoUring, 4);
+        driver.write(0, &[1; 4096]);
+        forbid(libc::SYS_io_uring_enter);
+        let guest = Guest::new(4096);
+        let mut read = || driver.run(Op::Read, 0, 4096, &[guest.buf(0, 4096)]);
+        assert_eq!(read(), Err(IoError::Os(Errno::PERM)));
+        assert!(matches!(read(), Err(IoError::Os(_))), "and the next");
     });
 }
 

@@ -6,21 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{bytes, can_direct, check, image};
-use paradisk_disk_formats::conformance::{Driver, Fresh, Peek, Suite};
+use common::{LARGE_SECTORS, SMALL, bytes, can_direct, check, image, run_suite};
+use paradisk_disk_formats::conformance::{Driver, Fresh, Peek};
 use paradisk_disk_formats::image::Content;
-use paradisk_disk_formats::vhdx::{self, CreateOptions};
 use paradisk_disk_formats::{
-    Disk, EngineKind, Format, FormatName, IoError, Op, OpenError, OpenOptions, Raw, SectorSize, Severity, vhd,
+    Disk, EngineKind, Format, FormatName, IoError, Op, OpenError, OpenOptions, Raw, Severity, vhd, vhdx,
 };
 use paradisk_disk_formats::{Image, Repair};
 
 const CAPACITY: u64 = 16 << 20;
 const MIB: u64 = 1 << 20;
-const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (EngineKind::Threads, "threads")];
-const SMALL: CreateOptions =
-    CreateOptions { block_size: Some(1 << 20), logical_sector: None, physical_sector: None };
-const LARGE_SECTORS: CreateOptions = CreateOptions { logical_sector: Some(SectorSize::B4096), ..SMALL };
 
 /// Creates an image of this size at the path.
 type Create = fn(&Path, u64);
@@ -121,14 +116,7 @@ fn conforms_opened(name: &str, file: &str, suffix: &'static str, direct: &[bool]
             assert_eq!(disk.info().capacity, CAPACITY);
             Fresh { disk, peek: peek(&path, suffix), hold: Box::new(folder) }
         };
-        Suite {
-            name: &format!("{name}{}", if direct { " direct" } else { "" }),
-            make: &|| make(false),
-            make_read_only: Some(&|| make(true)),
-            engines: &BOTH,
-            keeps_data: true,
-        }
-        .run();
+        run_suite(&format!("{name}{}", if direct { " direct" } else { "" }), &make);
     }
 }
 

@@ -1,23 +1,14 @@
 //! No heap allocation on the path of a request, once warm: counted by the allocator of this test binary.
 
 mod common;
-
-use std::alloc::System;
+#[path = "../../disk-formats/tests/common/allocations.rs"]
+mod counter;
 
 use common::{DiskSpec, JOB, blk_harness, buslogic_harness, harness, lsi_harness, run_clean, scsi_harness};
+use counter::allocations;
 use guest_driver::{Mode, Workload, buslogic, lsi, pvscsi, virtio};
 use guest_tests::HarnessConfig;
 use guest_tests::rig::Rig;
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-/// By any thread of this process, so far.
-fn allocations() -> usize {
-    let stats = ALLOCATOR.stats();
-    stats.allocations + stats.reallocations
-}
 
 /// The number of a run's allocations does not depend on the number of its accesses.
 #[test]

@@ -2,6 +2,8 @@
 
 #[path = "common/echo.rs"]
 mod echo;
+#[path = "../../vmm/tests/common/host.rs"]
+mod host;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,19 +14,10 @@ use facts::tsc::{ticks, tsc_hz};
 use guest_tests::kvm::SelfTest;
 use guest_tests::rig::RigError;
 use guest_tests::{KvmConfig, KvmRig};
-use paradisk_vmm::{Host, MsiDelivery, layout};
+use host::host;
+use paradisk_vmm::{MsiDelivery, layout};
 
 const SOON: Duration = Duration::from_secs(60);
-
-fn host() -> Option<Host> {
-    match Host::open() {
-        Ok(host) => Some(host),
-        Err(error) => {
-            println!("SKIP: {}: {error}", std::thread::current().name().unwrap_or("a test"));
-            None
-        }
-    }
-}
 
 fn echo_rig(config: &KvmConfig) -> Option<(KvmRig, Arc<Seen>)> {
     let host = host()?;

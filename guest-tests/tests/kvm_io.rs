@@ -2,6 +2,8 @@
 //! is skipped.
 
 mod common;
+#[path = "../../vmm/tests/common/host.rs"]
+mod host;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,13 +17,14 @@ use guest_driver::{
 };
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{KvmConfig, KvmRig};
+use host::host;
 use paradisk_devices::buslogic::BusLogic;
 use paradisk_devices::ide as ide_device;
 use paradisk_devices::lsi::Lsi;
 use paradisk_devices::pvscsi::{Config, Pvscsi};
 use paradisk_devices::virtio::scsi::VirtioScsi;
 use paradisk_devices::{Coalescing, Policy};
-use paradisk_vmm::{Host, MsiDelivery};
+use paradisk_vmm::MsiDelivery;
 
 fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
     rig_with(config, ide_device::Mode::Native, disks)
@@ -29,13 +32,7 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
 
 /// The same with the mode of an IDE function.
 fn rig_with(config: &KvmConfig, ports: ide_device::Mode, disks: &[DiskSpec]) -> Option<KvmRig> {
-    let host = match Host::open() {
-        Ok(host) => host,
-        Err(error) => {
-            println!("SKIP: {}: {error}", std::thread::current().name().unwrap_or("a test"));
-            return None;
-        }
-    };
+    let host = host()?;
     if let driver::Options::Storvsc(_) = config.driver {
         return Some(
             KvmRig::start_vmbus(&host, config, |memory, synic| vmbus(memory, synic, disks)).unwrap(),

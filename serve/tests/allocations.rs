@@ -1,21 +1,14 @@
 //! Requests on a warmed-up NBD connection allocate nothing. The global allocator counts allocations.
 
-use std::alloc::System;
+#[path = "../../disk-formats/tests/common/allocations.rs"]
+mod counter;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
+use counter::allocations;
 use paradisk_disk_formats::{EngineKind, OpenOptions};
 use paradisk_serve::nbd::{Export, Exports, serve_client};
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-/// By any thread of this process, so far.
-fn allocations() -> usize {
-    let stats = ALLOCATOR.stats();
-    stats.allocations + stats.reallocations
-}
 
 const DEPTH: usize = 32;
 const BLOCK: usize = 4096;

@@ -1,9 +1,8 @@
 //! Servers as `paradisk ctl` reaches them.
 
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::common::{ready, refused};
@@ -30,9 +29,13 @@ fn policies(control: &Path) -> Vec<Value> {
     vectors.iter().map(|vector| vector["policy"].clone()).collect()
 }
 
-/// A server of one disk, a raw image: the disk is made larger, and the server ended, by its control socket.
-pub(crate) fn a_disk_grows(server: &mut Command, image: &Path, control: &Path) {
-    let (mut child, _) = ready(server.arg("--control").arg(control));
+/// A server of one disk, a raw image: the disk is made larger, and the server ended, by its control socket. `serve` gets the paths of
+/// socket and image.
+pub(crate) fn a_disk_grows(serve: impl FnOnce(&Path, &str) -> Command) {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, image, control] = &["socket", "disk.raw", "control"].map(|name| folder.path().join(name));
+    std::fs::File::create(image).unwrap().set_len(1 << 20).unwrap();
+    let (mut child, _) = ready(serve(socket, image.to_str().unwrap()).arg("--control").arg(control));
     let capacity = || answer(control, &["list"])[0]["capacity"].clone();
     assert_eq!((answer(control, &["list"])[0]["id"].clone(), capacity()), ("disk0".into(), (1 << 20).into()));
     assert_eq!(answer(control, &["resize", "disk0", "2M"]), "disk0");
@@ -66,9 +69,13 @@ pub(crate) fn vhdx(path: &Path) {
     assert!(convert.status().unwrap().success());
 }
 
-/// A server of a dynamic VHDX, and perhaps of a raw image, reports the memory of the disks' maps; then it is ended.
-pub(crate) fn map_memory_is_told(server: &mut Command, control: &Path) {
-    let (mut child, _) = ready(server.arg("--control").arg(control));
+/// A server of a dynamic VHDX, and perhaps of a raw image, reports the memory of the disks' maps; then it is ended. `serve` gets the
+/// paths of socket and VHDX.
+pub(crate) fn map_memory_is_told(serve: impl FnOnce(&Path, &str) -> Command) {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, image, control] = &["socket", "disk.vhdx", "control"].map(|name| folder.path().join(name));
+    vhdx(image);
+    let (mut child, _) = ready(serve(socket, image.to_str().unwrap()).arg("--control").arg(control));
     let listed = answer(control, &["list"]);
     let memory = &listed[0]["map_memory"];
     assert_eq!((&listed[0]["id"], &listed[0]["format"]), (&"disk0".into(), &"vhdx".into()));
@@ -83,11 +90,4 @@ pub(crate) fn map_memory_is_told(server: &mut Command, control: &Path) {
     assert_eq!(answer(control, &["stop"]), "stopped");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!control.exists());
-}
-
-/// A signal ends it, and it reports success.
-#[track_caller]
-pub(crate) fn ended(child: &mut Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -1,9 +1,13 @@
 //! Servers as scripts see them.
+#![allow(dead_code, reason = "each test uses its part")]
 
 use std::io::{BufRead, BufReader};
 use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A process that is killed when dropped, so that no failed test leaves one behind.
 pub(crate) struct Running(pub(crate) Child);
@@ -26,6 +30,19 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// A folder that is removed when dropped.
+pub(crate) struct Folder(pub(crate) tempfile::TempDir);
+
+impl Folder {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn name(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
     }
 }
 
@@ -53,4 +70,11 @@ pub(crate) fn refused(command: &mut Command, status: i32, expected: &str) {
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(status), "{text}");
     assert!(text.contains(expected), "`{expected}` is not in: {text}");
+}
+
+/// A signal ends it, and it reports success.
+#[track_caller]
+pub(crate) fn ended(child: &mut Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

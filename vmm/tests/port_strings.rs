@@ -1,15 +1,15 @@
 //! String instructions on ports of a PCI function. Without `/dev/kvm` the test says why it is skipped.
 
 mod common;
+#[path = "common/no_io.rs"]
+mod no_io;
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use common::{CODE, End, ended_by_handler, host};
-use paradisk_devices::{
-    Bar, BarKind, Coalescing, Doorbell, FastRegisters, FastWrite, IoDevice, PciDevice, Sleep, Stats, Time,
-};
+use no_io::no_io;
+use paradisk_devices::{Bar, BarKind, Doorbell, FastRegisters, FastWrite, IoDevice, PciDevice, Stats, Time};
 use paradisk_vmm::{Config, Host, layout};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -115,21 +115,9 @@ impl IoDevice for Function {
         let _ = self.seen.send(Seen::Rung);
     }
 
-    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
-    }
-
-    fn on_completions(&mut self, _: Time) {}
-
-    fn before_sleep(&mut self, _: Time) -> Sleep {
-        Sleep::Forever
-    }
-
-    fn reset(&mut self, _: Time) {}
+    no_io! {}
 
     fn quiesce(&mut self, _: Time) {}
-
-    fn set_coalescing(&mut self, _: Coalescing) {}
 
     fn stats(&self) -> Stats {
         Stats::default()

@@ -1,15 +1,17 @@
 //! A small guest that uses Hyper-V's interfaces, with a bus that answers. Without `/dev/kvm` each test says why it is skipped.
 
 mod common;
+#[path = "common/no_io.rs"]
+mod no_io;
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use common::{CODE, End, SOON, TABLES, descriptor_tables, ended_by_handler, host};
+use no_io::no_io;
 use paradisk_devices::vmbus::{HypercallStatus, Posted, Synic, VmbusDevice};
-use paradisk_devices::{Coalescing, IoDevice, Sleep, Stats, Time};
+use paradisk_devices::{IoDevice, Stats, Time};
 use paradisk_vmm::{Config, Event, GuestMemory, Machine, MsiDelivery, StopReason, layout};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -67,21 +69,9 @@ impl IoDevice for Fake {
         self.synic.signal_event(0, [5, 70][index]);
     }
 
-    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
-    }
-
-    fn on_completions(&mut self, _: Time) {}
-
-    fn before_sleep(&mut self, _: Time) -> Sleep {
-        Sleep::Forever
-    }
-
-    fn reset(&mut self, _: Time) {}
+    no_io! {}
 
     fn quiesce(&mut self, _: Time) {}
-
-    fn set_coalescing(&mut self, _: Coalescing) {}
 
     fn stats(&self) -> Stats {
         Stats { requests: 42, ..Stats::default() }

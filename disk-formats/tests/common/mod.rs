@@ -8,10 +8,35 @@ use std::process::Command;
 
 pub(crate) use loop_device::LoopDevice;
 use paradisk_disk_formats::ParentRules;
+use paradisk_disk_formats::conformance::{Fresh, Suite};
 use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::vhd::open;
-use paradisk_disk_formats::{Access, BackingFile, CheckReport, FormatName, Image, OpenError, Repair, Shrink};
+use paradisk_disk_formats::vhdx::CreateOptions;
+use paradisk_disk_formats::{
+    Access, BackingFile, CheckReport, EngineKind, FormatName, Image, OpenError, Repair, SectorSize, Shrink,
+};
 use tempfile::TempDir;
+
+/// The engines of disks in files, with their names.
+const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (EngineKind::Threads, "threads")];
+
+/// The smallest blocks that a VHDX can have.
+pub(crate) const SMALL: CreateOptions =
+    CreateOptions { block_size: Some(1 << 20), logical_sector: None, physical_sector: None };
+pub(crate) const LARGE_SECTORS: CreateOptions =
+    CreateOptions { logical_sector: Some(SectorSize::B4096), ..SMALL };
+
+/// Run the suite over a disk in a file, which `make` creates, read-only or not.
+pub(crate) fn run_suite(name: &str, make: &dyn Fn(bool) -> Fresh) {
+    Suite {
+        name,
+        make: &|| make(false),
+        make_read_only: Some(&|| make(true)),
+        engines: &BOTH,
+        keeps_data: true,
+    }
+    .run();
+}
 
 /// An image with these rules for parents. Its format is that of the name's extension.
 pub(crate) fn image_of(path: &Path, rules: &ParentRules) -> Image {

@@ -107,17 +107,13 @@ pub trait Initiator: Adapter {
             return Err(spurious(tag));
         }
         self.kick(platform);
-        let start = platform.ticks();
-        loop {
-            let seen = platform.interrupts();
+        let end = platform.wait_for(|platform| {
             self.interrupted(platform);
-            if let Some(end) = self.take(platform) {
-                return if end.completion.tag == tag { Ok(end) } else { Err(spurious(end.completion.tag)) };
-            }
-            if platform.ticks().wrapping_sub(start) > platform.timeout_ticks() {
-                return Err(Fault { kind: Fault::TIMEOUT, ..Fault::EMPTY });
-            }
-            platform.wait_interrupt(seen);
+            self.take(platform)
+        });
+        match end.ok_or(Fault { kind: Fault::TIMEOUT, ..Fault::EMPTY })? {
+            end if end.completion.tag == tag => Ok(end),
+            end => Err(spurious(end.completion.tag)),
         }
     }
 

@@ -58,6 +58,18 @@ pub trait Platform {
     fn timeout_ticks(&self) -> u64 {
         30_000_000_000
     }
+    /// Call `poll` until it returns a value, and wait for an interrupt in between; `None`: there was none within the timeout.
+    fn wait_for<T>(&mut self, mut poll: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
+        let start = self.ticks();
+        loop {
+            let seen = self.interrupts();
+            let found = poll(self);
+            if found.is_some() || self.ticks().wrapping_sub(start) > self.timeout_ticks() {
+                return found;
+            }
+            self.wait_interrupt(seen);
+        }
+    }
 }
 
 /// Memory shared with the device. Accesses are volatile and bounds-checked.

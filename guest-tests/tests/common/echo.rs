@@ -1,12 +1,13 @@
 //! A PCI function that tries a machine: each doorbell is answered with a message.
 
-use std::os::fd::BorrowedFd;
+#[path = "../../../vmm/tests/common/no_io.rs"]
+mod no_io;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use paradisk_devices::{
-    Bar, BarKind, Coalescing, Doorbell, InterruptSink, IoDevice, MsiMessage, PciDevice, Sleep, Stats, Time,
-};
+use no_io::no_io;
+use paradisk_devices::{Bar, BarKind, Doorbell, InterruptSink, IoDevice, MsiMessage, PciDevice, Stats, Time};
 
 /// Registers in BAR 0.
 pub(crate) const SCRATCH: u64 = 0x00;
@@ -120,25 +121,12 @@ impl IoDevice for Echo {
         }
     }
 
-    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
-    }
-
-    /// Sends messages by hand: see `quiesce`.
-    fn on_completions(&mut self, _: Time) {}
-
-    fn before_sleep(&mut self, _: Time) -> Sleep {
-        Sleep::Forever
-    }
-
-    fn reset(&mut self, _: Time) {}
+    no_io! {}
 
     /// One message, for tests that call the device through its mailbox.
     fn quiesce(&mut self, _: Time) {
         self.sink.message(0);
     }
-
-    fn set_coalescing(&mut self, _: Coalescing) {}
 
     fn stats(&self) -> Stats {
         Stats { doorbells: self.seen.rung.load(Ordering::Relaxed), ..Stats::default() }

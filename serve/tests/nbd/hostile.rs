@@ -19,6 +19,13 @@ use crate::{MIB, Served, ram, sparse};
 /// Less than the 5 s that a server which stops waits for clients to receive their replies.
 const NOT_WAITED: Duration = Duration::from_millis(4900);
 
+/// A RAM disk without a name.
+fn exports(size: u64) -> Exports {
+    let name = String::new();
+    let export = Export { description: name.clone(), name, disk: ram(size), engine: Default::default() };
+    Exports::new(vec![export]).unwrap()
+}
+
 /// Wait until a condition holds.
 fn soon(mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -201,14 +208,8 @@ fn silent_clients_lock_nobody_out() {
 #[test]
 fn one_address_does_not_lock_out_another() {
     use std::net::{SocketAddr, TcpStream};
-    let export = Export {
-        name: String::new(),
-        description: String::new(),
-        disk: ram(64 * MIB),
-        engine: Default::default(),
-    };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = Server::start(listener, Exports::new(vec![export]).unwrap()).unwrap();
+    let server = Server::start(listener, exports(64 * MIB)).unwrap();
     let to = server.local_addr().unwrap();
     let connect = |from: &str| {
         let from: SocketAddr = format!("{from}:0").parse().unwrap();
@@ -239,15 +240,9 @@ fn memory_is_shared_by_all_connections() {
     const CLIENTS: usize = 12;
     const LARGE: u32 = 16 << 20;
     let budget = 48 * MIB;
-    let export = Export {
-        name: String::new(),
-        description: String::new(),
-        disk: ram(64 * MIB),
-        engine: Default::default(),
-    };
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
-    let exports = Exports::new(vec![export]).unwrap().with_memory(budget as usize);
+    let exports = exports(64 * MIB).with_memory(budget as usize);
     let server = Server::start(Socket::listen(&socket).unwrap(), exports).unwrap();
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::of(&socket, "", false)).collect();
     // Each requests 64 MiB, and receives nothing.
@@ -346,15 +341,7 @@ fn a_server_that_stops_waits_for_nobody_who_always_has_more() {
 fn an_abandoned_socket_is_replaced_and_nothing_else_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let start = || {
-        let export = Export {
-            name: String::new(),
-            description: String::new(),
-            disk: ram(MIB),
-            engine: Default::default(),
-        };
-        Socket::listen(&path).and_then(|socket| Server::start(socket, Exports::new(vec![export]).unwrap()))
-    };
+    let start = || Socket::listen(&path).and_then(|socket| Server::start(socket, exports(MIB)));
     drop(UnixListener::bind(&path).unwrap());
     let server = start().unwrap();
     assert!(start().is_err(), "one server at a time");

@@ -17,6 +17,16 @@ use crate::vmm::{Habits, Served, Vmm};
 
 pub(crate) const DISK: u64 = 4 << 20;
 
+/// The adapters with requests in flight: all but IDE.
+pub(crate) const KINDS: [AdapterKind; 6] = [
+    AdapterKind::Pvscsi,
+    AdapterKind::Lsi,
+    AdapterKind::LsiSas,
+    AdapterKind::BusLogic,
+    AdapterKind::VirtioBlk,
+    AdapterKind::VirtioScsi,
+];
+
 pub(crate) const JOB: Workload =
     Workload { mode: Mode::Measure, seed: 7, generation: 3, ios: 500, ..Workload::FILL };
 
@@ -38,6 +48,13 @@ pub(crate) fn options(kind: AdapterKind, interrupts: InterruptMode) -> Options {
         AdapterKind::VirtioScsi => Options::VirtioScsi(virtio::Options { interrupts, ..Default::default() }),
         kind => panic!("{kind}: there is no driver for it"),
     }
+}
+
+/// A driver that uses MSI-X, or MSI where the adapter has no MSI-X.
+pub(crate) fn start(kind: AdapterKind, vmm: &mut Vmm) -> Driver {
+    let msi = matches!(kind, AdapterKind::Lsi | AdapterKind::LsiSas);
+    let interrupts = if msi { InterruptMode::Msi } else { InterruptMode::MsiX };
+    Driver::start(vmm, options(kind, interrupts)).unwrap()
 }
 
 pub(crate) fn run(driver: &mut Driver, vmm: &mut Vmm, job: &Workload) -> Box<Report> {

@@ -4,8 +4,6 @@
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc;
-use std::time::Duration;
 
 use paradisk_devices::AdapterKind;
 use paradisk_serve::vfio_user::spec::{CONFIG_REGION, IRQ_INTX, IRQ_MSIX, IrqSet};
@@ -15,20 +13,10 @@ use rustix::io::Errno;
 use crate::client::Client;
 use crate::drivers::serve;
 use crate::vmm::was_rung;
+use crate::within::within;
 
 const SET: IrqSet = IrqSet::DATA_EVENTFD.union(IrqSet::TRIGGER);
 const TRIGGER: IrqSet = IrqSet::DATA_NONE.union(IrqSet::TRIGGER);
-const SOON: Duration = Duration::from_secs(60);
-
-/// Run `work` on a thread. If it takes too long, abort the process: a server that is blocked cannot be joined, and neither can `work`.
-fn within<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || sender.send(work()));
-    receiver.recv_timeout(SOON).unwrap_or_else(|error| {
-        eprintln!("{what}: {error}");
-        std::process::abort()
-    })
-}
 
 /// An eventfd to which writes block: its counter is full, and `O_NONBLOCK` is not set.
 fn plugged() -> OwnedFd {

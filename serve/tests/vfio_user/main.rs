@@ -22,3 +22,5 @@ mod vanish;
 #[allow(dead_code, reason = "the tests of vhost-user use all of it")]
 mod vhost_client;
 mod vmm;
+#[path = "../common/within.rs"]
+mod within;

@@ -14,7 +14,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 
 use crate::client::Client;
-use crate::drivers::{DISK, JOB, clean, options, run, serve};
+use crate::drivers::{DISK, JOB, clean, options, run, serve, start};
 use crate::vmm::{Habits, MEMORY, Served, Vmm};
 
 const BOTH: u32 = DMA_READ | DMA_WRITE;
@@ -162,7 +162,7 @@ fn memory_that_may_only_be_read_is_not_written() {
     for kind in [AdapterKind::Pvscsi, AdapterKind::VirtioBlk] {
         let served = serve(kind);
         let mut vmm = Vmm::new(&served, Habits::default());
-        let mut driver = Driver::start(&mut vmm, options(kind, InterruptMode::MsiX)).unwrap();
+        let mut driver = start(kind, &mut vmm);
         clean(&mut driver, &mut vmm, &Workload { mode: Mode::Fill, ..JOB });
         // The device may only read the second half. After `skip_to`, the generator's buffers are there.
         let half = MEMORY / 2;
@@ -170,7 +170,7 @@ fn memory_that_may_only_be_read_is_not_written() {
         vmm.client.unmap(0, MEMORY, 0).unwrap();
         vmm.client.map(0, half, 0, BOTH, Some(fd.as_fd())).unwrap();
         vmm.client.map(half, half, half, DMA_READ, Some(fd.as_fd())).unwrap();
-        let mut driver = Driver::start(&mut vmm, options(kind, InterruptMode::MsiX)).unwrap();
+        let mut driver = start(kind, &mut vmm);
         vmm.skip_to(half);
         let job = Workload { read_percent: 0, ios: 64, ..JOB };
         clean(&mut driver, &mut vmm, &job);
@@ -185,8 +185,7 @@ fn memory_that_shrinks_ends_nothing() {
     for kind in [AdapterKind::Pvscsi, AdapterKind::VirtioBlk, AdapterKind::Lsi] {
         let served = serve(kind);
         let mut vmm = Vmm::new(&served, Habits::default());
-        let interrupts = if kind == AdapterKind::Lsi { InterruptMode::Msi } else { InterruptMode::MsiX };
-        let mut driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
+        let mut driver = start(kind, &mut vmm);
         clean(&mut driver, &mut vmm, &Workload { mode: Mode::Fill, ..JOB });
         ftruncate(&vmm.memfd, 0).unwrap();
         // Each register write may make the device read its rings. The test itself accesses no guest memory any more.
@@ -198,7 +197,7 @@ fn memory_that_shrinks_ends_nothing() {
         drop(vmm.client.read(7, 0, 4).unwrap());
         drop(vmm);
         let mut vmm = Vmm::new(&served, Habits::default());
-        let mut driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
+        let mut driver = start(kind, &mut vmm);
         clean(&mut driver, &mut vmm, &Workload { mode: Mode::Fill, ..JOB });
     }
 }

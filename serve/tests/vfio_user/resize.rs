@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use guest_driver::driver::Driver;
-use guest_driver::{InterruptMode, Mode, Platform, Workload};
+use guest_driver::{Mode, Platform, Workload};
 use paradisk_devices::AdapterKind;
 use paradisk_disk_formats::{OpenOptions, Raw};
 
-use crate::drivers::{DISK, clean, options};
+use crate::drivers::{DISK, clean, start};
 use crate::vmm::{Habits, Served, Vmm};
 
 /// Registers of virtio's common configuration: the vector for configuration changes, and the generation of the configuration.
@@ -25,9 +24,7 @@ fn errors(kind: AdapterKind, grows: bool) -> u64 {
     let disk = OpenOptions::new(&path).open().unwrap();
     let served = Served::new(kind, Arc::clone(&disk));
     let mut vmm = Vmm::new(&served, Habits::default());
-    let scsi = matches!(kind, AdapterKind::Lsi | AdapterKind::LsiSas);
-    let interrupts = if scsi { InterruptMode::Msi } else { InterruptMode::MsiX };
-    let mut driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
+    let mut driver = start(kind, &mut vmm);
     assert_eq!(clean(&mut driver, &mut vmm, &JOB).capacity, DISK);
     if grows {
         disk.grow(2 * DISK).unwrap();

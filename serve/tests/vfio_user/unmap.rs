@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use guest_driver::adapter::{Buffer, Op, Request};
 use guest_driver::driver::Driver;
-use guest_driver::{Adapter, InterruptMode, Platform};
+use guest_driver::{Adapter, Platform};
 use paradisk_devices::AdapterKind;
 use paradisk_disk_formats::{Delayed, RamDisk, SectorSize};
 use paradisk_serve::vfio_user::spec::{DMA_READ, DMA_WRITE, DmaUnmap, command};
 use zerocopy::IntoBytes;
 
-use crate::drivers::{DISK, options};
+use crate::drivers::{DISK, KINDS, start};
 use crate::vmm::{Habits, MEMORY, Served, Vmm};
 
 const BOTH: u32 = DMA_READ | DMA_WRITE;
@@ -20,15 +20,6 @@ const HALF: u64 = MEMORY / 2;
 const BLOCK: u64 = 4096;
 const GOOD: u32 = 0;
 const CHECK_CONDITION: u32 = 2;
-
-const KINDS: [AdapterKind; 6] = [
-    AdapterKind::Pvscsi,
-    AdapterKind::Lsi,
-    AdapterKind::LsiSas,
-    AdapterKind::BusLogic,
-    AdapterKind::VirtioBlk,
-    AdapterKind::VirtioScsi,
-];
 
 /// A machine whose memory is two maps, with the driver's rings in the first.
 struct Rig {
@@ -50,9 +41,7 @@ impl Rig {
         vmm.client.unmap(0, MEMORY, 0).unwrap();
         vmm.client.map(0, HALF, 0, BOTH, Some(fd.as_fd())).unwrap();
         vmm.client.map(HALF, HALF, HALF, BOTH, Some(fd.as_fd())).unwrap();
-        let line_or_message = matches!(kind, AdapterKind::Lsi | AdapterKind::LsiSas);
-        let interrupts = if line_or_message { InterruptMode::Msi } else { InterruptMode::MsiX };
-        let driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
+        let driver = start(kind, &mut vmm);
         let mut rig = Self { driver, vmm, served };
         if kind != AdapterKind::VirtioBlk {
             // The first request ends with the unit attention, and does not use the disk.

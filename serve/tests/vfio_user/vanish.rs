@@ -5,29 +5,15 @@ use std::time::Duration;
 
 use guest_driver::adapter::{Buffer, Op, Request};
 use guest_driver::driver::Driver;
-use guest_driver::{Adapter, InterruptMode, Mode, Platform, Workload};
+use guest_driver::{Adapter, Mode, Platform, Workload};
 use paradisk_devices::AdapterKind;
 use paradisk_disk_formats::{Delayed, OpenOptions, Raw};
 use rustix::fs::ftruncate;
 
-use crate::drivers::{DISK, JOB, clean, options};
+use crate::drivers::{DISK, JOB, KINDS, clean, start};
 use crate::vmm::{Habits, MEMORY, Served, Vmm};
 
-const KINDS: [AdapterKind; 6] = [
-    AdapterKind::Pvscsi,
-    AdapterKind::Lsi,
-    AdapterKind::LsiSas,
-    AdapterKind::BusLogic,
-    AdapterKind::VirtioBlk,
-    AdapterKind::VirtioScsi,
-];
 const DEPTH: u32 = 32;
-
-fn start(kind: AdapterKind, vmm: &mut Vmm) -> Driver {
-    let line_or_message = matches!(kind, AdapterKind::Lsi | AdapterKind::LsiSas);
-    let interrupts = if line_or_message { InterruptMode::Msi } else { InterruptMode::MsiX };
-    Driver::start(vmm, options(kind, interrupts)).unwrap()
-}
 
 /// Submit reads and writes, and notify the device of them.
 fn put_in(driver: &mut impl Adapter, vmm: &mut Vmm) {

@@ -122,6 +122,18 @@ impl Guest {
         self.memory.get_host_address(address).unwrap() as u64
     }
 
+    pub(crate) fn vring_config(&self, queue: usize) -> VringConfigData {
+        let address = |offset| self.client_address(self.at(queue, offset));
+        VringConfigData {
+            queue_max_size: self.shape.size,
+            queue_size: self.shape.size,
+            desc_table_addr: address(0),
+            avail_ring_addr: address(AVAIL),
+            used_ring_addr: address(USED),
+            ..VringConfigData::default()
+        }
+    }
+
     pub(crate) fn put_descriptor(&self, at: GuestAddress, address: u64, len: u32, flags: u16, next: u16) {
         self.memory.write_obj(address.to_le(), at).unwrap();
         self.memory.write_obj(len.to_le(), GuestAddress(at.0 + 8)).unwrap();
@@ -323,16 +335,7 @@ impl Client {
         // As QEMU does after a server has ended: the base is the used index. The server finds requests that were taken and not
         // completed in the memory of in-flight tracking.
         frontend.set_vring_base(queue, ring.used).unwrap();
-        let address = |offset| guest.client_address(guest.at(queue, offset));
-        let config = VringConfigData {
-            queue_max_size: guest.shape.size,
-            queue_size: guest.shape.size,
-            desc_table_addr: address(0),
-            avail_ring_addr: address(AVAIL),
-            used_ring_addr: address(USED),
-            ..VringConfigData::default()
-        };
-        frontend.set_vring_addr(queue, &config).unwrap();
+        frontend.set_vring_addr(queue, &guest.vring_config(queue)).unwrap();
         frontend.set_vring_call(queue, &ring.call).unwrap();
         frontend.set_vring_err(queue, &ring.err).unwrap();
         frontend.set_vring_kick(queue, &ring.kick).unwrap();

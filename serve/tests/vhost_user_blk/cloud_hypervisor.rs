@@ -5,10 +5,10 @@
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use vhost::VhostBackend;
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
-use vhost::{VhostBackend, VringConfigData};
-use vm_memory::{Bytes, GuestMemoryBackend};
+use vm_memory::Bytes;
 
 use crate::client::*;
 use crate::rig::Rig;
@@ -52,16 +52,7 @@ fn activate((frontend, features): (Frontend, u64), guest: Guest) -> (Client, u64
     let (described, file) = shown.inflight.as_ref().unwrap();
     frontend.set_inflight_fd(described, file.as_raw_fd()).unwrap();
     for queue in 0..QUEUES.into() {
-        let address = |offset| shown.memory.get_host_address(shown.at(queue, offset)).unwrap() as u64;
-        let config = VringConfigData {
-            queue_max_size: shown.shape.size,
-            queue_size: shown.shape.size,
-            desc_table_addr: address(0),
-            avail_ring_addr: address(AVAIL),
-            used_ring_addr: address(USED),
-            ..VringConfigData::default()
-        };
-        frontend.set_vring_addr(queue, &config).unwrap();
+        frontend.set_vring_addr(queue, &shown.vring_config(queue)).unwrap();
         let available: u16 = shown.memory.read_obj(shown.at(queue, AVAIL + 2)).unwrap();
         frontend.set_vring_base(queue, available).unwrap();
         frontend.set_vring_call(queue, &shown.rings[queue].call).unwrap();

@@ -4,8 +4,6 @@
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc;
-use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vhost::VhostBackend;
@@ -13,18 +11,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::client::*;
 use crate::rig::Rig;
-
-const SOON: Duration = Duration::from_secs(60);
-
-/// Run `work` on a thread. If it takes too long, abort the process: a server that is blocked cannot be joined, and neither can `work`.
-fn within<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || sender.send(work()));
-    receiver.recv_timeout(SOON).unwrap_or_else(|error| {
-        eprintln!("{what}: {error}");
-        std::process::abort()
-    })
-}
+use crate::within::within;
 
 /// Make writes to an eventfd block: fill its counter, and clear `O_NONBLOCK`.
 fn plug(event: &EventFd) {

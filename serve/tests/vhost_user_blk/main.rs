@@ -9,3 +9,5 @@ mod moderation;
 mod reconnect;
 mod resize;
 mod rig;
+#[path = "../common/within.rs"]
+mod within;

@@ -1,10 +1,13 @@
-use std::os::fd::BorrowedFd;
+#[path = "../../tests/common/no_io.rs"]
+mod no_io;
+
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use kvm_bindings::kvm_cpuid_entry2;
+use no_io::no_io;
 use paradisk_devices::vmbus::Posted;
-use paradisk_devices::{Coalescing, IoDevice, MsiMessage, Sleep, Stats, Time};
+use paradisk_devices::{IoDevice, MsiMessage, Stats, Time};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
@@ -39,21 +42,9 @@ impl IoDevice for Fake {
         self.called.send(Called::Doorbell(index)).unwrap();
     }
 
-    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
-    }
-
-    fn on_completions(&mut self, _: Time) {}
-
-    fn before_sleep(&mut self, _: Time) -> Sleep {
-        Sleep::Forever
-    }
-
-    fn reset(&mut self, _: Time) {}
+    no_io! {}
 
     fn quiesce(&mut self, _: Time) {}
-
-    fn set_coalescing(&mut self, _: Coalescing) {}
 
     fn stats(&self) -> Stats {
         Stats::default()

@@ -1,10 +1,13 @@
 //! Small machines: memory, code, segments and interrupt handlers.
 #![allow(dead_code, reason = "each test uses its part")]
 
+mod host;
+
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+pub(crate) use host::host;
 use paradisk_vmm::boot::LongMode;
 use paradisk_vmm::{BusHandler, Config, Event, Flow, GuestMemory, Host, Machine, StopReason};
 use vm_memory::{Bytes, GuestAddress};
@@ -15,12 +18,6 @@ pub(crate) const CODE: u64 = 0x10_0000;
 pub(crate) const TABLES: u64 = 0x20_0000;
 /// Timeout for an event that is expected soon.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
-
-/// KVM; `None`: there is none, and a line says so.
-pub(crate) fn host() -> Option<Host> {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    Host::open().map_err(|error| println!("SKIP: {test}: {error}")).ok()
-}
 
 /// A machine with 4 MiB of memory, and its events.
 pub(crate) fn machine(host: &Host, config: Config) -> (Machine, Receiver<Event>) {

@@ -154,21 +154,19 @@ impl Lsi {
         let tag = self.message_tag();
         self.reply = None;
         self.post(platform, tag, words);
-        let start = platform.ticks();
-        loop {
-            let seen = platform.interrupts();
+        let answer = platform.wait_for(|platform| {
             if let Some(end) = self.take_completion(platform) {
                 let found = end.completion.tag.into();
-                return Err(Fault { kind: Fault::SPURIOUS, expected: tag.into(), found, ..Fault::EMPTY });
+                return Some(Err(Fault {
+                    kind: Fault::SPURIOUS,
+                    expected: tag.into(),
+                    found,
+                    ..Fault::EMPTY
+                }));
             }
-            if let Some(reply) = self.reply.take() {
-                return Ok(reply);
-            }
-            if platform.ticks().wrapping_sub(start) > platform.timeout_ticks() {
-                return Err(Fault { kind: Fault::TIMEOUT, ..Fault::EMPTY });
-            }
-            platform.wait_interrupt(seen);
-        }
+            self.reply.take().map(Ok)
+        });
+        answer.unwrap_or(Err(Fault { kind: Fault::TIMEOUT, ..Fault::EMPTY }))
     }
 
     /// Post a message in a frame of the driver's own.

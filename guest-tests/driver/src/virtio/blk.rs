@@ -123,21 +123,15 @@ impl VirtioBlk {
             return Err(spurious(tag));
         }
         self.queues.kick(platform, &mut self.transport);
-        let start = platform.ticks();
-        loop {
-            let seen = platform.interrupts();
+        let end = platform.wait_for(|platform| {
             self.queues.interrupted(platform, &mut self.transport);
-            match self.queues.take() {
-                Some((found, len)) if found == tag => {
-                    return Ok((self.requests.read(tag as usize * REQUEST_SIZE + STATUS), len));
-                }
-                Some((found, _)) => return Err(spurious(found)),
-                None => {}
+            self.queues.take()
+        });
+        match end.ok_or(Fault { kind: Fault::TIMEOUT, ..Fault::EMPTY })? {
+            (found, len) if found == tag => {
+                Ok((self.requests.read(tag as usize * REQUEST_SIZE + STATUS), len))
             }
-            if platform.ticks().wrapping_sub(start) > platform.timeout_ticks() {
-                return Err(Fault { kind: Fault::TIMEOUT, ..Fault::EMPTY });
-            }
-            platform.wait_interrupt(seen);
+            (found, _) => Err(spurious(found)),
         }
     }
 

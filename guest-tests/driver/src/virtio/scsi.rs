@@ -144,18 +144,15 @@ impl VirtioScsi {
         if !self.ask(platform, function, target, tag) {
             return Err(spurious);
         }
-        let start = platform.ticks();
-        loop {
-            let seen = platform.interrupts();
+        let used = platform.wait_for(|platform| {
             self.interrupted(platform);
-            if let Some(used) = self.control.take() {
-                let response = self.control_memory.read(CONTROL_RESPONSE);
-                return if used.number == Some(0) { Ok(response) } else { Err(spurious) };
-            }
-            if platform.ticks().wrapping_sub(start) > platform.timeout_ticks() {
-                return Err(Fault { kind: Fault::TIMEOUT, ..Fault::EMPTY });
-            }
-            platform.wait_interrupt(seen);
+            self.control.take()
+        });
+        let response = self.control_memory.read(CONTROL_RESPONSE);
+        if used.ok_or(Fault { kind: Fault::TIMEOUT, ..Fault::EMPTY })?.number == Some(0) {
+            Ok(response)
+        } else {
+            Err(spurious)
         }
     }
 

@@ -196,17 +196,7 @@ impl Bus {
     }
 
     fn next<P: Platform>(&self, platform: &mut P) -> Result<Message, Fault> {
-        let start = platform.ticks();
-        loop {
-            let seen = platform.interrupts();
-            if let Some(message) = self.take(platform) {
-                return Ok(message);
-            }
-            if platform.ticks().wrapping_sub(start) > platform.timeout_ticks() {
-                return Err(failed(Step::Silence));
-            }
-            platform.wait_interrupt(seen);
-        }
+        platform.wait_for(|platform| self.take(platform)).ok_or(failed(Step::Silence))
     }
 
     /// The message in the slot, which is free afterwards.

@@ -82,23 +82,17 @@ impl Storvsc {
             return Err(failed(Step::Protocol));
         }
         self.publish(platform);
-        let start = platform.ticks();
-        loop {
-            let seen = platform.interrupts();
+        let packet = platform.wait_for(|platform| {
             self.interrupted(platform);
-            if let Some(packet) = self.rings.next() {
-                let (operation, status) =
-                    (self.rings.payload(&packet, 0) as u32, self.rings.payload(&packet, 1) as u32);
-                self.rings.done(&packet);
-                let good = (packet.kind, packet.transaction) == (PACKET_COMPLETION, SETUP)
-                    && (operation, status) == (COMPLETE_IO, 0);
-                return if good { Ok(()) } else { Err(Fault { status, ..failed(Step::Protocol) }) };
-            }
-            if platform.ticks().wrapping_sub(start) > platform.timeout_ticks() {
-                return Err(failed(Step::Silence));
-            }
-            platform.wait_interrupt(seen);
-        }
+            self.rings.next()
+        });
+        let packet = packet.ok_or(failed(Step::Silence))?;
+        let (operation, status) =
+            (self.rings.payload(&packet, 0) as u32, self.rings.payload(&packet, 1) as u32);
+        self.rings.done(&packet);
+        let good = (packet.kind, packet.transaction) == (PACKET_COMPLETION, SETUP)
+            && (operation, status) == (COMPLETE_IO, 0);
+        if good { Ok(()) } else { Err(Fault { status, ..failed(Step::Protocol) }) }
     }
 
     fn publish<P: Platform>(&mut self, platform: &mut P) {
