@@ -4,7 +4,7 @@
 //! The disk is a loop device with buffered writes. Its file is on a file system without space.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl Flushes {
 }
 
 /// Flushes fail, on this connection and on others.
-fn flushes_fail(socket: &PathBuf) -> u64 {
+fn flushes_fail(socket: &Path) -> u64 {
     for _ in 0..2 {
         let mut client = connect(socket, 0, false);
         assert!(client.ask(FLUSH, 0, 0, 0).is_err(), "a flush after one that failed");
