@@ -112,15 +112,20 @@ pub(crate) fn flush(opened: &OpenDisk) -> Result<(), String> {
 }
 
 /// [`flush`] all of them; the errors.
-pub(crate) fn flush_all(opened: impl IntoIterator<Item = impl Borrow<OpenDisk>>) -> Vec<String> {
-    opened.into_iter().filter_map(|opened| flush(opened.borrow()).err()).collect()
+pub(crate) fn flush_all(opened: impl IntoIterator<Item = impl Borrow<OpenDisk>>) -> Result<(), String> {
+    join(opened.into_iter().filter_map(|opened| flush(opened.borrow()).err()))
 }
 
 /// Read the capacities of disks from the host again; the errors.
 pub(crate) fn rescan_all<'a>(opened: impl IntoIterator<Item = &'a OpenDisk>) -> Result<(), String> {
     let failed = |opened: &OpenDisk| opened.disk.rescan().err().map(|error| error.to_string());
-    let failed: Vec<_> = opened.into_iter().filter_map(failed).collect();
-    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+    join(opened.into_iter().filter_map(failed))
+}
+
+/// The errors, one a line.
+fn join(errors: impl Iterator<Item = String>) -> Result<(), String> {
+    let errors: Vec<_> = errors.collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
 fn flush_disk(disk: &dyn Disk, engine: EngineKind) -> Result<(), String> {

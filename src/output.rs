@@ -20,6 +20,16 @@ pub(crate) fn json(target: &Option<PathBuf>, document: &impl Serialize) -> Resul
     if json_on_stdout(target) { print(&text) } else { file(path, &text) }
 }
 
+/// As [`json`], and print the text, unless JSON takes standard output.
+pub(crate) fn json_or_text(
+    target: &Option<PathBuf>,
+    document: &impl Serialize,
+    text: &str,
+) -> Result<(), Failure> {
+    json(target, document)?;
+    if json_on_stdout(target) { Ok(()) } else { print(text) }
+}
+
 /// A JSON document that is written later: its file is open from the start, because a sandbox makes no new one.
 pub(crate) struct Document {
     path: PathBuf,

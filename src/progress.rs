@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use paradisk_disk_formats::image::{Control, default_workers};
 
 /// A progress bar, and whether a signal requests to stop.
 pub(crate) struct Progress {
@@ -60,9 +61,12 @@ impl Progress {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The flag itself, for workers.
-    pub(crate) fn flag(&self) -> &AtomicBool {
-        &self.stop
+    /// Run a tool with one worker for each processor.
+    pub(crate) fn control<T>(&self, run: impl FnOnce(&Control<'_>) -> T) -> T {
+        let step = |done, total| {
+            self.step(done, total);
+        };
+        run(&Control { workers: default_workers(), cancel: &self.stop, progress: &step })
     }
 }
 

@@ -31,7 +31,7 @@ use crate::{metrics, output, units};
 
 /// Interval of checks whether the guest has halted for good.
 const HALT_CHECK: Duration = Duration::from_secs(1);
-/// How long to wait for the console's last output, and for the client of `stop` to take its answer.
+/// How long to wait for the console's last output.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// How long a client of the metrics waits for the main thread, which may wait for a disk.
 const METRICS_TIME: Duration = Duration::from_secs(2);
@@ -316,10 +316,9 @@ impl Running {
         }
         let stats = self.stats.map(|document| (document, self.meter.read(&self.machine, &self.storage)));
         drop(self.machine);
-        let unflushed = self.storage.close();
-        let closed = if unflushed.is_empty() { Ok(()) } else { Err(unflushed.join("\n")) };
+        let closed = self.storage.close();
         if let Some(pending) = self.stopped_by {
-            pending.answer_and_wait(Reply::from(closed.clone().map(|()| json!("stopped"))), LAST_OUTPUT);
+            pending.stopped(&closed);
         }
         let written = stats.map_or(Ok(()), |(document, stats)| document.write(&stats));
         // Every failure is reported, not only the last.

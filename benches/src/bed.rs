@@ -15,6 +15,7 @@ mod subject;
 use std::path::Path;
 use std::sync::Arc;
 
+use chain::Chain;
 use chain::chained::Chained;
 use facts::disk::OpenDisk;
 use paradisk_disk_formats::{Disk, NullDisk, OpenOptions, RamDisk, SectorSize, vhd};
@@ -72,9 +73,9 @@ impl Bed {
             let kinds: Vec<(usize, bool)> = kinds.collect();
             let (mut subjects, mut naive) = (Vec::new(), Vec::new());
             for format in [Chained::Vhd, Chained::Vhdx] {
-                for (depth, spread) in &kinds {
-                    let [mut flat, mut walk] = chain::pair(folder, format, *depth, *spread, capacity)?;
-                    flat.options = vec![format!("depth {depth}{}", if *spread { " spread" } else { "" })];
+                for &(depth, spread) in &kinds {
+                    let [mut flat, mut walk] = Chain { format, depth, spread, capacity }.pair(folder)?;
+                    flat.options = vec![format!("depth {depth}{}", if spread { " spread" } else { "" })];
                     walk.options = flat.options.iter().cloned().chain([NAIVE.to_owned()]).collect();
                     subjects.push(flat);
                     naive.push(walk);
@@ -156,8 +157,9 @@ impl Bed {
         )?;
         subjects.push(subject(OpenOptions::new(&vhdx).open()?, Some(vhdx)));
         subjects.iter().try_for_each(filled)?;
-        subjects.push(chain::subject(folder, Chained::Vhd, 2, true, CAPACITY)?);
-        subjects.push(chain::subject(folder, Chained::Vhdx, 2, true, CAPACITY)?);
+        for format in [Chained::Vhd, Chained::Vhdx] {
+            subjects.push(Chain { format, depth: 2, spread: true, capacity: CAPACITY }.subject(folder)?);
+        }
         Ok(Self { subjects, notes })
     }
 

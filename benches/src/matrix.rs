@@ -79,6 +79,24 @@ pub struct Combination {
 }
 
 impl Matrix {
+    /// Random reads through PVSCSI with default coalescing, by one worker: the load that most suites vary.
+    pub(crate) fn random_reads(disks: usize, block_sizes: &[u32], queue_depths: &[u32]) -> Self {
+        Self {
+            native: false,
+            adapters: vec![Adapter::Pvscsi],
+            disks,
+            access: vec![Access::RandRead],
+            read_percent: 100,
+            random_percent: 50,
+            mixes: Vec::new(),
+            block_sizes: block_sizes.to_vec(),
+            queue_depths: queue_depths.to_vec(),
+            workers: vec![1],
+            coalescing: vec![Coalescing::OioIops],
+            wanted: Self::every,
+        }
+    }
+
     /// Every combination runs.
     #[must_use]
     pub const fn every(_: &Combination) -> bool {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use facts::host::host;
 use paradisk_disk_formats::{ThreadKind, spawn};
 use paradisk_serve::Socket;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Command, LONGEST, Reply};
 use crate::failure::Failure;
@@ -20,6 +20,9 @@ use crate::failure::Failure;
 const CONNECTIONS: usize = 8;
 /// A client that neither sends nor receives for so long is disconnected.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long to wait for the client of `stop` to take its answer.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
 
 /// A command, and the channel for its answer.
 pub(crate) struct PendingCommand {
@@ -35,11 +38,10 @@ impl PendingCommand {
         self.answer.send(Reply::from(done)).is_ok()
     }
 
-    /// Answer, and wait until the answer has been written, for `timeout` at the most: the process is about to end.
-    pub(crate) fn answer_and_wait(self, reply: Reply, timeout: Duration) {
-        // Fails where the client has disconnected.
-        let _ = self.answer.send(reply);
-        let _ = self.written.recv_timeout(timeout);
+    /// Answer `stop` when the disks are closed, and wait until the answer has been written: the process is about to end.
+    pub(crate) fn stopped(self, closed: &Result<(), String>) {
+        self.answer(closed.clone().map(|()| json!("stopped")));
+        let _ = self.written.recv_timeout(LAST_ANSWER);
     }
 }
 
@@ -142,8 +144,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::thread;
-
-    use serde_json::json;
 
     use super::*;
 

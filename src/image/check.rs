@@ -110,10 +110,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             repaired: None,
         });
     }
-    output::json(&args.json, &report)?;
-    if !output::json_on_stdout(&args.json) {
-        output::print(&text(&report))?;
-    }
+    output::json_or_text(&args.json, &report, &text(&report))?;
     if report.ok { Ok(()) } else { Err(Failure::Reported) }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use paradisk_disk_formats::FormatName;
-use paradisk_disk_formats::image::{Content, Control, compare, default_workers};
+use paradisk_disk_formats::image::{Content, compare};
 use serde::Serialize;
 
 use super::open::source;
@@ -45,26 +45,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let one = source(&args.a, args.format_a, None, rules.clone())?;
     let other = source(&args.b, args.format_b, None, rules)?;
     let progress = Progress::bytes("comparing");
-    let control = Control {
-        workers: default_workers(),
-        cancel: progress.flag(),
-        progress: &|done, total| {
-            progress.step(done, total);
-        },
-    };
-    let compared = compare(Content::new(&*one), Content::new(&*other), &control);
+    let compared = progress.control(|control| compare(Content::new(&*one), Content::new(&*other), control));
     drop(progress);
     let compared = compared.map_err(|error| Failure::Failed(error.to_string()))?;
     let (first_difference, sizes) = (compared.first_difference, compared.capacities);
-    output::json(&args.json, &Verdict { equal: first_difference.is_none(), first_difference, sizes })?;
-    if !output::json_on_stdout(&args.json) {
-        output::print(&match first_difference {
-            None if sizes[0] == sizes[1] => "the same\n".to_owned(),
-            None => {
-                format!("the same, and zeros where one is longer ({} and {} bytes)\n", sizes[0], sizes[1])
-            }
-            Some(first) => format!("different from byte {first} on\n"),
-        })?;
-    }
+    let text = match first_difference {
+        None if sizes[0] == sizes[1] => "the same\n".to_owned(),
+        None => format!("the same, and zeros where one is longer ({} and {} bytes)\n", sizes[0], sizes[1]),
+        Some(first) => format!("different from byte {first} on\n"),
+    };
+    let verdict = Verdict { equal: first_difference.is_none(), first_difference, sizes };
+    output::json_or_text(&args.json, &verdict, &text)?;
     if first_difference.is_none() { Ok(()) } else { Err(Failure::Reported) }
 }

@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use facts::units::format_size;
-use paradisk_disk_formats::image::{
-    Content, Control, Converted, ImageError, Output, convert, default_workers, write_difference,
-};
+use paradisk_disk_formats::image::{Content, Converted, ImageError, Output, convert, write_difference};
 use paradisk_disk_formats::{Access, FormatName, OpenError, OpenOptions, SectorSize, vhd, vhdx};
 use serde::Serialize;
 
@@ -126,11 +124,7 @@ fn difference(
     drop((child, progress));
     output.finish().map_err(failed)?;
     let report = Report { capacity: own, written, cloned: 0, copied_by_server: 0, zeros: 0 };
-    output::json(&args.json, &report)?;
-    match output::json_on_stdout(&args.json) {
-        true => Ok(()),
-        false => output::print(&format!("{} differ\n", format_size(written))),
-    }
+    output::json_or_text(&args.json, &report, &format!("{} differ\n", format_size(written)))
 }
 
 /// The image to be created by a copy.
@@ -233,13 +227,10 @@ pub(super) fn copy(
         // A block that was shared only in part is counted twice.
         zeros: capacity.saturating_sub(moved),
     };
-    output::json(json, &report)?;
-    if output::json_on_stdout(json) {
-        return Ok(());
-    }
     let [copied, cloned, zeros] =
         [done.written + done.copied_by_server, done.cloned, report.zeros].map(format_size);
-    output::print(&format!("{copied} copied, {cloned} shared, {zeros} zeros left out\n"))
+    let text = format!("{copied} copied, {cloned} shared, {zeros} zeros left out\n");
+    output::json_or_text(json, &report, &text)
 }
 
 /// Copy into the new image, which is closed when this returns.
@@ -257,14 +248,8 @@ fn fill(
     let options =
         OpenOptions { format: Some(name), direct: Some(target.direct), ..OpenOptions::new(output.part()) };
     let to = options.open_format().map_err(|error| failed(error.renamed(output.part(), output.path())))?;
-    let control = Control {
-        workers: default_workers(),
-        cancel: progress.flag(),
-        progress: &|done, total| {
-            progress.step(done, total);
-        },
-    };
-    convert(Content::new(from), Content::new(&*to), &control).map_err(|error| match error {
+    let converted = progress.control(|control| convert(Content::new(from), Content::new(&*to), control));
+    converted.map_err(|error| match error {
         ImageError::Cancelled => not_created(),
         error => Failure::Failed(error.renamed(output.part(), output.path()).to_string()),
     })

@@ -174,11 +174,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let images = images.into_iter().map(Image::new).collect();
     let info = Info { images, ..info };
-    output::json(&args.json, &info)?;
-    if output::json_on_stdout(&args.json) {
-        return Ok(());
-    }
-    output::print(&text(&info))
+    output::json_or_text(&args.json, &info, &text(&info))
 }
 
 fn of_image(name: FormatName, image: &ImageInfo) -> Info {

@@ -398,7 +398,7 @@ impl Storage {
     }
 
     /// Flush all disks, after the machine has been dropped. Returns the errors.
-    pub(super) fn close(self) -> Vec<String> {
+    pub(super) fn close(self) -> Result<(), String> {
         let opened = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
         disk::flush_all(opened)
     }

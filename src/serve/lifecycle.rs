@@ -2,21 +2,15 @@
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use facts::disk::OpenDisk;
-use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-use crate::control::Reply;
 use crate::control::server::PendingCommand;
 use crate::disk;
 use crate::failure::Failure;
 use crate::service_manager::Manager;
-
-/// How long to wait for the client of `stop` to take its answer.
-const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
 /// Print that clients can connect, and tell the service manager. The reader of standard output may have ended already, which is no
 /// error.
@@ -34,12 +28,11 @@ pub(super) fn close(
     pending: Option<PendingCommand>,
 ) -> Result<(), Failure> {
     manager.stopping();
-    let unflushed = disk::flush_all(&opened);
+    let closed = disk::flush_all(&opened);
     // Closes the files, which releases their locks.
     drop(opened);
-    let closed = if unflushed.is_empty() { Ok(()) } else { Err(unflushed.join("\n")) };
     if let Some(pending) = pending {
-        pending.answer_and_wait(Reply::from(closed.clone().map(|()| json!("stopped"))), LAST_OUTPUT);
+        pending.stopped(&closed);
     }
     match (served, closed) {
         (served, Ok(())) => served,

@@ -59,10 +59,7 @@ impl Router {
     /// The interrupt sink of the device in `slot`.
     pub(crate) fn sink(self: &Arc<Self>, slot: u8) -> Box<dyn InterruptSink> {
         let lines = Lines { own: self.line(intx_gsi(slot)), isa: Vec::new() };
-        match self.delivery {
-            MsiDelivery::Ioctl => Box::new(IoctlSink { vectors: Vec::new(), lines }),
-            MsiDelivery::Irqfd => Box::new(IrqfdSink { vectors: Vec::new(), lines }),
-        }
+        Box::new(Sink { vectors: Vec::new(), lines })
     }
 
     /// A device's share of a line, initially low.
@@ -201,8 +198,8 @@ impl Lines {
     }
 }
 
-struct IoctlSink {
-    vectors: Vec<Option<kvm_msi>>,
+struct Sink {
+    vectors: Vec<Option<Vector>>,
     lines: Lines,
 }
 
@@ -216,40 +213,9 @@ fn msi(message: MsiMessage) -> kvm_msi {
     }
 }
 
-impl InterruptSink for IoctlSink {
-    fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
-        if let Some(entry) = slot(&mut self.vectors, vector) {
-            *entry = message.map(msi);
-        }
-    }
-
-    fn message(&mut self, vector: u16) {
-        if let Some(Some(message)) = self.vectors.get(usize::from(vector)) {
-            // A message that no interrupt controller accepts is lost, as in hardware.
-            let _ = self.lines.own.0.router.vm.fd.signal_msi(*message);
-        }
-    }
-
-    fn line(&mut self, asserted: bool) {
-        self.lines.own.0.set(asserted);
-    }
-
-    fn isa_line(&mut self, irq: u8, asserted: bool) {
-        self.lines.set_isa(irq, asserted);
-    }
-
-    fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
-        Some(self.lines.own.0.clone())
-    }
-}
-
-struct IrqfdSink {
-    vectors: Vec<Option<Vector>>,
-    lines: Lines,
-}
-
 /// State of a vector that has a message.
 enum Vector {
+    Ioctl(kvm_msi),
     Irqfd(Irqfd),
     /// KVM has refused the route, or there are no more of them.
     Refused(MsiMessage),
@@ -257,11 +223,13 @@ enum Vector {
 
 impl Vector {
     fn new(router: &Arc<Router>, message: MsiMessage) -> Self {
-        Irqfd::new(router, message).map_or(Self::Refused(message), Self::Irqfd)
+        match router.delivery {
+            MsiDelivery::Ioctl => Self::Ioctl(msi(message)),
+            MsiDelivery::Irqfd => Irqfd::new(router, message).map_or(Self::Refused(message), Self::Irqfd),
+        }
     }
 
-    /// Send the message by ioctl as [`IoctlSink`] does, which needs no route. Then try again to add a route for later
-    /// messages.
+    /// Send the message by ioctl, which needs no route. Then try again to add a route for later messages.
     #[cold]
     fn send_refused(&mut self, router: &Arc<Router>) {
         let Self::Refused(message) = *self else { return };
@@ -294,7 +262,7 @@ impl Drop for Irqfd {
     }
 }
 
-impl InterruptSink for IrqfdSink {
+impl InterruptSink for Sink {
     fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
         let router = &self.lines.own.0.router;
         let Some(entry) = slot(&mut self.vectors, vector) else { return };
@@ -310,11 +278,17 @@ impl InterruptSink for IrqfdSink {
 
     fn message(&mut self, vector: u16) {
         let Some(Some(vector)) = self.vectors.get_mut(usize::from(vector)) else { return };
-        if let Vector::Irqfd(irqfd) = vector {
-            // Fails only when 2^64 messages are pending.
-            let _ = irqfd.event.write(1);
-        } else {
-            vector.send_refused(&self.lines.own.0.router);
+        let router = &self.lines.own.0.router;
+        match vector {
+            Vector::Ioctl(message) => {
+                // A message that no interrupt controller accepts is lost, as in hardware.
+                let _ = router.vm.fd.signal_msi(*message);
+            }
+            Vector::Irqfd(irqfd) => {
+                // Fails only when 2^64 messages are pending.
+                let _ = irqfd.event.write(1);
+            }
+            Vector::Refused(_) => vector.send_refused(router),
         }
     }
 

@@ -19,68 +19,54 @@ use super::subject::subject as opened;
 
 /// Bytes of a contiguous piece of data in a differencing disk.
 const PIECE: u64 = 32 << 10;
-/// Make `depth` images of `capacity` bytes, from the oldest to the newest: a full dynamic disk, and differencing disks over it. These are
-/// empty, or with `spread` share every second piece of the disk between them.
-fn make(
-    folder: &Path,
-    format: Chained,
-    depth: usize,
-    spread: bool,
-    capacity: u64,
-) -> Result<Vec<PathBuf>, BedError> {
-    let kind = if spread { "spread" } else { "chain" };
-    let name = |number| folder.join(format!("{kind}-{depth}-{number}.{}", format.extension()));
-    let paths: Vec<PathBuf> = (0..depth.max(1)).map(name).collect();
-    let [oldest, children @ ..] = &paths[..] else { return Ok(paths) };
-    format.base(oldest, capacity)?;
-    // All chains fill the page cache in pieces of one size, because the cost of the cache depends on the size.
-    let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
-    let failed = |path: &Path| {
-        let disk = path.display().to_string();
-        move |source: io::Error| BedError::Fill { disk, source }
-    };
-    let base = OpenOptions::new(oldest).open_format()?;
-    write(&*base, &data, 0..capacity / PIECE).map_err(failed(oldest))?;
-    drop(base);
-    for (number, (child, parent)) in children.iter().zip(&paths).enumerate() {
-        format.child(child, parent)?;
-        if !spread {
-            continue;
+
+/// `depth` images of `capacity` bytes: a full dynamic disk, and differencing disks over it. These are empty, or with `spread` share every
+/// second piece of the disk between them.
+pub(super) struct Chain {
+    pub(super) format: Chained,
+    pub(super) depth: usize,
+    pub(super) spread: bool,
+    pub(super) capacity: u64,
+}
+
+impl Chain {
+    /// Make the images, from the oldest to the newest.
+    fn make(&self, folder: &Path) -> Result<Vec<PathBuf>, BedError> {
+        let Self { format, depth, spread, capacity } = *self;
+        let kind = if spread { "spread" } else { "chain" };
+        let name = |number| folder.join(format!("{kind}-{depth}-{number}.{}", format.extension()));
+        let paths: Vec<PathBuf> = (0..depth.max(1)).map(name).collect();
+        let [oldest, children @ ..] = &paths[..] else { return Ok(paths) };
+        format.base(oldest, capacity)?;
+        fill_pieces(&*OpenOptions::new(oldest).open_format()?, oldest, 0..capacity / PIECE)?;
+        for (number, (child, parent)) in children.iter().zip(&paths).enumerate() {
+            format.child(child, parent)?;
+            if !spread {
+                continue;
+            }
+            let image = format.open_alone(child, Access::default())?;
+            let pieces = (0..capacity / PIECE).step_by(2).skip(number).step_by(children.len());
+            fill_pieces(&*image, child, pieces)?;
         }
-        let image = format.open_alone(child, Access::default())?;
-        let pieces = (0..capacity / PIECE).step_by(2).skip(number).step_by(children.len());
-        write(&*image, &data, pieces).map_err(failed(child))?;
+        Ok(paths)
     }
-    Ok(paths)
-}
 
-/// A chain made by [`make`], read once.
-pub(super) fn subject(
-    folder: &Path,
-    format: Chained,
-    depth: usize,
-    spread: bool,
-    capacity: u64,
-) -> Result<OpenDisk, BedError> {
-    let newest = make(folder, format, depth, spread, capacity)?.pop().unwrap_or_default();
-    read_through(opened(OpenOptions::new(&newest).open()?, Some(newest)), capacity)
-}
+    /// Make the chain, and read it once.
+    pub(super) fn subject(&self, folder: &Path) -> Result<OpenDisk, BedError> {
+        let newest = self.make(folder)?.pop().unwrap_or_default();
+        read_through(opened(OpenOptions::new(&newest).open()?, Some(newest)), self.capacity)
+    }
 
-/// The same chain twice, for reading: through the block map, and by a [`NaiveChain`]. Both are read once.
-pub(super) fn pair(
-    folder: &Path,
-    format: Chained,
-    depth: usize,
-    spread: bool,
-    capacity: u64,
-) -> Result<[OpenDisk; 2], BedError> {
-    let paths = make(folder, format, depth, spread, capacity)?;
-    let newest = paths.last().cloned().unwrap_or_default();
-    // It can be open twice only without writers.
-    let flat = OpenOptions { read_only: true, ..OpenOptions::new(&newest) }.open()?;
-    let naive = Arc::new(FileDisk::new(Arc::new(NaiveChain::open(format, &paths)?)));
-    let read = |disk| read_through(disk, capacity);
-    Ok([read(opened(flat, Some(newest.clone())))?, read(opened(naive, Some(newest)))?])
+    /// The same chain twice, for reading: through the block map, and by a [`NaiveChain`]. Both are read once.
+    pub(super) fn pair(&self, folder: &Path) -> Result<[OpenDisk; 2], BedError> {
+        let paths = self.make(folder)?;
+        let newest = paths.last().cloned().unwrap_or_default();
+        // It can be open twice only without writers.
+        let flat = OpenOptions { read_only: true, ..OpenOptions::new(&newest) }.open()?;
+        let naive = Arc::new(FileDisk::new(Arc::new(NaiveChain::open(self.format, &paths)?)));
+        let read = |disk| read_through(disk, self.capacity);
+        Ok([read(opened(flat, Some(newest.clone())))?, read(opened(naive, Some(newest)))?])
+    }
 }
 
 fn read_through(disk: OpenDisk, capacity: u64) -> Result<OpenDisk, BedError> {
@@ -92,22 +78,25 @@ fn read_through(disk: OpenDisk, capacity: u64) -> Result<OpenDisk, BedError> {
 /// A differencing VHD of `capacity` bytes with every second piece, over a full fixed VHD.
 pub(super) fn over_fixed(folder: &Path, capacity: u64) -> Result<OpenDisk, BedError> {
     let (parent, child) = (folder.join("parent.vhd"), folder.join("differencing.vhd"));
-    let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
-    let failed = |path: &Path, source: io::Error| BedError::Fill { disk: path.display().to_string(), source };
     vhd::create_fixed(&parent, capacity)?;
-    let image = OpenOptions::new(&parent).open_format()?;
-    write(&*image, &data, 0..capacity / PIECE).map_err(|source| failed(&parent, source))?;
-    drop(image);
+    fill_pieces(&*OpenOptions::new(&parent).open_format()?, &parent, 0..capacity / PIECE)?;
     vhd::create_differencing(&child, &parent, None)?;
-    let image = vhd::open_alone(&child, Access::default())?;
-    write(&*image, &data, (0..capacity / PIECE).step_by(2)).map_err(|source| failed(&child, source))?;
-    drop(image);
+    let pieces = (0..capacity / PIECE).step_by(2);
+    fill_pieces(&*vhd::open_alone(&child, Access::default())?, &child, pieces)?;
     read_through(opened(OpenOptions::new(&child).open()?, Some(child)), capacity)
 }
 
-/// Write the same data to each of these pieces of a disk, and flush.
-fn write(format: &dyn Format, data: &[u8], mut pieces: impl Iterator<Item = u64>) -> io::Result<()> {
-    let content = Content::new(format);
-    pieces.try_for_each(|piece| content.write_at(data, piece * PIECE)).map_err(io::Error::other)?;
-    format.flush().map_err(io::Error::other)
+/// Write data to these pieces of an image, and flush. All chains fill the page cache in pieces of one size, because the cost of the cache
+/// depends on the size.
+fn fill_pieces(
+    image: &dyn Format,
+    path: &Path,
+    mut pieces: impl Iterator<Item = u64>,
+) -> Result<(), BedError> {
+    let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
+    let content = Content::new(image);
+    let written =
+        pieces.try_for_each(|piece| content.write_at(&data, piece * PIECE)).map_err(io::Error::other);
+    let flushed = written.and_then(|()| image.flush().map_err(io::Error::other));
+    flushed.map_err(|source| BedError::Fill { disk: path.display().to_string(), source })
 }

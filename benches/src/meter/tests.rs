@@ -9,12 +9,11 @@ use guest_driver::Report;
 use guest_driver::workload::Fault;
 use guest_tests::rig::{CpuSplit, Measurement};
 use paradisk_disk_formats::{
-    Allocation, Disk, DiskInfo, DiskQueue, EngineKind, IoError, Kind, OpenError, QueueConfig, SectorSize,
-    Status,
+    Allocation, Disk, DiskInfo, DiskQueue, IoError, Kind, OpenError, QueueConfig, SectorSize, Status,
 };
 
 use super::*;
-use crate::axes::Access;
+use crate::bed;
 use crate::compare::Metric;
 use crate::journal::Identity;
 use crate::progress::Silent;
@@ -48,14 +47,7 @@ pub(crate) fn subject(format: &'static str, capacity: u64) -> OpenDisk {
         discard: None,
         buffer_alignment: 1,
     };
-    OpenDisk {
-        disk: Arc::new(Shelf(info)),
-        engine: EngineKind::default(),
-        path: None,
-        adapter: None,
-        serial: None,
-        options: Vec::new(),
-    }
+    bed::subject(Arc::new(Shelf(info)), None)
 }
 
 /// The runs: candidate, disk, workload.
@@ -138,17 +130,8 @@ impl Rigs for Scripted {
 fn plan(runs: u32, disks: usize) -> Plan {
     let matrix = Matrix {
         native: true,
-        adapters: vec![Adapter::Pvscsi],
-        disks,
-        access: vec![Access::RandRead],
-        read_percent: 100,
-        random_percent: 50,
-        mixes: Vec::new(),
-        block_sizes: vec![4096],
-        queue_depths: vec![32],
-        workers: vec![1],
         coalescing: vec![Coalescing::Batch],
-        wanted: Matrix::every,
+        ..Matrix::random_reads(disks, &[4096], &[32])
     };
     Plan {
         matrix,

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use guest_driver::Shape;
-use paradisk_disk_formats::{EngineKind, OpenOptions, RamDisk, SectorSize};
+use paradisk_disk_formats::{OpenOptions, RamDisk, SectorSize};
 
 use super::*;
+use crate::bed;
 
 const JOB: Workload = Workload {
     mode: Mode::Measure,
@@ -19,14 +20,7 @@ const JOB: Workload = Workload {
 };
 
 fn native(disk: Arc<dyn paradisk_disk_formats::Disk>) -> Native {
-    Native::new(OpenDisk {
-        disk,
-        engine: EngineKind::default(),
-        path: None,
-        adapter: None,
-        serial: None,
-        options: Vec::new(),
-    })
+    Native::new(bed::subject(disk, None))
 }
 
 fn ram() -> Native {

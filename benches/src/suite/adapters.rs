@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use facts::disk::DiskFacts;
-use facts::names::{Adapter, Coalescing};
+use facts::names::Adapter;
 use paradisk_disk_formats::{NullDisk, SectorSize};
 
 use super::published::IDE_NOTE;
 use super::report::Report;
 use super::view::{View, Wanted, cell, ratio_cell};
-use crate::axes::Access;
 use crate::bed::{self, Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
@@ -62,20 +61,7 @@ pub(super) fn bed() -> Result<Bed, BedError> {
 }
 
 pub(super) fn matrix(disks: usize) -> Matrix {
-    Matrix {
-        native: false,
-        adapters: adapters().collect(),
-        disks,
-        access: vec![Access::RandRead],
-        read_percent: 100,
-        random_percent: 50,
-        mixes: Vec::new(),
-        block_sizes: vec![BLOCK_SIZE],
-        queue_depths: DEPTHS.to_vec(),
-        workers: vec![1],
-        coalescing: vec![Coalescing::OioIops],
-        wanted: Matrix::every,
-    }
+    Matrix { adapters: adapters().collect(), ..Matrix::random_reads(disks, &[BLOCK_SIZE], &DEPTHS) }
 }
 
 pub(super) fn report(document: &Document) -> Report {

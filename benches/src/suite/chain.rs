@@ -7,14 +7,12 @@ mod naive;
 use std::time::Duration;
 
 use facts::disk::DiskFacts;
-use facts::names::{Adapter, Coalescing};
 
 use self::dimensions::{
     BLOCK_SIZE, DEPTHS, FORMATS, QUEUE_DEPTH, SUBJECTS, WORKING_SET, categories, find, is_naive,
 };
 use super::report::Report;
 use super::view::{View, cell, ratio_cell};
-use crate::axes::Access;
 use crate::bed::{Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
@@ -57,20 +55,7 @@ pub(super) fn bed() -> Result<Bed, BedError> {
 }
 
 pub(super) fn matrix(disks: usize) -> Matrix {
-    Matrix {
-        native: true,
-        adapters: vec![Adapter::Pvscsi],
-        disks,
-        access: vec![Access::RandRead],
-        read_percent: 100,
-        random_percent: 50,
-        mixes: Vec::new(),
-        block_sizes: vec![BLOCK_SIZE],
-        queue_depths: vec![QUEUE_DEPTH],
-        workers: vec![1],
-        coalescing: vec![Coalescing::OioIops],
-        wanted,
-    }
+    Matrix { native: true, wanted, ..Matrix::random_reads(disks, &[BLOCK_SIZE], &[QUEUE_DEPTH]) }
 }
 
 pub(super) fn report(document: &Document) -> Report {

@@ -11,7 +11,6 @@ use paradisk_disk_formats::{Delayed, NullDisk, OpenError, SectorSize};
 use super::published::{MANY_OUTSTANDING, SLOW_IOPS};
 use super::report::Report;
 use super::view::{View, Wanted, cell, short_ratio_cell};
-use crate::axes::Access;
 use crate::bed::{self, Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
@@ -93,18 +92,9 @@ fn delayed(delay: Duration) -> Result<OpenDisk, OpenError> {
 
 pub(super) fn matrix(disks: usize) -> Matrix {
     Matrix {
-        native: false,
-        adapters: vec![Adapter::Pvscsi],
-        disks,
-        access: vec![Access::RandRead],
-        read_percent: 100,
-        random_percent: 50,
-        mixes: Vec::new(),
-        block_sizes: vec![BLOCK_SIZE],
-        queue_depths: DEPTHS.to_vec(),
         workers: vec![WORKERS],
         coalescing: Coalescing::ALL.to_vec(),
-        wanted: Matrix::every,
+        ..Matrix::random_reads(disks, &[BLOCK_SIZE], &DEPTHS)
     }
 }
 

@@ -2,7 +2,7 @@
 //! with the bare disk, on the host and in a guest behind each of Hyper-V's adapters.
 
 use facts::disk::DiskFacts;
-use facts::names::{Adapter, Coalescing};
+use facts::names::Adapter;
 
 use super::published::{HYPERV_SOURCE, IDE_NOTE, IDE_STATEMENT, LOOPBACK_STATEMENT};
 use super::report::Report;
@@ -73,16 +73,9 @@ pub(super) fn matrix(disks: usize) -> Matrix {
     Matrix {
         native: true,
         adapters: vec![Adapter::Storvsc, Adapter::Ide],
-        disks,
         access: LOADS.map(|(access, ..)| access).to_vec(),
-        read_percent: 100,
-        random_percent: 50,
-        mixes: Vec::new(),
-        block_sizes: vec![SEQUENTIAL, RANDOM],
-        queue_depths: vec![DEPTH],
-        workers: vec![1],
-        coalescing: vec![Coalescing::OioIops],
         wanted: published,
+        ..Matrix::random_reads(disks, &[SEQUENTIAL, RANDOM], &[DEPTH])
     }
 }
 

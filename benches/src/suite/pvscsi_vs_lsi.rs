@@ -1,13 +1,12 @@
 //! The published experiment: random reads of cached data by block size, PVSCSI against LSI Logic.
 
 use facts::disk::DiskFacts;
-use facts::names::{Adapter, Coalescing};
+use facts::names::Adapter;
 use facts::units::format_size;
 
 use super::published::{CPIO, SOURCE, THROUGHPUT};
 use super::report::Report;
 use super::view::{View, Wanted, cell, ratio_cell};
-use crate::axes::Access;
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Matrix};
@@ -38,18 +37,9 @@ pub(super) const COMPARISONS: [Comparison; 1] = [Comparison {
 
 pub(super) fn matrix(disks: usize) -> Matrix {
     Matrix {
-        native: false,
         adapters: vec![Adapter::Lsi, Adapter::Pvscsi],
-        disks,
-        access: vec![Access::RandRead],
-        read_percent: 100,
-        random_percent: 50,
-        mixes: Vec::new(),
-        block_sizes: BLOCK_SIZES.to_vec(),
-        queue_depths: vec![OUTSTANDING],
         workers: WORKERS.to_vec(),
-        coalescing: vec![Coalescing::OioIops],
-        wanted: Matrix::every,
+        ..Matrix::random_reads(disks, &BLOCK_SIZES, &[OUTSTANDING])
     }
 }
 

@@ -4,6 +4,7 @@ use crate::error::IoError;
 use crate::formats::format::Mapping;
 use crate::map::block_map::{BlockMap, Claim, step_of};
 use crate::map::extent::Extents;
+use crate::map::map_now::UNMAPPED;
 
 /// Number of granules that are resolved together, so that the chain is walked once for all of them.
 const GROUP: u64 = 64;
@@ -233,7 +234,6 @@ impl<L: Layer> ChainMap<L> {
     }
 }
 
-const UNMAPPED: IoError = IoError::Damaged("the range cannot be mapped");
 const FULL: IoError = IoError::Damaged("the map is full of changes that cannot be recorded");
 
 #[cfg(all(test, feature = "vhd"))]

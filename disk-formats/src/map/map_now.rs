@@ -15,7 +15,7 @@ const TRIES: u32 = 256;
 /// Size of a part in bytes; a map of any budget can hold it.
 const PART: u64 = 64 << 10;
 
-const UNMAPPED: IoError = IoError::Damaged("the range cannot be mapped");
+pub(crate) const UNMAPPED: IoError = IoError::Damaged("the range cannot be mapped");
 
 /// Prepare and map a range, for reading or (`writes`) for writing.
 ///

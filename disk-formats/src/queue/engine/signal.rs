@@ -146,14 +146,14 @@ mod tests {
         }
     }
 
-    /// Threads publish and raise; the owner reads the eventfd, lowers the signal and looks for results.
-    #[test]
-    fn an_owner_that_reads_the_descriptor_is_woken() {
+    /// `threads` publish and raise; the owner calls `wake`, lowers the signal and looks for results. The owner never sleeps while there are
+    /// results.
+    fn publish(threads: u32, wake: fn(&Signal)) -> Signal {
         const ROUNDS: u32 = 20_000;
         let signal = Signal::new().unwrap();
         let published = AtomicU32::new(0);
         thread::scope(|scope| {
-            for _ in 0..2 {
+            for _ in 0..threads {
                 scope.spawn(|| {
                     for _ in 0..ROUNDS {
                         published.fetch_add(1, Ordering::Relaxed);
@@ -162,38 +162,27 @@ mod tests {
                 });
             }
             let mut seen = 0;
-            while seen < 2 * ROUNDS {
+            while seen < threads * ROUNDS {
                 assert!(readable(&signal, 60), "asleep after {seen} of {}", published.load(Ordering::SeqCst));
-                let _ = rustix::io::read(&signal, &mut [0; 8]);
+                wake(&signal);
                 signal.lower();
                 seen += published.swap(0, Ordering::Relaxed);
             }
+        });
+        signal
+    }
+
+    #[test]
+    fn an_owner_that_reads_the_descriptor_is_woken() {
+        publish(2, |signal| {
+            let _ = rustix::io::read(signal, &mut [0; 8]);
         });
     }
 
-    /// Threads publish and raise; the owner lowers the signal and looks for results. The owner never sleeps while there are results, and
-    /// the signal is lowered in the end.
+    /// The signal is lowered in the end.
     #[test]
     fn no_wake_up_is_lost_and_none_is_left() {
-        const ROUNDS: u32 = 20_000;
-        let signal = Signal::new().unwrap();
-        let published = AtomicU32::new(0);
-        thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    for _ in 0..ROUNDS {
-                        published.fetch_add(1, Ordering::Relaxed);
-                        signal.raise();
-                    }
-                });
-            }
-            let mut seen = 0;
-            while seen < 3 * ROUNDS {
-                assert!(readable(&signal, 60), "asleep after {seen} of {}", published.load(Ordering::SeqCst));
-                signal.lower();
-                seen += published.swap(0, Ordering::Relaxed);
-            }
-        });
+        let signal = publish(3, |_| ());
         signal.lower();
         assert!(!readable(&signal, 0));
     }
