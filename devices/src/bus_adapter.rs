@@ -1,4 +1,21 @@
-//! What adapters in front of a SCSI bus do alike for their owner.
+//! What adapters in front of a SCSI bus do alike.
+
+/// Batches in one call.
+const MAX_BATCHES: usize = 16;
+
+/// Complete what has ended, and take batches of requests until there are none. True: there may be more, which must wait for the next call.
+/// `fetch` takes a batch and hands it to the disks; false: it found none.
+#[inline(always)]
+pub(crate) fn work<D>(device: &mut D, fetch: impl Fn(&mut D) -> bool, complete: impl Fn(&mut D)) -> bool {
+    complete(device);
+    for _ in 0..MAX_BATCHES {
+        if !fetch(device) {
+            return false;
+        }
+        complete(device);
+    }
+    true
+}
 
 /// Methods of [`IoDevice`](crate::device::IoDevice) for an adapter with the fields `bus`, `moderator`, `stats` and `dma`, and the methods
 /// `service`, `complete` and `start_backlog`. The argument is the method that signals completions to the guest.

@@ -75,6 +75,14 @@ impl<P> InFlight<P> {
         Some(request)
     }
 
+    /// As [`complete`](Self::complete), for a task that the bus has ended. `None` is a bug of the bus.
+    #[inline]
+    pub(crate) fn end(&mut self, number: u32) -> Option<P> {
+        let ended = self.complete(number);
+        debug_assert!(ended.is_some(), "task {number} ended and was not in flight");
+        ended
+    }
+
     /// As [`complete`](Self::complete), without a move of the stored request: returns the result of `read`.
     #[inline]
     pub(crate) fn complete_with<T>(&mut self, number: u32, read: impl FnOnce(&P) -> T) -> Option<T> {

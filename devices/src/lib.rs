@@ -26,7 +26,7 @@ mod asleep;
 mod backlog;
 #[cfg(any(feature = "pvscsi", feature = "vmbus"))]
 mod bursts;
-#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi"))]
+#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "vmbus"))]
 mod bus_adapter;
 #[cfg(feature = "buslogic")]
 pub mod buslogic;

@@ -12,15 +12,13 @@ use super::ccb::{Parsed, Pending, Request};
 use super::interrupts::Causes;
 use super::mailbox::{Incoming, Outgoing};
 use super::spec::{Ccb, action, adapter_status, completion};
+use crate::bus_adapter::work;
 use crate::dma::{Footprint, overlap};
 use crate::scsi::{Task, TaskEnd};
 use crate::time::Time;
 
 /// Mailboxes taken before the disks are kicked.
 const BATCH: usize = 128;
-
-/// Batches in one call.
-const MAX_BATCHES: usize = 16;
 
 impl<A: GuestAddressSpace> BusLogic<A> {
     /// Complete requests that have ended, and take requests from the mailboxes.
@@ -29,14 +27,8 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.poll_doorbell();
         self.more = false;
         self.retry_late();
-        self.complete(now);
-        for _ in 0..MAX_BATCHES {
-            if !self.fetch(now) {
-                return;
-            }
-            self.complete(now);
-        }
-        self.more = true;
+        let more = work(self, |adapter| adapter.fetch(now), |adapter| adapter.complete(now));
+        self.more |= more;
     }
 
     fn poll_doorbell(&mut self) {
@@ -163,13 +155,10 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
         self.more |= !ended.is_empty() && !self.backlog.is_empty();
-        // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
         for &(id, ref end) in &ended {
-            let Some(pending) = self.in_flight.complete(id) else {
-                debug_assert!(false, "task {id} ended and was not in flight");
-                continue;
-            };
-            self.end(&pending, end, now);
+            if let Some(pending) = self.in_flight.end(id) {
+                self.end(&pending, end, now);
+            }
         }
         ended.clear();
         self.ended = ended;

@@ -14,15 +14,13 @@ use super::port::REQUEST_CREDITS;
 use super::reply::Reply;
 use super::sgl::{self, Start};
 use super::spec::{IocState, ScsiIoReply, ScsiIoRequest, control, fault, function, ioc_status, scsi_state};
+use crate::bus_adapter::work;
 use crate::dma::{Access, Footprint, overlap};
 use crate::scsi::{Address, Attribute, Direction, Status, Task, TaskEnd};
 use crate::time::Time;
 
 /// Maximum number of requests that are taken before the disk queues are submitted.
 const BATCH: usize = 128;
-
-/// Maximum number of batches before `service` returns to the I/O thread.
-const MAX_BATCHES: usize = 16;
 
 /// Low bits of a posted value that are not part of the address.
 const SIZE_HINT: u32 = 3;
@@ -37,14 +35,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.more = false;
         self.finish_reset();
         self.retry_late();
-        self.complete(now);
-        for _ in 0..MAX_BATCHES {
-            if !self.fetch(now) {
-                return;
-            }
-            self.complete(now);
-        }
-        self.more = true;
+        let more = work(self, |adapter| adapter.fetch(now), |adapter| adapter.complete(now));
+        self.more |= more;
     }
 
     /// Whether requests may be taken from the FIFO. SCSI I/O that cannot start goes to the backlog, so that other
@@ -244,15 +236,11 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
         self.more |= !ended.is_empty() && !self.backlog.is_empty();
-        // By reference: a move would load each end right after it was stored in smaller pieces, and so stall the
-        // processor (store forwarding).
         for &(id, ref end) in &ended {
-            let Some(pending) = self.in_flight.complete(id) else {
-                debug_assert!(false, "task {id} ended and was not in flight");
-                continue;
-            };
-            self.end(&pending, end, now);
-            self.task_ended(id);
+            if let Some(pending) = self.in_flight.end(id) {
+                self.end(&pending, end, now);
+                self.task_ended(id);
+            }
         }
         ended.clear();
         self.ended = ended;

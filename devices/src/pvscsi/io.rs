@@ -8,6 +8,7 @@ use super::Pvscsi;
 use super::request::{Parsed, Pending, Request, failed, good, map_data, parse};
 use super::rings::Rings;
 use super::spec::{HostStatus, RingCmpDesc};
+use crate::bus_adapter::work;
 use crate::dma::Footprint;
 use crate::scsi::{Status, Task, TaskEnd};
 use crate::time::Time;
@@ -15,23 +16,14 @@ use crate::time::Time;
 /// Requests taken before the disks are kicked.
 const BATCH: u32 = 128;
 
-/// Batches in one call.
-const MAX_BATCHES: usize = 16;
-
 impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Complete requests that have ended, and take requests that wait.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
         self.note_waiting(now);
         self.retry_late();
-        self.complete(now);
-        for _ in 0..MAX_BATCHES {
-            if !self.fetch(now) {
-                return;
-            }
-            self.complete(now);
-        }
-        self.more = true;
+        let more = work(self, |adapter| adapter.fetch(now), |adapter| adapter.complete(now));
+        self.more |= more;
     }
 
     /// Start requests of the backlog, take a batch from the ring, and submit both to the disks. False: there were none.
@@ -237,10 +229,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Complete a request that was not successful.
     #[cold]
     fn end_badly(&mut self, id: u32, end: &TaskEnd, now: Time) {
-        let Some(pending) = self.in_flight.complete(id) else {
-            debug_assert!(false, "task {id} ended and was not in flight");
-            return;
-        };
+        let Some(pending) = self.in_flight.end(id) else { return };
         self.stats.errors += 1;
         let completion = pending.completion(end, &mut self.dma);
         self.put_completion(completion, now);
@@ -267,8 +256,6 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             self.stuck = false;
             self.waiting = self.rings.as_ref().map_or(0, Rings::waiting) + self.backlog.len() as u32;
         }
-        // By reference: a move would load each `TaskEnd` with wide loads right after `reap` has stored it with narrower ones, which stalls
-        // the processor.
         for &(id, ref end) in &ended {
             self.kicks.suppression.ended(id, now);
             if let TaskEnd::Answered { status: Status::Good, transferred, .. } = end

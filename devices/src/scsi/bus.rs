@@ -296,7 +296,8 @@ impl Bus {
     }
 
     /// Append the number and the end of each task that has ended. Never waits. A caller that passes the same vector each time avoids
-    /// allocations.
+    /// allocations. Go through the ends by reference: a move would load each right after it was stored in smaller pieces, which stalls the
+    /// processor.
     #[inline]
     pub fn reap(&mut self, ended: &mut Vec<(u32, TaskEnd)>) {
         let before = ended.len();

@@ -6,26 +6,18 @@ use super::Vmbus;
 use super::ring::Broken;
 use super::storvsc::Taken;
 use super::storvsc::spec::HostPacket;
+use crate::bus_adapter::work;
 use crate::time::Time;
 
 /// Packets taken from a channel before the next channel's turn.
 const BATCH: u32 = 128;
 
-/// Rounds over all channels in one call.
-const MAX_ROUNDS: usize = 16;
-
 impl<A: GuestAddressSpace> Vmbus<A> {
     /// Complete requests that have ended, and take packets that wait.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
-        self.complete(now);
-        for _ in 0..MAX_ROUNDS {
-            if !self.fetch(now) {
-                return;
-            }
-            self.complete(now);
-        }
-        self.more = true;
+        let more = work(self, |adapter| adapter.fetch(now), |adapter| adapter.complete(now));
+        self.more |= more;
     }
 
     /// Take a batch from each channel and hand it to the disks. False: nothing was taken.

@@ -476,7 +476,6 @@ impl Backend for Host {
     #[inline(always)]
     fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
         let Self { ended, answered, in_flight, control, replies, .. } = self;
-        // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
         while let Some((id, end)) = ended.get(*answered) {
             *answered += 1;
             let answer = in_flight.complete_with(*id, |pending| {
