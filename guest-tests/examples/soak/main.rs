@@ -184,7 +184,10 @@ fn run(paradisk: &Path, time: Duration, only: Option<&str>) -> ExitCode {
     if !hangs.is_empty() {
         // The servers that a load has started would outlive this process.
         server::kill_all();
-        let _ = folder.keep();
+        println!(
+            "left for a look, with mounted file systems and loop devices (umount, losetup --detach): {}",
+            folder.keep().display()
+        );
         std::process::exit(1);
     }
     if !good {
