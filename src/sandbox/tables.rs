@@ -250,7 +250,8 @@ rules! {
 
     /// A thread that signals a client's eventfd.
     NOTIFIER {
-        SYS_preadv2 "its last write must not sleep";
+        SYS_ppoll "whether its last write would sleep";
+        SYS_preadv2 "whoever ends it wakes a write that sleeps";
     }
 
     /// The control socket of a server: growing disks is done on this thread.

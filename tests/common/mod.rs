@@ -76,5 +76,6 @@ pub(crate) fn refused(command: &mut Command, status: i32, expected: &str) {
 #[track_caller]
 pub(crate) fn ended(child: &mut Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}");
 }
