@@ -200,7 +200,7 @@ impl Case {
         then(&child);
         drop(client);
         let start = Instant::now();
-        // It must end well before the process does.
+        // The notifier's thread must end when the client has disconnected: a refused system call would end the process.
         while threads(&child).iter().any(|thread| thread.name == "notifier") {
             assert!(start.elapsed() < Duration::from_secs(30), "a notifier is left");
             std::thread::sleep(Duration::from_millis(1));

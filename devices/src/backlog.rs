@@ -61,9 +61,13 @@ impl<P> Backlog<P> {
 
     /// The same, with a task number for the request.
     pub(crate) fn next_task<T>(&mut self, bus: &Bus, in_flight: &mut InFlight<T>) -> Option<(u32, P)> {
-        let request = self.next(bus, in_flight.free_slots())?;
-        // A bus admits none without a free number.
-        Some((in_flight.allocate()?, request))
+        let free = in_flight.free_slots();
+        let number = in_flight.allocate()?;
+        let request = self.next(bus, free);
+        if request.is_none() {
+            in_flight.release(number);
+        }
+        Some((number, request?))
     }
 
     fn next_where(&mut self, mut admits: impl FnMut(Address) -> bool) -> Option<P> {

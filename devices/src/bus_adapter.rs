@@ -1,6 +1,6 @@
 //! What adapters in front of a SCSI bus do alike.
 
-/// Batches in one call.
+/// Maximum number of batches before an adapter returns to its I/O thread.
 const MAX_BATCHES: usize = 16;
 
 /// Complete what has ended, and take batches of requests until there are none. True: there may be more, which must wait for the next call.
@@ -18,7 +18,8 @@ pub(crate) fn work<D>(device: &mut D, fetch: impl Fn(&mut D) -> bool, complete: 
 }
 
 /// Methods of [`IoDevice`](crate::device::IoDevice) for an adapter with the fields `bus`, `moderator`, `stats` and `dma`, and the methods
-/// `service`, `complete` and `start_backlog`. The argument is the method that signals completions to the guest.
+/// `service`, `complete` and `start_backlog`, which starts nothing and returns false while the adapter may not start requests. It has
+/// [`HotPlug`](crate::device::HotPlug), too. The argument is the method that signals completions to the guest.
 macro_rules! bus_adapter_methods {
     ($signal:ident) => {
         fn completion_events(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {

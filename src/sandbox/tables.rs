@@ -251,7 +251,6 @@ rules! {
     /// A thread that signals a client's eventfd.
     NOTIFIER {
         SYS_ppoll "whether its last write would sleep";
-        SYS_preadv2 "whoever ends it wakes a write that sleeps";
     }
 
     /// The control socket of a server: growing disks is done on this thread.

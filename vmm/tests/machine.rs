@@ -277,7 +277,7 @@ fn a_cpu_that_reads_a_port_is_started_anew() {
     common::start(&mut machine, 0);
     let start = Instant::now();
     let ended = loop {
-        // Before the event: a machine whose CPU has ended may be halted.
+        // Asked before the event is received, so that an event sent meanwhile is not mistaken for a halted machine.
         let is_halted = machine.is_halted();
         ports.questions.fetch_add(1, Ordering::AcqRel);
         if let Ok(event) = events.try_recv() {

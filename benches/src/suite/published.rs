@@ -76,8 +76,7 @@ pub(super) const CREATION_SOURCE: &str = "D. Van Hoof, fixed VHDX files on Windo
 /// Who published the comparison of Hyper-V's disks and adapters.
 pub(super) const HYPERV_SOURCE: &str = "Hyper-V Storage Analysis";
 /// Note on rows of IDE, in every suite.
-pub(super) const IDE_NOTE: &str = "ide: one access in flight whatever the depth, as a channel has no more; the function is in native mode, as the \
-                                   guest's driver has no fixed ports.";
+pub(super) const IDE_NOTE: &str = "ide: one access in flight whatever the depth, as a channel has no more.";
 /// The study's statements on emulated IDE, and on a VHD that the host mounts.
 pub(super) const IDE_STATEMENT: &str = "emulated IDE is never a good choice";
 /// See [`IDE_STATEMENT`].

@@ -106,7 +106,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Start requests of the backlog while there are task numbers. False: nothing was started.
+    /// Start requests of the backlog while there are task numbers. False: nothing was started, perhaps because requests may not start now.
     #[cold]
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;

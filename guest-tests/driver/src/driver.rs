@@ -76,7 +76,7 @@ drivers! {
     Pvscsi(pvscsi::Options),
     /// LSI Logic.
     Lsi(lsi::Options),
-    /// PCI IDE function in native mode.
+    /// PCI IDE function.
     Ide(ide::Options),
     /// BusLogic.
     BusLogic(buslogic::Options),

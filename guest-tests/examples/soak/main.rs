@@ -185,7 +185,7 @@ fn run(paradisk: &Path, time: Duration, only: Option<&str>) -> ExitCode {
         // The servers that a load has started would outlive this process.
         server::kill_all();
         println!(
-            "left for a look, with mounted file systems and loop devices (umount, losetup --detach): {}",
+            "kept for inspection: {}; unmount file systems below it, and detach loop devices of its files",
             folder.keep().display()
         );
         std::process::exit(1);

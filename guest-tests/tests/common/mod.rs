@@ -203,7 +203,7 @@ pub(crate) fn blk_harness(
     Harness::start(config, options, |memory, interrupts| blk(memory, interrupts, &options, spec)).unwrap()
 }
 
-/// An IDE function in native mode with these disks as targets 0, 1 ...
+/// An IDE function with these disks as targets 0, 1 ...
 pub(crate) fn ide<A>(
     memory: A,
     interrupts: Box<dyn InterruptSink>,

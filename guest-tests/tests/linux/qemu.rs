@@ -116,7 +116,7 @@ impl Restarts {
             None => Line::all(&vm.printed().unwrap()).any(|line| matches!(line, Line::Disk(_))),
         };
         if due {
-            // The first disk comes last.
+            // Start with the second disk: the first has been verified, and has no more I/O.
             let index = (self.count + 1) % served.len();
             served.remove(index).stop().unwrap();
             served.insert(index, start(index));

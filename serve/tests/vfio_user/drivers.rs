@@ -17,7 +17,7 @@ use crate::vmm::{Habits, Served, Vmm};
 
 pub(crate) const DISK: u64 = 4 << 20;
 
-/// The adapters with requests in flight: all but IDE.
+/// The adapters that can have several requests in flight: all but IDE.
 pub(crate) const KINDS: [AdapterKind; 6] = [
     AdapterKind::Pvscsi,
     AdapterKind::Lsi,
@@ -50,7 +50,7 @@ pub(crate) fn options(kind: AdapterKind, interrupts: InterruptMode) -> Options {
     }
 }
 
-/// A driver that uses MSI-X, or MSI where the adapter has no MSI-X.
+/// A driver that uses MSI-X, or MSI with LSI Logic, which has no MSI-X. BusLogic has neither.
 pub(crate) fn start(kind: AdapterKind, vmm: &mut Vmm) -> Driver {
     let msi = matches!(kind, AdapterKind::Lsi | AdapterKind::LsiSas);
     let interrupts = if msi { InterruptMode::Msi } else { InterruptMode::MsiX };
