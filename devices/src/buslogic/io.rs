@@ -26,7 +26,9 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.port.asleep.clear();
         self.poll_doorbell();
         self.more = false;
-        self.retry_late();
+        if !self.late.is_empty() {
+            self.retry_late();
+        }
         let more = work(self, |adapter| adapter.fetch(now), |adapter| adapter.complete(now));
         self.more |= more;
     }
@@ -214,6 +216,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     }
 
     /// Post completions that wait for free mailboxes.
+    #[cold]
     fn retry_late(&mut self) {
         self.retry.tried();
         let Self { mailboxes: Some(mailboxes), dma, late, stats, .. } = self else { return };

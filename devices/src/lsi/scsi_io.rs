@@ -55,7 +55,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         if self.frames_refused {
             return false;
         }
-        let mut taken = self.can_fetch() && self.start_backlog(now);
+        let mut taken = !self.backlog.is_empty() && self.can_fetch() && self.start_backlog(now);
         for _ in 0..BATCH {
             if !self.can_fetch() {
                 break;
@@ -71,6 +71,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 
     /// Start requests of the backlog, as far as there are task numbers. False: none was started.
+    #[cold]
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;
         while self.can_start()
