@@ -14,6 +14,7 @@
         unreachable_code,
         unreachable_pub,
         unused_imports,
+        unused_macros,
         unused_variables,
         reason = "serves what is left out"
     )
