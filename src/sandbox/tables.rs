@@ -142,6 +142,7 @@ rules! {
         SYS_preadv2 "the same";
         SYS_pwritev2 "the same, with FUA";
         SYS_fdatasync "flushes";
+        SYS_fadvise64 [Is(3, libc::POSIX_FADV_DONTNEED as u32)] "forget what a failed flush has lost";
         SYS_fallocate "space for blocks; discard";
         SYS_ftruncate "images that grow";
         SYS_lseek "size of a device; holes";
@@ -248,6 +249,11 @@ rules! {
         SYS_preadv2 "wakes a thread that signals a client";
     }
 
+    /// The thread of a queue that starts a notifier.
+    STARTS_NOTIFIER {
+        SYS_fcntl [Is(1, libc::F_DUPFD_CLOEXEC as u32)] "a copy of the client's eventfd";
+    }
+
     /// A thread that signals a client's eventfd.
     NOTIFIER {
         SYS_ppoll "whether its last write would sleep";
@@ -339,7 +345,7 @@ fn own(kind: Kind) -> &'static [&'static [Rule]] {
         Kind::Thread(NbdListener) => &[EVERY, LISTENER],
         Kind::Thread(NbdClient) => &[EVERY, CLIENT, DISK, QUEUE, QUEUE_SETUP],
         Kind::Thread(VhostUserSession) => &[EVERY, CLIENT, CLIENT_MEMORY, QUEUE_SETUP],
-        Kind::Thread(VhostUserQueue) => &[EVERY, DISK, QUEUE, NOTIFIER],
+        Kind::Thread(VhostUserQueue) => &[EVERY, DISK, QUEUE, STARTS_NOTIFIER, NOTIFIER],
         Kind::Thread(Notifier) => &[EVERY, NOTIFIER],
         // Console and Signals; and a kind that this table does not know may do the least.
         Kind::Thread(_) => &[EVERY],
@@ -448,6 +454,7 @@ pub(crate) const ALL: &[&[Rule]] = &[
     LISTENER,
     CLIENT,
     CLIENT_MEMORY,
+    STARTS_NOTIFIER,
     NOTIFIER,
     CONTROL,
     METRICS,

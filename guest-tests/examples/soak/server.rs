@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,11 +45,21 @@ impl Process {
     }
 
     /// End it as an operator does, and wait: it must end well.
-    pub(crate) fn end(mut self) {
+    pub(crate) fn end(self) {
+        let status = self.ended();
+        assert!(status.success(), "a server ended with {status}");
+    }
+
+    /// The same for a server that may report an error: it must not end by a signal.
+    pub(crate) fn end_with_error(self) {
+        let status = self.ended();
+        assert_eq!(status.code(), Some(1), "a server ended with {status}");
+    }
+
+    fn ended(mut self) -> ExitStatus {
         let pid = Pid::from_child(&self.0);
         kill_process(pid, Signal::TERM).unwrap();
-        let status = self.0.wait().unwrap();
-        assert!(status.success(), "a server ended with {status}");
+        self.0.wait().unwrap()
     }
 }
 

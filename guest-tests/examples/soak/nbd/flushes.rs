@@ -76,7 +76,8 @@ impl Load for Flushes {
             flushes_fail(&mut client, &socket)
         });
         self.failed += flushes_fail(&mut client, &socket);
-        drop((client, process));
+        drop(client);
+        process.end_with_error();
         let (socket, process) = serve_all(&self.place, &disks, &[]);
         let model = &mut disks[0].model;
         let mut client = connect(&socket, 0, false);
