@@ -85,6 +85,16 @@ fn await_threads(child: &Child, expected: &[&str], good: impl Fn(&Thread) -> boo
     }
 }
 
+/// Wait until a condition holds.
+#[track_caller]
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(30), "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A client's connection, after what makes the server start its threads.
 type Connect = fn(&Path) -> Box<dyn Any>;
 
@@ -113,11 +123,7 @@ fn full_eventfd(socket: &Path) -> Box<dyn Any> {
     guest.ask(0);
     guest.add(0, 0, IN, 8, 4096);
     guest.publish(0);
-    let start = Instant::now();
-    while guest.take(0).is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(30), "the request does not end");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    soon("the request ends", || !guest.take(0).is_empty());
     Box::new(client)
 }
 
@@ -199,12 +205,8 @@ impl Case {
         await_threads(&child, &expected, good);
         then(&child);
         drop(client);
-        let start = Instant::now();
-        // The notifier's thread must end when the client has disconnected: a refused system call would end the process.
-        while threads(&child).iter().any(|thread| thread.name == "notifier") {
-            assert!(start.elapsed() < Duration::from_secs(30), "a notifier is left");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        // When the client has disconnected. A refused system call would end the process.
+        soon("the notifier ends", || threads(&child).iter().all(|thread| thread.name != "notifier"));
         ended(&mut child, Signal::TERM);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the sockets are removed");
     }

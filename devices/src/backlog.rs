@@ -55,9 +55,8 @@ impl<P> Backlog<P> {
     }
 
     /// The next request of a unit that may start one now that `free` task numbers are left. The units take turns.
-    #[inline]
     pub(crate) fn next(&mut self, bus: &Bus, free: usize) -> Option<P> {
-        if self.is_empty() { None } else { self.next_where(|address| bus.admits(address, free)) }
+        self.next_where(|address| bus.admits(address, free))
     }
 
     /// The same, with a task number for the request.

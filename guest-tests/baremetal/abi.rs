@@ -21,8 +21,6 @@ pub const FUNCTION: u64 = 0xe000_8000;
 pub const FUNCTION_MECHANISM1: u32 = 0x8000_0800;
 /// I/O APIC pin of the INTx line of slot 1.
 pub const INTX_PIN: u32 = 17;
-/// I/O APIC pins of the channels of an IDE function in compatibility mode.
-pub const ISA_IDE_PINS: [u32; 2] = [14, 15];
 
 /// Registers of the control page, 8 bytes each, all of them written by the guest.
 pub mod control {

@@ -3,19 +3,13 @@
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::Ordering;
 
+use guest_driver::ide::spec::{CLASS, COMPATIBILITY_IRQS, COMPATIBILITY_PORTS, IDE, NATIVE};
 use guest_driver::vmbus::spec::MSR_HYPERCALL;
 use guest_driver::{DmaRegion, Platform};
 
-use crate::abi::{FUNCTION, INTX_PIN, ISA_IDE_PINS};
+use crate::abi::{FUNCTION, INTX_PIN};
 use crate::entry::{self, DEVICE_VECTOR, INTERRUPTS};
 
-/// Configuration space: revision, and the class in the upper three bytes.
-const CLASS: u16 = 0x08;
-/// Class of an IDE function, and the bits of its programming interface that tell native from compatibility mode.
-const IDE: u32 = 0x0101;
-const IDE_NATIVE: u32 = 1 << 2 | 1;
-/// Ports of an IDE function in compatibility mode: command and control block of each channel.
-const IDE_PORTS: [u16; 4] = [0x1f0, 0x3f6, 0x170, 0x376];
 const BAR0: u16 = 0x10;
 const IO_APIC: u64 = 0xfec0_0000;
 /// Where messages to the first processor go.
@@ -46,7 +40,9 @@ impl Machine {
     /// A machine whose RAM ends at `memory_end`; the lines of its function arrive as the message does.
     pub fn new(memory_end: u64, timeout: u64) -> Self {
         // Edge-triggered: a line that stays high interrupts once, so the handler needs not know the device.
-        for redirection in [INTX_PIN, ISA_IDE_PINS[0], ISA_IDE_PINS[1]].map(|pin| 0x10 + 2 * pin) {
+        // The pins of ISA interrupts have the interrupts' numbers.
+        let [primary, secondary] = COMPATIBILITY_IRQS;
+        for redirection in [INTX_PIN, primary, secondary].map(|pin| 0x10 + 2 * pin) {
             for (register, value) in [(redirection + 1, 0), (redirection, DEVICE_VECTOR)] {
                 write(IO_APIC, register);
                 write(IO_APIC + 0x10, value);
@@ -71,8 +67,8 @@ impl Machine {
             index += 1 + usize::from(wide);
         }
         let class = self.config_read(CLASS) >> 8;
-        if class >> 8 == IDE && class & IDE_NATIVE == 0 {
-            for (bar, port) in self.bars.iter_mut().zip(IDE_PORTS) {
+        if class >> 8 == IDE && class & NATIVE == 0 {
+            for (bar, port) in self.bars.iter_mut().zip(COMPATIBILITY_PORTS) {
                 *bar = Space::Ports(port);
             }
         }

@@ -26,9 +26,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.port.asleep.clear();
         self.poll_doorbell();
         self.more = false;
-        if !self.late.is_empty() {
-            self.retry_late();
-        }
+        self.retry_late();
         let more = work(self, |adapter| adapter.fetch(now), |adapter| adapter.complete(now));
         self.more |= more;
     }
@@ -216,7 +214,6 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     }
 
     /// Post completions that wait for free mailboxes.
-    #[cold]
     fn retry_late(&mut self) {
         self.retry.tried();
         let Self { mailboxes: Some(mailboxes), dma, late, stats, .. } = self else { return };

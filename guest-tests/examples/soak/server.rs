@@ -50,7 +50,7 @@ impl Process {
         assert!(status.success(), "a server ended with {status}");
     }
 
-    /// The same for a server that may report an error: it must not end by a signal.
+    /// The same for a server that must report an error.
     pub(crate) fn end_with_error(self) {
         let status = self.ended();
         assert_eq!(status.code(), Some(1), "a server ended with {status}");

@@ -23,7 +23,9 @@ use crate::matrix::NOT_OURS;
 
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// Before a script. If it does not end in time, L1's console then has the end of what L2 has printed.
-const LAST_WORDS: &str = "(sleep 560; for file in /out/console* /out/log*; do echo \"== $file\"; tail -c 1500 $file; done) 2> /dev/null &\n";
+const LAST_WORDS: &str = r#"
+(sleep 560; for file in /out/console* /out/log*; do echo "== $file"; tail -c 1500 $file; done) 2> /dev/null &
+"#;
 /// Bytes of L1's memory.
 const MEMORY: u64 = 3 << 30;
 /// Each with the name that the command line has for it, and the guest's driver.

@@ -7,9 +7,8 @@ use crate::adapter::{Geometry, PAGE};
 use crate::platform::Platform;
 use crate::workload::Fault;
 
-/// Configuration space: command, and revision with the class in its upper three bytes.
+/// Configuration space: command.
 const COMMAND: u16 = 0x04;
-const CLASS: u16 = 0x08;
 const IO_SPACE: u32 = 1;
 const BUS_MASTER: u32 = 1 << 2;
 const INTX_DISABLE: u32 = 1 << 10;
@@ -43,7 +42,7 @@ impl Ide {
             0 => 0,
             _ => return Err(failed(Step::Function)),
         };
-        if !found || class >> 8 != 0x0101 {
+        if !found || class >> 8 != IDE {
             return Err(failed(Step::Function));
         }
         let command = platform.config_read(COMMAND) & 0xffff & !INTX_DISABLE;

@@ -1,5 +1,5 @@
-//! Driver of a PCI IDE function in native or compatibility mode, with ATA disks. It behaves as Linux's `ata_piix` and libata do where a device can see it:
-//! reset and probe, one command at a time, four registers read or written for each interrupt.
+//! Driver of a PCI IDE function in native or compatibility mode, with ATA disks. It behaves as Linux's `ata_piix` and libata do where a
+//! device can see it: reset and probe, one command at a time, four registers read or written for each interrupt.
 //! - `ports`: registers of the channels,
 //! - `bringup`: reset, probe, IDENTIFY,
 //! - `io`: reads, writes and flushes, by the bus master or by the data port.

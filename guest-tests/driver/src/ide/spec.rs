@@ -2,8 +2,16 @@
 
 /// Vendor and device: IDE function of the PIIX4.
 pub const ID: (u16, u16) = (0x8086, 0x7111);
+/// Configuration space: revision, and the class in the upper three bytes.
+pub const CLASS: u16 = 0x08;
+/// Class without the programming interface: mass storage, IDE.
+pub const IDE: u32 = 0x0101;
 /// Programming interface: both channels in native mode; none of these bits: both in compatibility mode.
 pub const NATIVE: u32 = 1 << 2 | 1;
+/// In compatibility mode: ports of command and control block of each channel.
+pub const COMPATIBILITY_PORTS: [u16; 4] = [0x1f0, 0x3f6, 0x170, 0x376];
+/// In compatibility mode: interrupt of each channel.
+pub const COMPATIBILITY_IRQS: [u32; 2] = [14, 15];
 /// Configuration space: timing of both channels; bit 15 of each half: its ports are decoded.
 pub const IDETIM: u16 = 0x40;
 /// Bit 15 of a channel's half: its ports are decoded.
