@@ -55,13 +55,6 @@ type Check = (&'static str, fn() -> Result<Option<String>, String>);
 const CHECKS: [Check; 4] =
     [("features", features), ("packages", packages), ("cargo install", install), ("public API", api::check)];
 
-/// Run them all; all run, also after one has failed.
-pub(crate) fn run(report: &mut Report) {
-    for (name, check) in CHECKS {
-        report.check(name, check);
-    }
-}
-
 /// Run those whose names contain `part`, and nothing else.
 ///
 /// # Errors
@@ -69,13 +62,16 @@ pub(crate) fn run(report: &mut Report) {
 pub(crate) fn check(part: &str) -> Result<(), String> {
     let mut report = Report::default();
     for (name, check) in CHECKS.into_iter().filter(|(name, _)| name.contains(part)) {
-        report.check(name, check);
+        report.step(name, check);
     }
     if report.failed.is_empty() { Ok(()) } else { Err(report.failed.join("\n")) }
 }
 
 /// Each feature alone, and none at all.
-fn features() -> Result<Option<String>, String> {
+///
+/// # Errors
+/// What failed.
+pub(crate) fn features() -> Result<Option<String>, String> {
     for (package, features) in FEATURES {
         for feature in features {
             let only = ["--no-default-features", "--features", feature, "--", "-D", "warnings"];
@@ -94,7 +90,10 @@ fn pack() -> Result<(), String> {
 }
 
 /// Use the packages in a crate outside of the workspace.
-fn packages() -> Result<Option<String>, String> {
+///
+/// # Errors
+/// What failed.
+pub(crate) fn packages() -> Result<Option<String>, String> {
     pack()?;
     let folder = target_dir().join("embedder");
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
@@ -139,7 +138,10 @@ fn unpacked(folder: &Path, packages: &[&str]) -> Result<String, String> {
 }
 
 /// Install the program from the packages, with all features, but without optimization.
-fn install() -> Result<Option<String>, String> {
+///
+/// # Errors
+/// What failed.
+pub(crate) fn install() -> Result<Option<String>, String> {
     let folder = target_dir().join("installer");
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     pack()?;

@@ -2,34 +2,39 @@
 //! `cargo xtask test-kernel` makes a kernel to boot; `cargo xtask crates` checks the crates that are published.
 
 mod api;
-mod checks;
 mod command;
 mod deb;
+mod deny;
 mod embedding;
 mod exact;
-mod failures;
 mod fuzz;
+mod images;
 mod imports;
+mod mutants;
+mod nextest;
 mod product;
 mod requirements;
 mod soak;
+mod stress;
 mod summary;
 mod svm;
+mod test;
+mod times;
+mod tools;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 use std::{env, io};
 
-use checks::Scope;
-use guest_linux::{Clock, DebianSystem, KvmHost, Qemu, StockKernel};
-use summary::Report;
+use guest_linux::Clock;
+use test::Tier;
 
-/// In a run of all tests that has taken this long, fuzzing is short. CI ends a run after an hour and a half.
-const LATE: Duration = Duration::from_secs(3900);
-
-const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|fuzz [OPTIONS]|soak [--minutes N] [--load NAME]|imports|crates [NAME]|api|deb [--check]\n\n  \
-    test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
-                 --quick: formatting, lints and the tests beside the code, in minutes\n  \
+const USAGE: &str = "usage: cargo xtask test [--quick|--all|--times [BEFORE AFTER]]|stress [OPTIONS]|mutants FOLDER|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|fuzz [OPTIONS]|soak [--minutes N] [--load NAME]|imports|crates [NAME]|api|deb [--check]\n\n  \
+    test         decides whether a change lands: formatting, lints, documentation, tests; installs what it lacks where it may\n               \
+                 --quick: formatting, lints and the tests beside the code, in minutes\n               \
+                 --all: everything, in hours; goes on where it was interrupted\n               \
+                 --times: compares where the time went in two runs: two records, or the last two\n  \
+    stress       tests beside artificial load; lists those that failed (--help)\n  \
+    mutants      changes the code in a folder and looks whether a test notices (--help)\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
     exact        instructions per I/O of each adapter, counted on emulated hardware virtualization, QEMU's devices beside it (--help)\n  \
     fuzz         fuzz targets, all or one, guided by coverage; replays findings (--help)\n  \
@@ -50,9 +55,21 @@ fn main() -> ExitCode {
         ExitCode::FAILURE
     };
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["test"] => test(Scope::All).unwrap_or_else(|error| failed(&error)),
-        ["test", "--quick"] => test(Scope::Quick).unwrap_or_else(|error| failed(&error)),
-        ["test-kernel"] => test_kernel().map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS),
+        ["test"] => test(Tier::Default).unwrap_or_else(|error| failed(&error)),
+        ["test", "--quick"] => test(Tier::Quick).unwrap_or_else(|error| failed(&error)),
+        ["test", "--all"] => test(Tier::All).unwrap_or_else(|error| failed(&error)),
+        ["test", "--times", ref files @ ..] if [0, 2].contains(&files.len()) => match times::compare(files) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        ["stress", ref options @ ..] => crates(|| stress::run(options)),
+        // Started by `stress`.
+        ["load", kind] => crates(|| stress::load(kind)),
+        ["mutants", ref options @ ..] => crates(|| mutants::run(options)),
+        ["test-kernel"] => images::test_kernel().map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS),
         ["exact", ref options @ ..] => exact(options).unwrap_or_else(|error| failed(&*error)),
         ["svm", "--exact", script, results, ref files @ ..] => {
             svm(Clock::Instructions, script, results, files)
@@ -107,61 +124,9 @@ fn crates(what: impl FnOnce() -> Result<(), String>) -> ExitCode {
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn test(scope: Scope) -> io::Result<ExitCode> {
+fn test(tier: Tier) -> io::Result<ExitCode> {
     env::set_current_dir(workspace())?;
-    let mut report = match scope {
-        Scope::Quick => checks::run(scope),
-        Scope::All => everything(),
-    };
-    report.check("imports", imports::check);
-    let forbidden = summary::print(&report, in_ci());
-    let good = report.failed.is_empty() && forbidden == 0;
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Whether this is a run of continuous integration.
-fn in_ci() -> bool {
-    env::var("CI").is_ok_and(|value| value == "true")
-}
-
-fn everything() -> Report {
-    let begin = Instant::now();
-    requirements::install();
-    // Before the tests, which would build all this without output. A step that fails here makes tests fail or skip, too.
-    if let Err(error) = test_kernel() {
-        println!("test kernel: {error}");
-    }
-    if let Err(error) = qemu() {
-        println!("QEMU and fio: {error}");
-    }
-    let mut report = checks::run(Scope::All);
-    report.check("product without the meter", product::check);
-    embedding::run(&mut report);
-    report.check("Debian package", deb::check);
-    report.check("fuzz targets", || fuzz::check(in_ci() && begin.elapsed() < LATE));
-    report.check("soak", soak::check);
-    report.check("instructions per I/O", exact::check);
-    report
-}
-
-/// Make a kernel and an initramfs for test guests unless they are in the cache, and print their paths.
-fn test_kernel() -> Result<(), guest_linux::Error> {
-    println!("kernel: {}", guest_linux::test_kernel()?.display());
-    println!("initramfs: {}", guest_linux::initramfs(None)?.display());
-    Ok(())
-}
-
-/// As [`test_kernel`]: QEMU with vfio-user, an initramfs with fio, and a host with KVM inside QEMU.
-fn qemu() -> Result<(), guest_linux::Error> {
-    println!("QEMU: {}", Qemu::any()?.version()?);
-    println!("initramfs with fio: {}", guest_linux::initramfs_with_fio(&StockKernel::newest()?)?.display());
-    KvmHost::prepare()?;
-    for (name, path) in KvmHost::stock_guest()? {
-        println!("{name} for a host in QEMU: {}", path.display());
-    }
-    println!("a newer kernel: {}", StockKernel::newer()?.image()?.display());
-    println!("Debian with systemd: {}", DebianSystem::prepare()?.disk.display());
-    Ok(())
+    test::run(tier)
 }
 
 /// The root of the workspace: the folder above this package.

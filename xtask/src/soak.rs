@@ -1,17 +1,15 @@
 //! `cargo xtask soak`: builds the program under test and `guest-tests/examples/soak`, which does the work, and runs it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::command::{cargo, run as run_program, target_dir};
+use crate::nextest::{self, built};
 
 const USAGE: &str = "usage: cargo xtask soak [--minutes N] [--load NAME]\n\n  \
     --minutes  how long servers and adapters are under load (default 10)\n  \
     --load     one load alone (docs/fuzzing.md has their names)\n\n\
     Exit status 1: data were wrong, a process grew, something failed or hangs.\n";
-
-/// Time in `cargo xtask test`.
-const SHORT: u64 = 60;
 
 /// Soak the release binary.
 ///
@@ -29,24 +27,22 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         }
     }
     cargo(Path::new("."), &["build", "--release", "--quiet", "--package", "paradisk"], &[])?;
-    soak("release", 60 * minutes, load)
+    nextest::build(&["--examples"])?;
+    start(&target_dir().join("release/paradisk"), 60 * minutes, load)
 }
 
-/// A short soak of the binary that the tests use.
+/// A soak of the binary that the tests use, in this many seconds.
 ///
 /// # Errors
-/// A build that fails, or what the soak finds.
-pub(crate) fn check() -> Result<Option<String>, String> {
-    cargo(Path::new("."), &["build", "--quiet", "--package", "paradisk"], &[])?;
-    soak("debug", SHORT, None).map(|()| None)
+/// What the soak finds.
+pub(crate) fn check(seconds: u64) -> Result<Option<String>, String> {
+    start(&built("paradisk"), seconds, None).map(|()| None)
 }
 
-fn soak(profile: &str, seconds: u64, load: Option<&str>) -> Result<(), String> {
-    let example = ["build", "--quiet", "--package", "paradisk-guest-tests", "--example", "soak"];
-    cargo(Path::new("."), &example, &[])?;
-    let program: PathBuf = target_dir().join("debug/examples/soak");
-    let mut command = Command::new(program);
-    command.arg("--paradisk").arg(target_dir().join(profile).join("paradisk"));
+/// The example `soak` with this program.
+fn start(paradisk: &Path, seconds: u64, load: Option<&str>) -> Result<(), String> {
+    let mut command = Command::new(built("examples/soak"));
+    command.arg("--paradisk").arg(paradisk);
     command.args(["--seconds", &seconds.to_string()]);
     if let Some(load) = load {
         command.args(["--load", load]);

@@ -1,103 +1,122 @@
-//! Counts of tests, the tests that skipped with their reasons, and the last lines of a run.
+//! What a test run did: its steps, its tests, those that skipped with their reasons, and the last lines of its output.
 
 use std::path::Path;
+use std::time::Instant;
 
-use crate::failures::Failures;
+use crate::times::{Timed, Times};
+
+/// Lines that are shown of a failed test's output, from its panic on: at most this many from the beginning,
+const FIRST: usize = 4;
+/// and this many from the end, where a guest's console ends.
+const LAST: usize = 24;
 
 /// What ran and how it ended.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// Checks that passed.
-    pub(crate) passed: Vec<&'static str>,
-    /// Checks that failed.
+    /// Steps that passed.
+    pub(crate) passed: Vec<String>,
+    /// Steps that failed, and why.
     pub(crate) failed: Vec<String>,
-    /// Tests of all binaries.
-    pub(crate) tests: Counts,
+    pub(crate) tests: Tests,
+    pub(crate) times: Times,
+}
+
+/// The tests of all binaries.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tests {
+    /// Those that skipped are among them.
+    pub(crate) passed: u64,
+    /// Name and excerpt of the output.
+    pub(crate) failed: Vec<(String, Vec<String>)>,
+    /// `test: reason` of each line `SKIP: test: reason`.
+    pub(crate) skips: Vec<String>,
 }
 
 impl Report {
-    /// Run a check that is not in a test binary. It returns `None` if it passed, the reason if it was skipped, or what failed.
-    pub(crate) fn check(
+    /// Run a step. It returns `None` if it passed, the reason if it was skipped, or what failed.
+    pub(crate) fn step(&mut self, name: &str, step: impl FnOnce() -> Result<Option<String>, String>) -> bool {
+        self.step_with(name, |_| step())
+    }
+
+    /// Run a step that adds tests to this report.
+    pub(crate) fn step_with(
         &mut self,
-        name: &'static str,
-        check: impl FnOnce() -> Result<Option<String>, String>,
-    ) {
+        name: &str,
+        step: impl FnOnce(&mut Self) -> Result<Option<String>, String>,
+    ) -> bool {
         println!("== {name}");
-        match check() {
-            Ok(None) => self.passed.push(name),
+        let begin = Instant::now();
+        let ended = step(self);
+        self.times.steps.push(Timed { name: name.to_owned(), seconds: begin.elapsed().as_secs_f64() });
+        match ended {
+            Ok(None) => self.passed.push(name.to_owned()),
             Ok(Some(reason)) => {
                 println!("skipped: {reason}");
-                self.tests.skip(&format!("{name}: {reason}"));
+                self.tests.skips.push(format!("{name}: {reason}"));
+                self.tests.passed += 1;
             }
-            Err(error) => self.failed.push(format!("{name}: {error}")),
+            Err(error) => {
+                println!("FAILED: {name}: {error}");
+                self.failed.push(format!("{name}: {error}"));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Account for a test that has ended.
+    pub(crate) fn test(&mut self, binary: &str, name: &str, seconds: f64, failed: bool, output: &str) {
+        self.times.test(binary, name, seconds);
+        for line in output.lines() {
+            let Some(skip) = line.trim().strip_prefix("SKIP: ") else { continue };
+            if !self.tests.skips.iter().any(|known| known == skip) {
+                self.tests.skips.push(skip.to_owned());
+            }
+        }
+        if failed {
+            self.tests.failed.push((format!("{binary} {name}"), excerpt(output)));
+        } else {
+            self.tests.passed += 1;
         }
     }
 }
 
-/// What the test binaries printed, in numbers.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    passed: u64,
-    failed: u64,
-    ignored: u64,
-    /// `test: reason` of each line `SKIP: test: reason`.
-    skips: Vec<String>,
-    failures: Failures,
-}
-
-impl Counts {
-    /// Account for a check that is no test and was skipped: `check: reason`.
-    fn skip(&mut self, skip: &str) {
-        // Test binaries count a skipped test as passed, too.
-        self.passed += 1;
-        self.skips.push(skip.to_owned());
+/// The first and the last lines of a failed test's output from its panic on.
+fn excerpt(output: &str) -> Vec<String> {
+    let is_panic = |line: &&str| line.starts_with("thread '") || line.starts_with("Error: ");
+    let lines: Vec<&str> = output
+        .lines()
+        .skip_while(|line| !is_panic(line))
+        .take_while(|line| *line != "stack backtrace:")
+        .filter(|line| !line.is_empty())
+        .collect();
+    let lines = if lines.is_empty() { output.lines().collect() } else { lines };
+    if lines.len() <= FIRST + LAST {
+        return lines.iter().map(|line| format!("  {line}")).collect();
     }
-
-    /// Account for one line of a test binary's output.
-    pub(crate) fn read(&mut self, line: &str) {
-        self.failures.read(line);
-        if let Some(skip) = line.trim_start().strip_prefix("SKIP: ") {
-            // A test may print its line twice (show-output repeats what failed).
-            if !self.skips.iter().any(|known| known == skip) {
-                self.skips.push(skip.trim_end().to_owned());
-            }
-            return;
-        }
-        let Some(counts) = line.strip_prefix("test result: ") else { return };
-        for part in counts.split([';', '.']) {
-            let mut words = part.split_whitespace();
-            let (Some(Ok(number)), Some(what)) = (words.next().map(str::parse::<u64>), words.next()) else {
-                continue;
-            };
-            match what {
-                "passed" => self.passed += number,
-                "failed" => self.failed += number,
-                "ignored" => self.ignored += number,
-                _ => {}
-            }
-        }
-    }
+    let (first, rest) = lines.split_at(FIRST);
+    let (left_out, last) = rest.split_at(rest.len() - LAST);
+    let indented = |line: &&str| format!("  {line}");
+    let left_out = format!("  [{} lines]", left_out.len());
+    first.iter().map(indented).chain([left_out]).chain(last.iter().map(indented)).collect()
 }
 
-/// Whether a line of output is shown. Passed tests are counted, not listed.
-pub(crate) fn worth_showing(line: &str) -> bool {
-    let boring = line.starts_with("test ") && line.ends_with(" ... ok");
-    !(boring || line.is_empty() || line == "running 0 tests")
-}
-
-/// Print the last lines. Returns the number of skips that are not allowed here.
-pub(crate) fn print(report: &Report, ci: bool) -> usize {
-    let (text, forbidden) = render(report, ci, |device| Path::new(device).exists());
+/// Print the last lines. Returns whether the run is good: nothing failed, and with `ci` nothing was skipped that this machine has.
+pub(crate) fn print(report: &Report, ci: bool) -> bool {
+    let (text, good) = render(report, ci, |device| Path::new(device).exists());
     print!("{text}");
-    forbidden
+    good
 }
 
-fn render(report: &Report, ci: bool, exists: impl Fn(&str) -> bool) -> (String, usize) {
-    let Counts { passed, failed, ignored, skips, failures } = &report.tests;
+fn render(report: &Report, ci: bool, exists: impl Fn(&str) -> bool) -> (String, bool) {
+    let Tests { passed, failed, skips } = &report.tests;
     let mut lines = vec![String::new()];
-    lines.extend(report.passed.iter().map(|check| format!("ran: {check}")));
-    lines.extend(report.failed.iter().map(|check| format!("FAILED: {check}")));
-    lines.extend(failures.lines());
+    lines.extend(report.passed.iter().map(|step| format!("ran: {step}")));
+    lines.extend(report.failed.iter().map(|step| format!("FAILED: {step}")));
+    for (name, output) in failed {
+        lines.push(format!("FAILED: test {name}"));
+        lines.extend(output.iter().cloned());
+    }
     let mut forbidden = 0;
     for skip in skips {
         let mut line = format!("skipped: {skip}");
@@ -107,17 +126,11 @@ fn render(report: &Report, ci: bool, exists: impl Fn(&str) -> bool) -> (String, 
         }
         lines.push(line);
     }
-    if *ignored > 0 {
-        lines.push(format!("skipped: {ignored} tests are marked #[ignore]"));
-    }
-    // A skipped test ended without a failure, so the test binary counted it as passed.
-    let skipped = skips.len() as u64;
-    let (passed, skipped) = (passed.saturating_sub(skipped), skipped + ignored);
-    // A check that failed without a failed test (formatting, lints, a test that does not compile) is a failure too.
-    let checks = report.failed.iter().filter(|check| *check != "tests" || *failed == 0).count() as u64;
-    let failed = failed + checks + forbidden as u64;
-    lines.push(format!("{passed} passed, {failed} failed, {skipped} skipped"));
-    (lines.join("\n") + "\n", forbidden)
+    // A skipped test ended without a failure, so it is among the passed ones.
+    let passed = passed.saturating_sub(skips.len() as u64);
+    let failed = failed.len() + report.failed.len() + forbidden;
+    lines.push(format!("{passed} passed, {failed} failed, {} skipped", skips.len()));
+    (lines.join("\n") + "\n", failed == 0)
 }
 
 /// Whether the machine truly lacks what a skipped test needed: the reason names a device node, and it is not there.
@@ -129,62 +142,56 @@ fn excused(skip: &str, exists: impl Fn(&str) -> bool) -> bool {
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = "running 3 tests
-test a ... ok
-SKIP: boots: /dev/kvm: No such file or directory
-SKIP: boots: /dev/kvm: No such file or directory
-SKIP: loops: losetup: Permission denied
-test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
-test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s";
-
     fn report() -> Report {
-        let mut report =
-            Report { passed: vec!["lints"], failed: vec!["tests".into()], tests: Counts::default() };
-        OUTPUT.lines().for_each(|line| report.tests.read(line));
+        let mut report = Report::default();
+        report.passed.push("lints".to_owned());
+        report.test("devices", "a", 1.0, false, "");
+        report.test("linux", "b", 1.0, false, "SKIP: boots: /dev/kvm: No such file or directory\n");
+        report.test("linux", "c", 1.0, false, "SKIP: loops: losetup: Permission denied");
+        report.test("devices", "d", 1.0, true, "1 of 2\nthread 'd' panicked at d.rs:1\nleft: 1");
         report
     }
 
     #[test]
-    fn tests_are_counted_over_all_binaries() {
-        let Counts { passed, failed, ignored, skips, .. } = report().tests;
-        assert_eq!((passed, failed, ignored), (10, 2, 1));
-        assert_eq!(
-            skips,
-            ["boots: /dev/kvm: No such file or directory", "loops: losetup: Permission denied"]
-        );
-    }
-
-    #[test]
     fn the_last_line_says_it_all() {
-        let (text, forbidden) = render(&report(), false, |_| true);
-        assert_eq!(forbidden, 0);
-        assert!(text.ends_with("\n8 passed, 2 failed, 3 skipped\n"), "{text}");
-        for line in ["ran: lints", "FAILED: tests", "skipped: loops: losetup: Permission denied"] {
+        let (text, good) = render(&report(), false, |_| true);
+        assert!(!good && text.ends_with("\n1 passed, 1 failed, 2 skipped\n"), "{text}");
+        for line in [
+            "ran: lints",
+            "skipped: loops: losetup: Permission denied",
+            "FAILED: test devices d",
+            "  thread 'd' panicked at d.rs:1",
+        ] {
             assert!(text.lines().any(|each| each == line), "{line}\n{text}");
         }
+        assert!(!text.contains("1 of 2"), "{text}");
     }
 
     #[test]
     fn under_ci_only_a_missing_device_excuses_a_skip() {
-        let (text, forbidden) = render(&report(), true, |_| false);
-        assert_eq!(forbidden, 1);
+        let (text, _) = render(&report(), true, |_| false);
         assert!(text.contains("loops: losetup: Permission denied (FAILED"), "{text}");
-        let (text, forbidden) = render(&report(), true, |_| true);
-        assert_eq!(forbidden, 2);
-        assert!(text.ends_with("8 passed, 4 failed, 3 skipped\n"), "{text}");
+        assert!(text.ends_with("1 passed, 2 failed, 2 skipped\n"), "{text}");
+        let (text, _) = render(&report(), true, |_| true);
+        assert!(text.ends_with("1 passed, 3 failed, 2 skipped\n"), "{text}");
     }
 
     #[test]
-    fn a_failed_check_without_a_failed_test_counts() {
+    fn a_failed_step_counts() {
         let mut report = Report::default();
-        report.failed.push("formatting".into());
-        report.tests.read("test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
-        assert!(render(&report, false, |_| true).0.ends_with("\n5 passed, 1 failed, 0 skipped\n"));
+        assert!(!report.step("formatting", || Err("no".to_owned())));
+        assert!(report.step("soak", || Ok(Some("no server".to_owned()))));
+        report.test("devices", "a", 1.0, false, "");
+        let (text, good) = render(&report, false, |_| true);
+        assert!(!good && text.ends_with("FAILED: formatting: no\nskipped: soak: no server\n1 passed, 1 failed, 1 skipped\n"), "{text}");
+        assert_eq!(report.times.steps.len(), 2);
     }
 
     #[test]
-    fn passed_tests_are_not_listed() {
-        assert!(!worth_showing("test a::b ... ok") && !worth_showing(""));
-        assert!(worth_showing("test a::b ... FAILED") && worth_showing("SKIP: a: b"));
+    fn of_a_long_message_the_first_and_the_last_lines_are_told() {
+        let output = (1..100).fold("thread 'long' panicked".to_owned(), |text, line| format!("{text}\n{line}"));
+        let told = excerpt(&output);
+        assert_eq!(told[..5], ["  thread 'long' panicked", "  1", "  2", "  3", "  [72 lines]"]);
+        assert_eq!((told.len(), told.last().map(String::as_str)), (FIRST + 1 + LAST, Some("  99")));
     }
 }

@@ -13,6 +13,16 @@ pub(crate) fn directory(name: &str, make: impl FnOnce(&Path) -> Result<(), Error
     directory_in(&root()?, name, make)
 }
 
+/// A folder of others in the cache: as [`directory`].
+///
+/// # Errors
+/// That of `make`, or the folder cannot be made.
+pub fn cached(name: &str, make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, Error> {
+    directory(name, |directory| {
+        make(directory).map_err(|how| Error::Command { command: name.to_owned(), how })
+    })
+}
+
 fn directory_in(
     root: &Path,
     name: &str,

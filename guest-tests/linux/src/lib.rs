@@ -23,7 +23,7 @@ mod stock;
 mod test_kernel;
 mod with_libraries;
 
-pub use cache::root as cache;
+pub use cache::{cached, root as cache};
 pub use debian_root::DebianRoot;
 pub use debian_system::{DebianSystem, root_initramfs};
 pub use error::Error;

@@ -9,12 +9,9 @@ use serde_json::Value;
 use super::contents::{COMPLETIONS, DOC, USERS};
 use super::identity::{NAME, VERSION};
 use super::{package, time, unit};
-use crate::command::{cargo, output, target_dir};
+use crate::command::{output, target_dir};
+use crate::nextest::built;
 
-/// Builds the program as the tests use it: for tests, cargo unites the features of all packages. If `cargo xtask test` has built it
-/// before, nothing is built again.
-const BUILD: [&str; 7] =
-    ["test", "--quiet", "--workspace", "--all-features", "--no-run", "--test", "serve_sockets"];
 /// Prints the completions of `paradisk serve vho` in bash.
 const COMPLETE: &str = "source /usr/share/bash-completion/completions/paradisk
 COMP_WORDS=(paradisk serve vho) COMP_CWORD=2
@@ -26,8 +23,7 @@ pub(crate) fn check() -> Result<Option<String>, String> {
     if let Err(error) = output("dpkg-deb", &["--version"]) {
         return Ok(Some(error));
     }
-    cargo(Path::new("."), &BUILD, &[])?;
-    let program = target_dir().join("debug").join(NAME);
+    let program = built(NAME);
     let folders = ["debian/check", "debian/again"].map(|name| target_dir().join(name));
     let time = time()?;
     let [deb, again] = folders.each_ref().map(|folder| package(&program, folder, time));

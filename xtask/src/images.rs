@@ -1,0 +1,62 @@
+//! What test guests are made of: kernels, initial file systems, QEMU, the program for the emulated host. All of it is in the cache once made.
+
+use std::process::Command;
+
+use guest_linux::{DebianSystem, KvmHost, Qemu, StockKernel};
+
+
+/// Make what is not in the cache, and print the paths. The reason if something cannot be had.
+///
+/// # Errors
+/// None: what is missing makes tests fail or skip.
+pub(crate) fn prepare() -> Result<Option<String>, String> {
+    if let Err(error) = test_kernel() {
+        println!("test kernel: {error}");
+    }
+    if let Err(error) = emulated() {
+        println!("QEMU and fio: {error}");
+    }
+    Ok(None)
+}
+
+/// A kernel and an initramfs for test guests.
+///
+/// # Errors
+/// A package is not to be had, or something does not compile.
+pub(crate) fn test_kernel() -> Result<(), guest_linux::Error> {
+    println!("kernel: {}", guest_linux::test_kernel()?.display());
+    println!("initramfs: {}", guest_linux::initramfs(None)?.display());
+    Ok(())
+}
+
+/// As [`test_kernel`]: QEMU with vfio-user, an initramfs with fio, and a host with KVM inside QEMU.
+fn emulated() -> Result<(), guest_linux::Error> {
+    println!("QEMU: {}", Qemu::any()?.version()?);
+    println!("initramfs with fio: {}", guest_linux::initramfs_with_fio(&StockKernel::newest()?)?.display());
+    KvmHost::prepare()?;
+    for (name, path) in KvmHost::stock_guest()? {
+        println!("{name} for a host in QEMU: {}", path.display());
+    }
+    println!("a newer kernel: {}", StockKernel::newer()?.image()?.display());
+    println!("Debian with systemd: {}", DebianSystem::prepare()?.disk.display());
+    Ok(())
+}
+
+/// The meter's main job, short, with the optimized program that the emulated host runs: it prints a table, and each row ran.
+///
+/// # Errors
+/// The program does not compile, or the meter fails.
+pub(crate) fn meter() -> Result<Option<String>, String> {
+    let program = KvmHost::paradisk().map_err(|error| error.to_string())?;
+    let output = Command::new(program).args(["bench", "--runs", "2", "--duration", "100ms"]).output();
+    let output = output.map_err(|error| format!("paradisk bench: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() {
+        return Err(format!("paradisk bench: {}", output.status));
+    }
+    match ["native ", "pvscsi "].iter().find(|row| !text.lines().any(|line| line.starts_with(**row))) {
+        Some(row) => Err(format!("paradisk bench: no row `{row}`")),
+        None => Ok(None),
+    }
+}
