@@ -7,6 +7,8 @@
 pub(crate) mod backing;
 #[cfg(test)]
 pub(crate) mod crash;
+#[cfg(test)]
+pub(crate) mod effort;
 pub(crate) mod iobuf;
 pub(crate) mod memory;
 pub(crate) mod passed;

@@ -4,7 +4,6 @@ use std::process::Command;
 
 use guest_linux::{DebianSystem, KvmHost, Qemu, StockKernel};
 
-
 /// Make what is not in the cache, and print the paths. The reason if something cannot be had.
 ///
 /// # Errors

@@ -32,7 +32,9 @@ impl<'a> Options<'a> {
             match *arg {
                 "--sample" => sample = Some(number()?),
                 "--jobs" => jobs = number()?,
-                name if !name.starts_with('-') && folder.is_none() => folder = Some(name.trim_end_matches('/')),
+                name if !name.starts_with('-') && folder.is_none() => {
+                    folder = Some(name.trim_end_matches('/'))
+                }
                 other => return Err(format!("{other}: no such option")),
             }
         }
@@ -86,7 +88,8 @@ fn package_of(folder: &Path) -> Result<String, String> {
     let text = output(&cargo, &["metadata", "--no-deps", "--offline", "--format-version", "1"])?;
     let metadata: Metadata =
         serde_json::from_str(&text).map_err(|error| format!("cargo metadata: {error}"))?;
-    let above = |package: &Package| package.manifest_path.parent().is_some_and(|root| folder.starts_with(root));
+    let above =
+        |package: &Package| package.manifest_path.parent().is_some_and(|root| folder.starts_with(root));
     let owner = metadata
         .packages
         .into_iter()

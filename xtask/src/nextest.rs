@@ -75,7 +75,8 @@ fn read(text: &str, report: &mut Report) -> Result<(), String> {
 /// The one that is installed, or ours.
 fn program() -> Result<PathBuf, String> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let installed = env::split_paths(&path).map(|folder| folder.join("cargo-nextest")).find(|file| file.is_file());
+    let installed =
+        env::split_paths(&path).map(|folder| folder.join("cargo-nextest")).find(|file| file.is_file());
     installed.map_or_else(|| NEXTEST.path(), Ok)
 }
 
@@ -108,7 +109,10 @@ left &lt; right</system-err>
     fn a_report_has_tests_and_times_and_skips() {
         let mut report = Report::default();
         read(RESULTS, &mut report).unwrap();
-        assert_eq!((report.tests.passed, &report.tests.skips[..]), (2, &["c: no loop device".to_owned()][..]));
+        assert_eq!(
+            (report.tests.passed, &report.tests.skips[..]),
+            (2, &["c: no loop device".to_owned()][..])
+        );
         let [(name, output)] = &report.tests.failed[..] else { panic!("{:?}", report.tests) };
         assert_eq!(name, "paradisk-devices lsi::b");
         assert_eq!(output, &["  thread 'lsi::b' panicked at b.rs:1:", "  left < right"]);

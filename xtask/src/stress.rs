@@ -165,7 +165,10 @@ mod tests {
             report.test("devices", name, 1.0, failed, "thread panicked");
         }
         let text = failures(&report);
-        assert!(text.contains("devices a: failed 2 times") && text.contains("devices c: failed 1 times"), "{text}");
+        assert!(
+            text.contains("devices a: failed 2 times") && text.contains("devices c: failed 1 times"),
+            "{text}"
+        );
         assert!(!text.contains("devices b"), "{text}");
     }
 

@@ -183,13 +183,20 @@ mod tests {
         assert!(report.step("soak", || Ok(Some("no server".to_owned()))));
         report.test("devices", "a", 1.0, false, "");
         let (text, good) = render(&report, false, |_| true);
-        assert!(!good && text.ends_with("FAILED: formatting: no\nskipped: soak: no server\n1 passed, 1 failed, 1 skipped\n"), "{text}");
+        assert!(
+            !good
+                && text.ends_with(
+                    "FAILED: formatting: no\nskipped: soak: no server\n1 passed, 1 failed, 1 skipped\n"
+                ),
+            "{text}"
+        );
         assert_eq!(report.times.steps.len(), 2);
     }
 
     #[test]
     fn of_a_long_message_the_first_and_the_last_lines_are_told() {
-        let output = (1..100).fold("thread 'long' panicked".to_owned(), |text, line| format!("{text}\n{line}"));
+        let output =
+            (1..100).fold("thread 'long' panicked".to_owned(), |text, line| format!("{text}\n{line}"));
         let told = excerpt(&output);
         assert_eq!(told[..5], ["  thread 'long' panicked", "  1", "  2", "  3", "  [72 lines]"]);
         assert_eq!((told.len(), told.last().map(String::as_str)), (FIRST + 1 + LAST, Some("  99")));

@@ -136,11 +136,7 @@ impl Run {
     }
 
     /// Run a step, unless it passed before an interruption. Whether it passed.
-    fn step(
-        &mut self,
-        name: &str,
-        step: impl FnOnce(&mut Report) -> Result<Option<String>, String>,
-    ) -> bool {
+    fn step(&mut self, name: &str, step: impl FnOnce(&mut Report) -> Result<Option<String>, String>) -> bool {
         if let Some(progress) = &self.progress
             && progress.passed.iter().any(|passed| passed == name)
             && !name.starts_with("build")
@@ -216,7 +212,8 @@ fn record(report: &Report) -> io::Result<()> {
         .chain(report.tests.failed.iter().map(|(name, _)| &**name))
         .filter_map(|text| text.lines().next())
         .collect();
-    let result = if failed.is_empty() { "passed".to_owned() } else { format!("failed: {}", failed.join("; ")) };
+    let result =
+        if failed.is_empty() { "passed".to_owned() } else { format!("failed: {}", failed.join("; ")) };
     fs::write(LAST, format!("{} {result}\n", times::revision()))
 }
 

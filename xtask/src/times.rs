@@ -116,9 +116,8 @@ fn folder() -> Result<PathBuf, String> {
 fn records(folder: &Path, tier: &str) -> Result<Vec<PathBuf>, String> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let prefix = format!("{tier}-");
-    let of_tier = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
-    };
+    let of_tier =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
     let mut paths: Vec<PathBuf> =
         entries.filter_map(Result::ok).map(|entry| entry.path()).filter(of_tier).collect();
     // The names have the time, in ten digits.

