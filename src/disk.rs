@@ -3,25 +3,19 @@
 use std::borrow::Borrow;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use facts::disk::{self as opened_disk, OpenDisk};
 use paradisk_devices::Nameless;
 use paradisk_disk_formats::ParentRules;
 use paradisk_disk_formats::{
-    Delayed, Disk, EngineKind, FileDisk, Format, IoError, NullDisk, Op, OpenError, OpenOptions, QueueConfig,
-    RamDisk, Request, SectorSize, pass,
+    Delayed, Disk, EngineKind, FileDisk, IoError, NullDisk, Op, OpenError, OpenOptions, QueueConfig, RamDisk,
+    Request, SectorSize, pass,
 };
 
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
 use crate::inherited;
 use crate::metrics::Metering;
-
-/// How long an open waits for an image that is in use, and at which interval it tries again.
-const BUSY_WAIT: Duration = Duration::from_secs(1);
-const BUSY_POLL: Duration = Duration::from_millis(20);
 
 /// Open a disk.
 pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
@@ -69,23 +63,11 @@ fn open_file(spec: &DiskSpec, path: &Path) -> Result<Arc<dyn Disk>, OpenError> {
         parents: ParentRules { directories: spec.parent_dir.iter().cloned().collect(), any_time: false },
         map_memory: spec.map_memory,
     };
-    let format = open_when_free(&options)?;
+    let format = options.open_format()?;
     if let Some(remark) = format.remark() {
         eprintln!("note: {remark}");
     }
     Ok(Arc::new(FileDisk::new(format)))
-}
-
-/// Open an image, and if it is in use, wait a moment: io_uring keeps the files of a process that was killed open until its rings are torn
-/// down.
-fn open_when_free(options: &OpenOptions) -> Result<Arc<dyn Format>, OpenError> {
-    let begin = Instant::now();
-    loop {
-        match options.open_format() {
-            Err(OpenError::Busy { .. }) if begin.elapsed() < BUSY_WAIT => thread::sleep(BUSY_POLL),
-            done => return done,
-        }
-    }
 }
 
 /// Give every disk of a machine a serial number: the user's, or one that is the same in each run and unique in this one. Each disk

@@ -241,28 +241,23 @@ fn latencies_are_measured_when_they_are_wanted() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// The kernel may keep the files of its rings open for a moment.
+/// The kernel may keep the files of its rings open for a moment: the next server waits for that.
 #[test]
 fn a_server_that_was_killed_is_started_again_at_once() {
     let folder = Folder::new();
     let (socket, image) = (folder.path("socket"), folder.name("disk.raw"));
-    let mut late = 0;
-    for _ in 0..10 {
+    for start in 0..10 {
         let mut server = serve("nbd", &["--socket", socket.to_str().unwrap(), "--disk", &image]);
         let (mut child, line) = ready(server.stderr(Stdio::piped()));
         if line.is_empty() {
             let mut text = String::new();
             child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-            // A kernel without a free processor may keep them for longer than a server tries.
-            assert!(text.contains("busy"), "{text}");
-            late += 1;
-            continue;
+            panic!("start {start}: {text}");
         }
         load(&mut Client::connect(&socket));
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    assert!(late < 5, "{late} of 10 starts found the image busy");
 }
 
 #[test]
@@ -287,7 +282,7 @@ fn a_trace_has_each_request() {
 fn curl(socket: &Path, options: &[&str]) -> Option<String> {
     std::thread::sleep(FRESH);
     let mut curl = Command::new("curl");
-    curl.args(["--silent", "--show-error", "--fail", "--max-time", "20", "--unix-socket"]).arg(socket);
+    curl.args(["--silent", "--show-error", "--fail", "--max-time", "120", "--unix-socket"]).arg(socket);
     let Ok(output) = curl.args(options).arg("http://localhost/metrics").output() else {
         println!("SKIP: the_metrics_are_served_to_curl: curl is not installed");
         return None;

@@ -108,7 +108,7 @@ impl Family {
         loop {
             let disk = match self.options(number, true).open_format() {
                 // The kernel may hold the files of a process that was killed a moment longer.
-                Err(OpenError::Busy { .. }) if began.elapsed() < Duration::from_secs(10) => {
+                Err(OpenError::Busy { .. }) if began.elapsed() < Duration::from_secs(120) => {
                     std::thread::sleep(Duration::from_millis(5));
                     continue;
                 }

@@ -159,7 +159,7 @@ fn qemu_nbd(folder: &Path, format: &str, image: &str) -> (Running, PathBuf) {
     let greets =
         || UnixStream::connect(&socket).and_then(|mut client| client.read_exact(&mut [0; 8])).is_ok();
     while !greets() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "qemu-nbd does not listen");
+        assert!(begin.elapsed() < Duration::from_secs(120), "qemu-nbd does not listen");
         std::thread::sleep(Duration::from_millis(10));
     }
     (server, socket)

@@ -317,13 +317,18 @@ mod tests {
         let (events, mut ready) = (EventLoop::new().unwrap(), Ready::new());
         let timeout = Duration::from_micros(100);
         let wait = Wait { timeout: Some(timeout), due: None };
-        let took = (0..200).map(|_| {
+        let begin = std::time::Instant::now();
+        loop {
             let start = std::time::Instant::now();
             events.wait(wait, &mut ready).unwrap();
-            start.elapsed()
-        });
-        let shortest = took.min().unwrap();
-        assert!(shortest >= timeout && shortest < Duration::from_micros(900), "{shortest:?}");
+            let took = start.elapsed();
+            assert!(took >= timeout, "{took:?}");
+            // On a busy host, many waits end late; none that is rounded up ends before.
+            if took < Duration::from_micros(900) {
+                break;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "no wait is shorter than {took:?}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::rig::{Measurement, Rig, RigError};
 pub use guest::{Guest, SelfTest};
 
 /// Without a completion for this long, the driver reports a time-out.
-const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Options of a KVM rig.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ impl Default for KvmConfig {
             halt_poll: Some(Duration::ZERO),
             poll: Duration::ZERO,
             posted_writes: false,
-            timeout: Duration::from_secs(120),
+            timeout: Duration::from_secs(600),
         }
     }
 }

@@ -375,7 +375,7 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         let theirs = path.clone();
         std::thread::spawn(move || sender.send(Socket::listen(&theirs).map(drop)));
-        let listened = receiver.recv_timeout(Duration::from_secs(20)).expect("it waits for the server");
+        let listened = receiver.recv_timeout(Duration::from_secs(60)).expect("it waits for the server");
         assert_eq!(listened.unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert_eq!(names(folder.path()), ["socket"]);
     }

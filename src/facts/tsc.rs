@@ -118,6 +118,7 @@ mod tests {
     #[test]
     fn a_processor_does_not_count_instructions() {
         assert!(!counts_instructions());
-        assert!(time_of_loop(1 << 20) > time_of_loop(1 << 10));
+        // However often it is interrupted.
+        assert!(time_of_loop(1 << 20) > 1 << 10);
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn refused(command: &mut Command, status: i32, expected: &str) {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > Duration::from_secs(60) {
+        if start.elapsed() > Duration::from_secs(120) {
             child.kill().unwrap();
             panic!("it runs: {:?}", child.wait_with_output());
         }

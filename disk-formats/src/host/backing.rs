@@ -11,6 +11,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -26,6 +28,13 @@ pub use flush::on_flush_lost;
 use lock::Refused;
 
 pub(crate) use device::DeviceLimits;
+
+/// How long an open waits for a file that is locked though no running process has it open, and the time between two tries.
+///
+/// The kernel closes the files of an io_uring on a thread of its own, after the process that was killed has ended. Until
+/// then, requests of that process may be in flight, and its locks stay.
+const RELEASE_WAIT: Duration = Duration::from_secs(1);
+const RELEASE_POLL: Duration = Duration::from_millis(10);
 
 /// Open mode of a [`BackingFile`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,12 +118,16 @@ impl BackingFile {
         if exclusive {
             flags |= OFlags::EXCL;
         }
-        let file = OpenOptions::new()
-            .read(true)
-            .write(!access.read_only)
-            .custom_flags(flags.bits() as i32)
-            .open(path)
-            .map_err(|error| refused(path, access, exclusive, error))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(!access.read_only).custom_flags(flags.bits() as i32);
+        let open = || options.open(path).map_err(|error| refused(path, access, exclusive, error));
+        let file = when_released(open).map_err(|refused| match refused {
+            Refused::Busy(holder) => {
+                let holder = holder.unwrap_or_else(|| "another process has it open exclusively".into());
+                OpenError::Busy { path: path.into(), holder }
+            }
+            Refused::Other(error) => error,
+        })?;
         Self::from_file(path, file, access)
     }
 
@@ -400,24 +413,39 @@ fn describe(kind: std::fs::FileType) -> &'static str {
 }
 
 /// Map an error of open(2) to an [`OpenError`].
-fn refused(path: &Path, access: Access, exclusive: bool, error: io::Error) -> OpenError {
+fn refused(path: &Path, access: Access, exclusive: bool, error: io::Error) -> Refused<OpenError> {
     match Errno::from_io_error(&error) {
-        Some(Errno::BUSY) if exclusive => OpenError::Busy { path: path.into(), holder: device::holder(path) },
-        Some(Errno::INVAL) if access.direct => {
-            OpenError::Unsupported { path: path.into(), reason: "its file system has no direct I/O".into() }
-        }
-        _ => OpenError::Os { path: path.into(), action: "cannot open", source: error },
+        Some(Errno::BUSY) if exclusive => Refused::Busy(device::holder(path)),
+        Some(Errno::INVAL) if access.direct => Refused::Other(OpenError::Unsupported {
+            path: path.into(),
+            reason: "its file system has no direct I/O".into(),
+        }),
+        _ => Refused::Other(OpenError::Os { path: path.into(), action: "cannot open", source: error }),
     }
 }
 
 /// Lock the file ([`lock::lock`]). A block device that is only read is not locked.
 fn lock(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
-    lock::lock(file, !access.read_only).map_err(|refused| match refused {
-        Refused::Busy(holder) => OpenError::Busy { path: path.into(), holder },
-        Refused::Os(errno) => {
+    when_released(|| lock::lock(file, !access.read_only)).map_err(|refused| match refused {
+        Refused::Busy(holder) => {
+            let holder = holder.unwrap_or_else(|| "another process has it open".into());
+            OpenError::Busy { path: path.into(), holder }
+        }
+        Refused::Other(errno) => {
             OpenError::Os { path: path.into(), action: "cannot lock", source: errno.into() }
         }
     })
+}
+
+/// Try to get a file. While others use it, but no running process is known to have it open, try again for [`RELEASE_WAIT`].
+fn when_released<T, E>(mut attempt: impl FnMut() -> Result<T, Refused<E>>) -> Result<T, Refused<E>> {
+    let begin = Instant::now();
+    loop {
+        match attempt() {
+            Err(Refused::Busy(None)) if begin.elapsed() < RELEASE_WAIT => thread::sleep(RELEASE_POLL),
+            done => return done,
+        }
+    }
 }
 
 fn statx(file: &File) -> Result<Statx, Errno> {

@@ -273,7 +273,7 @@ mod tests {
                 let earliest = DELAY + DELAY / 8 * (out.len() as u32 - 1);
                 assert!(start.elapsed() >= earliest, "{} after {:?}", out.len(), start.elapsed());
             }
-            assert!(readable(&*queue, Duration::from_millis(900)) || out.len() == 8);
+            assert!(out.len() == 8 || readable(&*queue, Duration::from_secs(60)));
         }
         assert!(out.iter().map(|completion| completion.tag).eq(0..8));
         assert_eq!(queue.in_flight(), 0);
@@ -282,12 +282,16 @@ mod tests {
 
     #[test]
     fn the_event_is_readable_when_something_is_due_and_not_before() {
-        let mut queue = queue(Duration::from_millis(500), 8);
+        let mut out = Vec::new();
+        let mut late = queue(Duration::from_secs(1000), 8);
+        late.push(&flush(1)).unwrap();
+        late.submit();
+        late.reap(&mut out);
+        assert!(out.is_empty() && !readable(&*late, Duration::ZERO));
+
+        let mut queue = queue(DELAY, 8);
         queue.push(&flush(1)).unwrap();
         queue.submit();
-        let mut out = Vec::new();
-        queue.reap(&mut out);
-        assert!(out.is_empty() && !readable(&*queue, Duration::ZERO));
         assert!(readable(&*queue, Duration::from_secs(60)));
         assert!(readable(&*queue, Duration::ZERO), "it is a level");
         queue.reap(&mut out);
@@ -306,6 +310,7 @@ mod tests {
             let inside = all.iter().filter(|latency| (from..from + DELAY / 8).contains(latency)).count();
             assert!((115..=135).contains(&inside), "{eighth}: {inside}");
         }
+        assert!(!all[..8].is_sorted(), "{:?}", &all[..8]);
 
         let disk = Delayed::spread(Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap()), DELAY);
         let mut queue = disk.queue(&QueueConfig { depth: 8, ..QueueConfig::default() }).unwrap();
@@ -321,7 +326,6 @@ mod tests {
             assert!(start.elapsed() + DELAY / 8 >= DELAY / 2 + DELAY * (out.len() as u32 - 1) / 8);
         }
         let mut tags: Vec<u64> = out.iter().map(|completion| completion.tag).collect();
-        assert!(!tags.is_sorted(), "{tags:?}");
         tags.sort_unstable();
         assert!(tags.into_iter().eq(0..8));
     }

@@ -57,7 +57,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Longest sleep if the host cannot wait for the device's descriptors.
 const WITHOUT_EVENTS: Duration = Duration::from_millis(1);
 /// Without a completion for this long, the driver reports a time-out.
-const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Start of DMA memory: the first megabyte is not used, as in a PC.
 const FIRST_DMA: u64 = 1 << 20;
 /// Start of base address registers: memory ends below.

@@ -24,7 +24,7 @@ use abi::{CONTROL, CONTROL_PHYSICAL, IMAGE, JOB, Job, LOCAL_APIC, control, task}
 /// The image of the guest, made by `build.rs`.
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/baremetal.bin"));
 /// Time for the guest to reach its first instruction at CPL 3.
-const BOOT_TIMEOUT: Duration = Duration::from_secs(20);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 const _: () = assert!(JOB >= paradisk_vmm::boot::TABLES.end && JOB + size_of::<Job>() as u64 <= 0xa_0000);
 
 /// A message from the guest's threads to the rig.

@@ -397,7 +397,7 @@ pub(crate) fn collect(
             Some(end) => assert_eq!(ended.insert(end.tag, end), None, "tag {} completed twice", end.tag),
             None => machine.wait_interrupt(seen),
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "completions are missing: {ended:?}");
+        assert!(start.elapsed() < Duration::from_secs(60), "completions are missing: {ended:?}");
     }
     assert_eq!(driver.poll(machine), None, "more completions than requests");
     ended

@@ -29,7 +29,8 @@ pub(crate) struct Served {
 impl Served {
     pub(crate) fn vhost_user_blk(socket: &Path, medium: &Medium) -> Self {
         let mut command = paradisk();
-        command.args(["serve", "vhost-user-blk", "--queues", &QUEUES.to_string()]);
+        // For `has_started_queues`.
+        command.args(["--log", "info", "serve", "vhost-user-blk", "--queues", &QUEUES.to_string()]);
         Self::start(command, socket, slice::from_ref(medium))
     }
 
@@ -55,6 +56,12 @@ impl Served {
         BufReader::new(output).read_line(&mut line).unwrap();
         assert!(line.starts_with("serving "), "{line}{}", served.said());
         served
+    }
+
+    /// Whether QEMU has connected, and started all queues.
+    pub(crate) fn has_started_queues(&self) -> bool {
+        let log = self.said();
+        (0..QUEUES).all(|queue| log.contains(&format!("vhost-user queue started queue={queue}")))
     }
 
     /// Make its disks so many bytes larger.

@@ -18,7 +18,6 @@ use super::export::{Export, Exports};
 use super::handshake::{Agreed, negotiate};
 use super::minimum_rate::MinimumRate;
 use super::parse::{self, BadCommand, Command, Request};
-use super::pool::Pool;
 use super::reply::ReplyQueue;
 use super::sleeper::Sleeper;
 use super::slots::Slot;
@@ -33,8 +32,6 @@ const DEPTH: u32 = 128;
 const STAGING: usize = 64 << 10;
 /// Maximum number of requests of a round. A limit, so that the client can process some replies while the disk processes other requests.
 const ROUND: u32 = 16;
-/// How long a client may take to receive the last replies when the server stops.
-const FINAL_REPLIES_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two tries to take memory, after the client has disconnected and nothing can wake the thread.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Idle memory of the pool is freed after so long without an event.
@@ -52,7 +49,7 @@ pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Op
     let Some(export) = exports.as_slice().get(agreed.export) else { return };
     // An error closes the connection. Requests that have no reply then may or may not have been executed.
     tracing::info!(export = export.name, "NBD client connected");
-    if let Ok(mut connection) = Connection::new(stream, export, agreed, exports.pool(), stop) {
+    if let Ok(mut connection) = Connection::new(stream, exports, export, agreed, stop) {
         connection.slot = slot;
         let ended = connection.run();
         tracing::info!(export = export.name, ?ended, "NBD client disconnected");
@@ -134,6 +131,8 @@ struct Connection<'a> {
     disconnected: bool,
     /// The server stops: the deadline for the last replies.
     stopping: Option<Instant>,
+    /// The time for the last replies.
+    final_replies_timeout: Duration,
     /// Whether the client transfers enough to hold memory that others wait for.
     minimum_rate: MinimumRate,
     sleeper: Sleeper,
@@ -143,11 +142,12 @@ struct Connection<'a> {
 impl<'a> Connection<'a> {
     fn new(
         stream: Stream,
+        exports: &'a Exports,
         export: &'a Export,
         agreed: Agreed,
-        pool: &'a Pool,
         stop: &'a Stop,
     ) -> Result<Self, Failed> {
+        let pool = exports.pool();
         let config = QueueConfig { depth: DEPTH, engine: export.engine };
         let mut queue = export.disk.queue(&config).map_err(|_| Failed::Host)?;
         queue.allow_blocking();
@@ -172,6 +172,7 @@ impl<'a> Connection<'a> {
             writable: true,
             disconnected: false,
             stopping: None,
+            final_replies_timeout: exports.final_replies_timeout(),
             minimum_rate: MinimumRate::new(pool.stall_timeout()),
             sleeper,
             slot: None,
@@ -182,7 +183,7 @@ impl<'a> Connection<'a> {
         loop {
             // Checked in every round: while a client keeps the socket full, this thread never sleeps.
             if self.stopping.is_none() && self.stop.is_raised() {
-                self.stopping = Some(Instant::now() + FINAL_REPLIES_TIMEOUT);
+                self.stopping = Some(Instant::now() + self.final_replies_timeout);
                 self.input = Input::Ended;
             }
             let moved = self.stream.moved();

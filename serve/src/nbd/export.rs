@@ -13,6 +13,8 @@ use super::tls::Tls;
 const MEMORY: usize = 256 << 20;
 /// How long a client that neither sends nor receives may hold memory of the pool while other connections wait for it.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client may take to receive the last replies when the server stops.
+const FINAL_REPLIES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A disk with a name.
 #[derive(Clone)]
@@ -49,6 +51,7 @@ pub struct Exports {
     all: Vec<Export>,
     tls: Option<Tls>,
     pool: Arc<Pool>,
+    final_replies_timeout: Duration,
 }
 
 /// Why exports cannot be served.
@@ -83,7 +86,12 @@ impl Exports {
                 return Err(ExportsError::Twice(export.name.clone()));
             }
         }
-        Ok(Self { all: exports, tls: None, pool: Arc::new(Pool::new(MEMORY, STALL_TIMEOUT)) })
+        Ok(Self {
+            all: exports,
+            tls: None,
+            pool: Arc::new(Pool::new(MEMORY, STALL_TIMEOUT)),
+            final_replies_timeout: FINAL_REPLIES_TIMEOUT,
+        })
     }
 
     /// The same exports, only for clients that use TLS.
@@ -102,6 +110,13 @@ impl Exports {
         self.with_pool(Pool::new(bytes, STALL_TIMEOUT))
     }
 
+    /// The same exports. When the server stops, a client has this much time to receive the replies to the requests that were in flight, then
+    /// it is disconnected; the default is 5 s.
+    #[must_use]
+    pub fn with_final_replies_timeout(self, timeout: Duration) -> Self {
+        Self { final_replies_timeout: timeout, ..self }
+    }
+
     /// All of them.
     #[must_use]
     pub fn as_slice(&self) -> &[Export] {
@@ -110,6 +125,10 @@ impl Exports {
 
     pub(super) fn with_pool(self, pool: Pool) -> Self {
         Self { pool: Arc::new(pool), ..self }
+    }
+
+    pub(super) fn final_replies_timeout(&self) -> Duration {
+        self.final_replies_timeout
     }
 
     pub(super) fn pool(&self) -> &Pool {

@@ -89,6 +89,12 @@ impl Pool {
         self.waiting.load(Ordering::Relaxed)
     }
 
+    /// Whether connections have memory of the pool.
+    #[cfg(all(test, feature = "tls"))]
+    pub(super) fn is_held(&self) -> bool {
+        self.state().left < self.bytes
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that holds the lock can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -175,6 +175,7 @@ impl Session {
         })?;
         started.map_err(Error::ReqHandlerError)?;
         vring.running = true;
+        tracing::info!(queue = index, "vhost-user queue started");
         Ok(())
     }
 

@@ -137,7 +137,7 @@ fn who_does_not_speak_it_is_hung_up_on() {
     ] {
         let mut stream = std::os::unix::net::UnixStream::connect(served.socket()).unwrap();
         let _ = stream.write_all(talk);
-        stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(120))).unwrap();
         let ended = std::io::copy(&mut stream, &mut std::io::sink());
         let reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
         assert!(ended.is_ok() || ended.as_ref().is_err_and(reset), "{name}: {ended:?}");

@@ -4,16 +4,22 @@ mod client;
 mod handshake;
 mod hostile;
 mod requests;
+#[path = "../common/within.rs"]
+mod within;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use paradisk_disk_formats::{Disk, EngineKind, RamDisk, SectorSize};
 use paradisk_serve::Socket;
 use paradisk_serve::nbd::{Export, Exports, Server};
 use sandbox::{Program, Sandbox};
+use within::within;
 
 const MIB: u64 = 1 << 20;
+/// Longer than a test may take.
+const NEVER: Duration = Duration::from_secs(10_000);
 
 /// A server, and the folder of its socket.
 pub(crate) struct Served {
@@ -28,6 +34,11 @@ impl Served {
     }
 
     pub(crate) fn with(disks: &[(&str, Arc<dyn Disk>)], engine: EngineKind) -> Self {
+        Self::waiting(disks, engine, NEVER)
+    }
+
+    /// With a time for the last replies when the server stops.
+    pub(crate) fn waiting(disks: &[(&str, Arc<dyn Disk>)], engine: EngineKind, last: Duration) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let exports = disks.iter().map(|(name, disk)| Export {
             name: (*name).to_owned(),
@@ -35,10 +46,11 @@ impl Served {
             disk: Arc::clone(disk),
             engine,
         });
+        let exports = Exports::new(exports.collect()).unwrap().with_final_replies_timeout(last);
         let socket = Socket::listen(&folder.path().join("socket")).unwrap();
         // The server's threads have the system-call filters of `paradisk serve nbd`. This thread, the client, has none.
         drop(Sandbox::of_threads(Program::Nbd).unwrap());
-        let server = Server::start(socket, Exports::new(exports.collect()).unwrap()).unwrap();
+        let server = Server::start(socket, exports).unwrap();
         Self { server: Some(server), folder }
     }
 
@@ -55,8 +67,10 @@ impl Served {
         client::Client::of(&self.socket(), "", structured)
     }
 
+    /// Stop the server. No client may make it wait for the time for last replies.
     pub(crate) fn stop(&mut self) {
-        self.server.take().unwrap().stop();
+        let server = self.server.take().unwrap();
+        within("stop", move || server.stop());
     }
 }
 

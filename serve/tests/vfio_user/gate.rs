@@ -1,8 +1,8 @@
-//! A disk that holds requests back while its gate is closed.
+//! A disk that holds requests back while its gate is closed. The tests of vhost-user-blk use it, too.
 #![expect(clippy::disallowed_types, reason = "a disk for tests")]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,31 +11,59 @@ use paradisk_disk_formats::{
     QueueStats, RamDisk, Request, SectorSize,
 };
 
-use crate::vmm::new_event;
+use rustix::event::{EventfdFlags, eventfd};
 
 /// A gate, open at first.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Gate(Arc<State>);
 
-#[derive(Default)]
 struct State {
-    closed: AtomicBool,
+    /// Requests that may pass.
+    passes: AtomicUsize,
     /// The completion events of all queues of the disk.
     events: Mutex<Vec<Arc<OwnedFd>>>,
 }
 
+/// The number of passes of an open gate.
+const OPEN: usize = usize::MAX;
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self(Arc::new(State { passes: AtomicUsize::new(OPEN), events: Mutex::default() }))
+    }
+}
+
 impl Gate {
     pub(crate) fn close(&self) {
-        self.0.closed.store(true, Ordering::SeqCst);
+        self.0.passes.store(0, Ordering::SeqCst);
     }
 
     pub(crate) fn open(&self) {
-        self.0.closed.store(false, Ordering::SeqCst);
+        self.0.passes.store(OPEN, Ordering::SeqCst);
+        self.signal();
+    }
+
+    /// Let so many requests through a gate that is closed, the oldest first.
+    #[allow(dead_code, reason = "the tests of vhost-user-blk use it")]
+    pub(crate) fn let_through(&self, requests: usize) {
+        self.0.passes.fetch_add(requests, Ordering::SeqCst);
+        self.signal();
+    }
+
+    fn signal(&self) {
         self.0.events.lock().unwrap().iter().for_each(|event| signal(event));
     }
 
     fn is_open(&self) -> bool {
-        !self.0.closed.load(Ordering::SeqCst)
+        self.0.passes.load(Ordering::SeqCst) > 0
+    }
+
+    /// The passes for as many of these requests as may pass.
+    fn pass(&self, requests: usize) -> usize {
+        let left = |passes| if passes == OPEN { OPEN } else { passes - requests.min(passes) };
+        let before =
+            self.0.passes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |passes| Some(left(passes)));
+        requests.min(before.unwrap())
     }
 }
 
@@ -90,7 +118,8 @@ impl DiskQueue for GatedQueue {
     fn reap(&mut self, out: &mut Vec<Completion>) {
         if self.gate.is_open() {
             let _ = rustix::io::read(&self.event, &mut [0; 8]);
-            for (tag, op, offset, len, bufs) in self.kept.drain(..) {
+            let passes = self.gate.pass(self.kept.len());
+            for (tag, op, offset, len, bufs) in self.kept.drain(..passes) {
                 self.queue.push(&Request { tag, op, offset, len, bufs: &bufs }).unwrap();
             }
             self.queue.submit();
@@ -119,6 +148,10 @@ impl DiskQueue for GatedQueue {
     fn stats(&self) -> QueueStats {
         self.queue.stats()
     }
+}
+
+fn new_event() -> OwnedFd {
+    eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
 }
 
 fn signal(event: &OwnedFd) {

@@ -66,7 +66,7 @@ fn the_line_masks_itself_until_it_is_unmasked() {
     rustix::io::write(&unmask, &1u64.to_ne_bytes()).unwrap();
     let pending = std::time::Instant::now();
     while !was_rung(&vmm.line) {
-        assert!(pending.elapsed().as_secs() < 20, "the eventfd unmasks nothing");
+        assert!(pending.elapsed().as_secs() < 60, "the eventfd unmasks nothing");
         std::thread::yield_now();
     }
 }

@@ -69,14 +69,13 @@ fn a_device_reset_ends_when_the_disk_has_done() {
     let served = Served::new(AdapterKind::VirtioBlk, Arc::new(GatedDisk::new(1 << 20, gate.clone())));
     let mut vmm = Vmm::new(&served, Habits::default());
     start(&mut vmm);
-    let begin = Instant::now();
     write(&mut vmm, DEVICE_STATUS, 1, 0);
     for _ in 0..3 {
         assert_eq!(status(&mut vmm), 15);
         write(&mut vmm, NOTIFY, 2, 0);
     }
-    assert!(begin.elapsed() < Duration::from_secs(5), "the client waited for {:?}", begin.elapsed());
     gate.open();
+    let begin = Instant::now();
     while status(&mut vmm) != 0 {
         assert!(begin.elapsed() < Duration::from_secs(60), "the reset does not end");
         std::thread::sleep(Duration::from_millis(1));

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use guest_driver::{DmaRegion, Platform};
 use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Policy, Stats};
@@ -40,6 +40,11 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// Requests that the device has taken.
+    pub(crate) fn requests(&self) -> u64 {
+        self.handle.report(Duration::from_secs(60)).unwrap().stats.requests
+    }
+
     pub(crate) fn new(kind: AdapterKind, disk: Arc<dyn Disk>) -> Self {
         Self::on_threads(kind, 0, disk)
     }

@@ -3,6 +3,8 @@
 mod client;
 mod cloud_hypervisor;
 mod eventfds;
+#[path = "../vfio_user/gate.rs"]
+mod gate;
 mod hostile;
 mod io;
 mod moderation;

@@ -1,38 +1,41 @@
-//! Interrupt moderation: fewer signals than completions, and none that is missed.
+//! Interrupt moderation: fewer signals than completions, and none that is missed. The disk completes requests only as the test lets it, so
+//! the server finds as many completions at once as the test says.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paradisk_devices::{Coalescing, Policy};
-use paradisk_disk_formats::{Delayed, RamDisk, SectorSize};
-use paradisk_serve::vhost_user_blk::Options;
+use paradisk_serve::vhost_user_blk::{Options, QueueReport};
 
 use crate::client::*;
+use crate::gate::{Gate, GatedDisk};
 use crate::rig::{MIB, Rig};
 
 const DEPTH: u16 = 32;
-const REQUESTS: u64 = 1500;
-/// The mean latency, divided by the number of requests in flight. A guest that is faster than the disk requests a signal for
-/// almost each completion, with the event index, too. So only the server's moderation makes signals fewer.
-const LATENCY: Duration = Duration::from_micros(300);
+/// Completions of a load: a multiple of [`PERIOD`].
+const REQUESTS: u64 = 96;
+/// With 32 in flight and a threshold of 4, the policy `oio` signals for one of this many completions.
+const PERIOD: u64 = 3;
+const NEVER: Duration = Duration::from_secs(10_000);
 
+/// The share of completions that signal is chosen for each completion, and only completions signal.
 fn moderation(policy: Policy) -> Coalescing {
-    // Longer than by default: otherwise the backstop would signal for completions that the ratio holds back.
-    let (epoch, backstop) = (Duration::from_millis(20), Duration::from_millis(100));
-    Coalescing { epoch, backstop, ..Coalescing::policy(policy) }
+    Coalescing { epoch: Duration::from_nanos(1), backstop: NEVER, ..Coalescing::policy(policy) }
 }
 
-/// A guest that keeps a number of requests in flight, and only waits for signals.
+/// A guest that keeps a number of requests in flight.
 struct Load {
     client: Client,
     rig: Rig,
+    gate: Gate,
 }
 
 impl Load {
-    fn start(policy: Policy, depth: u16, event_index: bool) -> Self {
-        let ram = Arc::new(RamDisk::new(64 * MIB, SectorSize::B512).unwrap());
-        let disk = Arc::new(Delayed::spread(ram, LATENCY * u32::from(depth)));
-        let options = Options { coalescing: moderation(policy), ..Options::default() };
+    fn start(coalescing: Coalescing, depth: u16, event_index: bool) -> Self {
+        let gate = Gate::default();
+        gate.close();
+        let disk = Arc::new(GatedDisk::new(64 * MIB, gate.clone()));
+        let options = Options { coalescing, ..Options::default() };
         let rig = Rig::with_options(tempfile::tempdir().unwrap(), disk, options);
         let shape = Shape { event_index, ..Shape::default() };
         let mut client = Client::connect(&rig.socket(), Guest::new(shape));
@@ -40,117 +43,93 @@ impl Load {
         let _ = guest.rings[0].call.read();
         (0..depth).for_each(|slot| guest.add(0, slot, IN, 0, 4096));
         guest.publish(0);
-        Self { client, rig }
+        Self { client, rig, gate }
     }
 
-    /// Signals for [`REQUESTS`] completions.
+    fn report(&self) -> QueueReport {
+        let [report] = self.rig.server.reports()[..] else { panic!("one queue") };
+        report
+    }
+
+    /// Signals for [`REQUESTS`] completions, which come one by one. The guest requests a signal for each.
     fn signals(&mut self) -> u64 {
-        let guest = &mut self.client.guest;
-        let (mut left, mut signals) = (REQUESTS, 0);
-        while left > 0 {
-            assert!(!guest.ask(0) || signalled(&guest.rings[0].call, Duration::from_secs(60)), "no signal");
-            signals += guest.rings[0].call.read().unwrap_or(0);
-            for (slot, status) in guest.take(0) {
-                assert_eq!(status, 0);
-                guest.add(0, slot, IN, 0, 4096);
-                left = left.saturating_sub(1);
-            }
-            guest.publish(0);
+        let before = self.report().signals;
+        for _ in 0..REQUESTS {
+            let guest = &mut self.client.guest;
+            assert!(guest.ask(0), "a request has passed a gate that is closed");
+            self.gate.let_through(1);
+            let start = Instant::now();
+            let ended = loop {
+                let ended = guest.take(0);
+                if !ended.is_empty() {
+                    break ended;
+                }
+                assert!(start.elapsed() < Duration::from_secs(60), "no completion");
+                std::thread::yield_now();
+            };
+            let [(slot, 0)] = ended[..] else { panic!("{ended:?}") };
+            guest.add(0, slot, IN, 0, 4096);
+            // The report comes from the thread of the queue: it has decided about a signal. The next completion finds as many in flight.
+            let _ = self.report();
+            self.client.guest.publish(0);
         }
-        signals
+        self.report().signals - before
+    }
+}
+
+impl Drop for Load {
+    /// A server that stops completes what is in flight.
+    fn drop(&mut self) {
+        self.gate.open();
     }
 }
 
 fn signals(policy: Policy, depth: u16, event_index: bool) -> u64 {
-    let mut load = Load::start(policy, depth, event_index);
+    let mut load = Load::start(moderation(policy), depth, event_index);
     let signals = load.signals();
-    // The last completions, which no others follow, are signalled, too.
-    load.client.guest.wait(0, depth.into());
-    let [report] = load.rig.server.reports()[..] else { panic!("one queue") };
-    assert_eq!(report.moderation.policy, policy);
-    assert!(
-        (signals..=REQUESTS + 2 * u64::from(depth)).contains(&report.signals),
-        "{report:?}, {signals} taken"
-    );
+    assert_eq!(load.report().moderation.policy, policy);
     signals
-}
-
-/// One of some comparisons is as expected: a server that gets a processor late finds several completions at once, under any policy.
-#[track_caller]
-fn compare<const N: usize>(mut signals: impl FnMut() -> (bool, [u64; N])) {
-    let mut compared = Vec::new();
-    let found = (0..10).any(|n| {
-        std::thread::sleep(Duration::from_millis(300) * n);
-        let (expected, signals) = signals();
-        compared.push(signals);
-        expected
-    });
-    assert!(found, "{compared:?}");
 }
 
 #[test]
 fn many_requests_in_flight_share_signals() {
     for event_index in [true, false] {
-        // With 32 in flight, a quarter of the completions signals. With the event index, a slow guest requests fewer signals
-        // under either policy. So the bound is then the number of completions.
-        compare(|| {
-            let all = signals(Policy::Off, DEPTH, event_index);
-            let some = signals(Policy::Oio, DEPTH, event_index);
-            let most = if event_index { REQUESTS / 2 } else { all / 2 };
-            (some > REQUESTS / 64 && some < most, [some, all])
-        });
+        assert_eq!(signals(Policy::Off, DEPTH, event_index), REQUESTS);
+        // The first completion signals, and begins the first period.
+        assert_eq!(signals(Policy::Oio, DEPTH, event_index), REQUESTS / PERIOD);
     }
 }
 
 /// The policy changes while signals for completions are held back.
 #[test]
 fn the_policy_changes_while_a_guest_runs() {
-    compare(|| {
-        let mut load = Load::start(Policy::Oio, DEPTH, false);
-        let few = load.signals();
-        load.rig.server.set_coalescing(moderation(Policy::Off));
-        let all = load.signals();
-        load.rig.server.set_coalescing(moderation(Policy::Oio));
-        let few_again = load.signals();
-        (few < all / 2 && few_again < all / 2, [few, all, few_again])
-    });
+    let mut load = Load::start(moderation(Policy::Oio), DEPTH, false);
+    assert_eq!(load.signals(), REQUESTS / PERIOD);
+    let signals = load.report().signals;
+    assert!(load.report().moderation.held_back);
+    load.rig.server.set_coalescing(moderation(Policy::Off));
+    assert_eq!(load.report().signals, signals + 1, "for what was held back");
+    assert_eq!(load.signals(), REQUESTS);
+    load.rig.server.set_coalescing(moderation(Policy::Oio));
+    assert_eq!(load.signals(), REQUESTS / PERIOD);
 }
 
 #[test]
 fn few_requests_in_flight_signal_each() {
-    // A guest that is slow in one of two runs finds both completions at once.
-    compare(|| {
-        let (some, all) = (signals(Policy::OioIops, 2, false), signals(Policy::Off, 2, false));
-        (some > all * 2 / 3 && all > REQUESTS * 3 / 4, [some, all])
-    });
+    for policy in [Policy::Off, Policy::Oio, Policy::OioIops] {
+        assert_eq!(signals(policy, 2, false), REQUESTS, "{policy:?}");
+    }
 }
 
-/// Completions that come long before others are signalled without them.
+/// Completions that no others follow are signalled without them.
 #[test]
 fn the_backstop_signals_what_is_held_back() {
-    let ram = Arc::new(RamDisk::new(64 * MIB, SectorSize::B512).unwrap());
-    let disk = Arc::new(Delayed::new(ram, Duration::from_millis(3000)));
     let coalescing = Coalescing { epoch: Duration::from_nanos(1), ..Coalescing::policy(Policy::Oio) };
-    let options = Options { coalescing, ..Options::default() };
-    let rig = Rig::with_options(tempfile::tempdir().unwrap(), disk, options);
-    let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
-    let guest = &mut client.guest;
-    // In the second burst, the ratio is that which was chosen in the first.
-    for _ in 0..2 {
-        for slot in 0..40 {
-            guest.add(0, slot, IN, 0, 4096);
-            if slot == 2 {
-                guest.publish(0);
-                guest.rings[0].kick.write(1).unwrap();
-                std::thread::sleep(Duration::from_millis(2500));
-            }
-        }
-        guest.publish(0);
-        guest.rings[0].kick.write(1).unwrap();
-        // The others complete long after them.
-        assert_eq!(guest.wait(0, 3).len(), 3);
-        while guest.rings[0].used != guest.rings[0].avail {
-            guest.wait(0, 1);
-        }
+    let mut load = Load::start(coalescing, 40, false);
+    for left in [36, 32] {
+        // The guest sleeps until there is a signal.
+        load.gate.let_through(4);
+        assert_eq!(load.client.guest.wait(0, 4).len(), 4);
+        assert_eq!(load.client.guest.rings[0].avail - load.client.guest.rings[0].used, left);
     }
 }

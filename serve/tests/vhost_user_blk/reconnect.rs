@@ -7,12 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paradisk_disk_formats::{Delayed, Disk, OpenError, OpenOptions};
+use paradisk_disk_formats::{Delayed, Disk, OpenOptions};
 use paradisk_serve::Socket;
 use paradisk_serve::vhost_user_blk::{Options, Server};
 use vm_memory::Bytes;
 
 use crate::client::*;
+use crate::gate::{Gate, GatedDisk};
 use crate::rig::{MIB, Rig, raw};
 
 const DIRECTORY: &str = "PARADISK_TEST_DIRECTORY";
@@ -26,14 +27,7 @@ fn server_process() {
     let Ok(directory) = std::env::var(DIRECTORY) else { return };
     let directory = Path::new(&directory);
     let delay: u64 = std::env::var(DELAY).unwrap().parse().unwrap();
-    // The kernel releases the killed server's lock of the file when that server's requests have completed.
-    let path = directory.join("disk.raw");
-    let disk = loop {
-        match OpenOptions::new(&path).open() {
-            Err(OpenError::Busy { .. }) => std::thread::sleep(Duration::from_millis(5)),
-            disk => break disk.unwrap(),
-        }
-    };
+    let disk = OpenOptions::new(directory.join("disk.raw")).open().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(Delayed::new(disk, Duration::from_millis(delay)));
     let server = Server::new(disk, Options { queues: 2, ..Options::default() }).unwrap();
     let socket = Socket::listen(&directory.join("socket")).unwrap();
@@ -263,7 +257,10 @@ fn recorded(queue: &[u8]) -> usize {
 #[test]
 fn a_server_that_is_stopped_completes_what_it_has() {
     let (directory, disk) = raw(64 * MIB);
-    let mut rig = Rig::with(directory, Arc::new(Delayed::new(disk, Duration::from_secs(3))), 1);
+    drop(disk);
+    let gate = Gate::default();
+    gate.close();
+    let mut rig = Rig::with(directory, Arc::new(GatedDisk::new(64 * MIB, gate.clone())), 1);
     let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
     client.track();
     for slot in 0..DEPTH {
@@ -277,6 +274,12 @@ fn a_server_that_is_stopped_completes_what_it_has() {
         assert!(begin.elapsed() < Duration::from_secs(60), "{} are taken", recorded(&bytes));
         std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, 0).unwrap();
     }
+    // The server is told to stop before the disk completes them, or shortly after.
+    let opening = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        gate.open();
+    });
     rig.stop().unwrap();
     assert_eq!(client.guest.take(0).len(), usize::from(DEPTH));
+    opening.join().unwrap();
 }

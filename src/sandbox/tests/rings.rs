@@ -18,7 +18,7 @@ const ENTRIES: u32 = 8;
 /// Bytes of the image.
 pub(super) const SIZE: usize = 4096;
 /// How long an operation of a polled ring may take.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(120);
 
 /// An entry that opens the file for reading.
 fn open(path: &CString) -> squeue::Entry {

@@ -137,7 +137,7 @@ fn a_request_still_in_the_ring_is_aborted() {
 #[test]
 fn resets_end_requests_before_the_register_write_returns() {
     let mut guest = Guest::new();
-    guest.device.reset_wait = Duration::from_secs(20);
+    guest.device.reset_wait = Duration::from_secs(600);
     // The disk completes its requests shortly after the command was written.
     let let_go = |guest: &Guest| {
         let hold = guest.hold.clone();

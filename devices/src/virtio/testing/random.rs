@@ -59,7 +59,7 @@ impl<B: Backend> Driver<Device<Arc<GuestMemoryMmap>, B>> {
             self.step(random, &mut own);
             longest = longest.max(begin.elapsed());
         }
-        assert!(longest.as_secs() < 20, "a step took {longest:?}");
+        assert!(longest.as_secs() < 60, "a step took {longest:?}");
         let stats = self.device.stats();
         let (requests, completions) = if self.tasks > 4 { (5_000, 4_000) } else { (2_000, 1_500) };
         let enough = stats.requests > requests && stats.completions > completions;

@@ -50,16 +50,15 @@ fn queue_attribute(rdev: u64, name: &str) -> Option<String> {
     })
 }
 
-/// Who uses a busy block device, as far as the kernel reports it.
-pub(super) fn holder(path: &Path) -> String {
-    let Ok(metadata) = std::fs::metadata(path) else { return "the device vanished".into() };
+/// Who uses a busy block device; `None`: the kernel does not report it.
+pub(super) fn holder(path: &Path) -> Option<String> {
+    let Ok(metadata) = std::fs::metadata(path) else { return Some("the device vanished".into()) };
     let rdev = metadata.rdev();
     mounted_at(rdev)
         .map(|point| format!("mounted at {point}"))
         .or_else(|| held_by(rdev).map(|name| format!("part of {name}")))
         .or_else(|| swap(rdev).then(|| "in use as swap".to_owned()))
         .or_else(|| super::lock::writers(&metadata))
-        .unwrap_or_else(|| "another process has it open exclusively".into())
 }
 
 /// Mount point of the device. In proc_pid_mountinfo(5), field 3 is major:minor and field 5 the mount point.

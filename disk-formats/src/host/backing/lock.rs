@@ -29,17 +29,17 @@ const RESIZE: u64 = 3;
 /// Maximum number of processes that an error names.
 const NAMED: usize = 3;
 
-/// The reason why a file could not be locked.
+/// The reason why a file could not be opened or locked.
 #[derive(Debug)]
-pub(super) enum Refused {
-    /// Other processes use the file; the text names them.
-    Busy(String),
-    Os(Errno),
+pub(super) enum Refused<E> {
+    /// Others use the file. The text names the processes; `None`: no running process is known to have it open.
+    Busy(Option<String>),
+    Other(E),
 }
 
 /// Lock the file for this open file description: readers share it, a writer has it alone. On file systems without locks
 /// this succeeds without a lock.
-pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused> {
+pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused<Errno>> {
     let (used, unshared): (&[u64], &[u64]) =
         if writes { (&[READ, WRITE, RESIZE], &[WRITE, RESIZE, READ]) } else { (&[READ], &[WRITE, RESIZE]) };
     let conflict = take(file, used, unshared);
@@ -49,8 +49,10 @@ pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused> {
     }
     match conflict {
         Ok(None) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
-        Ok(Some(byte)) => Err(Refused::Busy(holders(file, byte))),
-        Err(errno) => Err(Refused::Os(errno)),
+        Ok(Some(byte)) => {
+            Err(Refused::Busy(file.metadata().ok().and_then(|metadata| holders(&metadata, byte))))
+        }
+        Err(errno) => Err(Refused::Other(errno)),
     }
 }
 
@@ -79,16 +81,15 @@ pub(super) fn unlock(file: &File) {
 }
 
 /// Describe the processes that hold a lock on the byte.
-fn holders(file: &File, byte: u64) -> String {
+fn holders(file: &Metadata, byte: u64) -> Option<String> {
     let how = if byte == USED + WRITE { "has it open for writing" } else { "has it open" };
-    let found = file.metadata().map(|metadata| processes(&metadata, byte)).unwrap_or_default();
-    if found.is_empty() { format!("another process {how}") } else { format!("{} {how}", found.join(" and ")) }
+    let found = processes(file, byte);
+    (!found.is_empty()).then(|| format!("{} {how}", found.join(" and ")))
 }
 
 /// Describe the processes that have locked a block device for writing.
 pub(super) fn writers(device: &Metadata) -> Option<String> {
-    let found = processes(device, USED + WRITE);
-    (!found.is_empty()).then(|| format!("{} has it open for writing", found.join(" and ")))
+    holders(device, USED + WRITE)
 }
 
 /// The processes that hold a lock on the byte of this file, as far as this user may read their entries in /proc.
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(allowed(50), [true, true]);
         let writer = open();
         lock(&writer, true).unwrap();
-        let Err(Refused::Busy(holder)) = lock(&open(), false) else { panic!("two") };
+        let Err(Refused::Busy(Some(holder))) = lock(&open(), false) else { panic!("two") };
         let this = format!("this process, {} (", std::process::id());
         // A forked child may be named, too.
         assert!(holder.contains(&this) && holder.ends_with(") has it open for writing"), "{holder}");

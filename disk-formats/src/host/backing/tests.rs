@@ -1,7 +1,12 @@
 #[path = "../../../tests/common/loop_device.rs"]
 mod loop_device;
 
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use self::loop_device::LoopDevice;
 use super::*;
@@ -68,4 +73,45 @@ fn a_busy_device_names_its_holder() {
             "SKIP: a_busy_device_names_its_holder: no file system can be mounted here from /dev/loop-control"
         ),
     }
+}
+
+/// Lock a file for writing by an open file description that no process has, as the io_uring of a process that was killed
+/// does for a while. It is in a message that nobody has received; dropping the sockets closes it.
+fn locked_by_nobody(path: &Path) -> [UnixStream; 2] {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    lock::lock(&file, true).unwrap();
+    let (sender, receiver) = UnixStream::pair().unwrap();
+    let descriptors = [file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    assert!(message.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    assert_eq!(sendmsg(&sender, &[IoSlice::new(&[0])], &mut message, SendFlags::empty()), Ok(1));
+    [sender, receiver]
+}
+
+#[test]
+fn an_open_waits_while_no_process_holds_the_lock() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let path = image.path();
+    let held = locked_by_nobody(path);
+    let begin = Instant::now();
+    let busy = BackingFile::open(path, Access::default()).unwrap_err().to_string();
+    assert!(begin.elapsed() >= RELEASE_WAIT, "{:?}", begin.elapsed());
+    assert!(busy.ends_with("busy: another process has it open"), "{busy}");
+    // The lock is released between two tries.
+    let (mut held, mut tries) = (Some(held), 0);
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let locked = when_released(|| {
+        tries += 1;
+        lock::lock(&file, true).inspect_err(|_| drop(held.take()))
+    });
+    assert!(locked.is_ok() && tries > 1, "{locked:?} after {tries}");
+    // This process holds it.
+    let mut tries = 0;
+    let other = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let refused = when_released(|| {
+        tries += 1;
+        lock::lock(&other, true)
+    });
+    assert!(matches!(refused, Err(Refused::Busy(Some(_)))) && tries == 1, "{refused:?} after {tries}");
 }

@@ -8,10 +8,13 @@ use paradisk_disk_formats::{
     SectorSize,
 };
 
+use super::super::pool::Pool;
 use super::super::tls::testing;
 use super::*;
 
 const LARGE: u32 = LARGEST as u32;
+/// For what never comes.
+const SOON: Duration = Duration::from_secs(120);
 
 fn request(kind: u16, len: u32) -> Vec<u8> {
     let kind = u32::from(kind).to_be_bytes();
@@ -19,15 +22,20 @@ fn request(kind: u16, len: u32) -> Vec<u8> {
 }
 
 /// Connect clients to a disk with this latency. The pool has memory for one of the largest requests.
-fn serve_clients(delay: Duration, stall_timeout: Duration, talk: impl FnOnce(&dyn Fn() -> UnixStream)) {
-    serve_with(delay, stall_timeout, false, |connect, _| {
-        talk(&|| {
+fn serve_clients(
+    delay: Duration,
+    stall_timeout: Duration,
+    talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool),
+) {
+    serve_with(delay, stall_timeout, false, |connect, pool| {
+        let connect = || {
             let mut client = connect();
             client.read_exact(&mut [0; 18]).unwrap();
             client.write_all(b"\0\0\0\x03").unwrap();
             go(&mut client);
             client
-        });
+        };
+        talk(&connect, pool);
     });
 }
 
@@ -59,7 +67,7 @@ fn serve_with(
             let (client, server) = UnixStream::pair().unwrap();
             let stream = Stream::new(server.into()).unwrap();
             scope.spawn(|| serve(stream, &exports, &stop, None));
-            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            client.set_read_timeout(Some(SOON)).unwrap();
             client
         };
         talk(&connect, exports.pool());
@@ -68,9 +76,18 @@ fn serve_with(
 
 /// Wait until so many connections wait for memory.
 fn wait_for(pool: &Pool, waiting: usize) {
+    wait_until(pool, || pool.waiting() == waiting);
+}
+
+/// Wait until a connection has the memory.
+fn wait_until_held(pool: &Pool) {
+    wait_until(pool, || pool.is_held());
+}
+
+fn wait_until(pool: &Pool, holds: impl Fn() -> bool) {
     let begin = Instant::now();
-    while pool.waiting() != waiting {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{pool:?}");
+    while !holds() {
+        assert!(begin.elapsed() < SOON, "{pool:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -78,17 +95,17 @@ fn wait_for(pool: &Pool, waiting: usize) {
 #[test]
 fn who_keeps_memory_that_others_wait_for_is_hung_up_on() {
     let stall_timeout = Duration::from_millis(300);
-    serve_clients(Duration::ZERO, stall_timeout, |connect| {
+    serve_clients(Duration::ZERO, stall_timeout, |connect, pool| {
         let mut stalled = connect();
         stalled.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &[0; 100]].concat()).unwrap();
+        wait_until_held(pool);
         std::thread::sleep(2 * stall_timeout);
         // No other connection waits for memory: the client may stall.
         stalled.write_all(&[0; 100]).unwrap();
-        let (mut other, begin) = (connect(), Instant::now());
+        let mut other = connect();
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         let mut reply = vec![0; 16 + LARGEST];
         other.read_exact(&mut reply).unwrap();
-        assert!(begin.elapsed() < Duration::from_secs(15));
         assert!(!matches!(stalled.read(&mut [0]), Ok(1..)), "it was answered");
         assert!(stalled.write_all(&[0; 100]).is_err());
     });
@@ -97,10 +114,10 @@ fn who_keeps_memory_that_others_wait_for_is_hung_up_on() {
 #[test]
 fn who_trickles_into_memory_that_others_wait_for_is_hung_up_on() {
     let stall_timeout = Duration::from_millis(400);
-    serve_clients(Duration::ZERO, stall_timeout, |connect| {
+    serve_clients(Duration::ZERO, stall_timeout, |connect, pool| {
         let (mut slow, mut other) = (connect(), connect());
         slow.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &[0]].concat()).unwrap();
-        std::thread::sleep(stall_timeout / 4);
+        wait_until_held(pool);
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         std::thread::scope(|scope| {
             // Never silent for long, and never done.
@@ -108,7 +125,7 @@ fn who_trickles_into_memory_that_others_wait_for_is_hung_up_on() {
                 let begin = Instant::now();
                 while slow.write_all(&[0; 100]).is_ok() {
                     std::thread::sleep(stall_timeout / 8);
-                    assert!(begin.elapsed() < Duration::from_secs(30), "it holds the memory for ever");
+                    assert!(begin.elapsed() < SOON, "it holds the memory for ever");
                 }
             });
             other.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
@@ -118,16 +135,14 @@ fn who_trickles_into_memory_that_others_wait_for_is_hung_up_on() {
 
 #[test]
 fn who_is_slow_with_memory_that_others_wait_for_is_served() {
-    let stall_timeout = Duration::from_secs(2);
+    let stall_timeout = Duration::from_secs(6);
     // Each piece gives back three times as much, so a late client is served, too. All pauses together are longer than the time without
     // pieces.
-    let pause = Duration::from_millis(160);
-    serve_clients(Duration::ZERO, stall_timeout, |connect| {
+    let pause = Duration::from_millis(480);
+    serve_clients(Duration::ZERO, stall_timeout, |connect, pool| {
         let (mut slow, mut other) = (connect(), connect());
-        slow.write_all(&request(NBD_CMD_WRITE, LARGE)).unwrap();
-        // With the first byte of the payload, the slow client holds the memory.
-        slow.write_all(&[0]).unwrap();
-        std::thread::sleep(pause);
+        slow.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &[0]].concat()).unwrap();
+        wait_until_held(pool);
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         for piece in vec![0; LARGEST - 1].chunks(LARGEST / 16) {
             std::thread::sleep(pause);
@@ -147,11 +162,11 @@ fn who_is_slow_with_memory_that_others_wait_for_is_served() {
 
 #[test]
 fn who_waits_for_the_disk_with_memory_that_others_wait_for_is_served() {
-    let stall_timeout = Duration::from_secs(2);
-    serve_clients(stall_timeout * 3 / 2, stall_timeout, |connect| {
+    let stall_timeout = Duration::from_secs(5);
+    serve_clients(stall_timeout * 3 / 2, stall_timeout, |connect, pool| {
         let (mut one, mut other) = (connect(), connect());
         one.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
-        std::thread::sleep(stall_timeout / 3);
+        wait_until_held(pool);
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         let mut reply = vec![0; 16 + LARGEST];
         one.read_exact(&mut reply).unwrap();
@@ -163,16 +178,7 @@ const NEVER: Duration = Duration::from_secs(1000);
 
 /// Like [`serve_clients`], without a minimum rate for clients.
 fn share_memory(talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool)) {
-    serve_with(Duration::ZERO, NEVER, false, |connect, pool| {
-        let connect = || {
-            let mut client = connect();
-            client.read_exact(&mut [0; 18]).unwrap();
-            client.write_all(b"\0\0\0\x03").unwrap();
-            go(&mut client);
-            client
-        };
-        talk(&connect, pool);
-    });
+    serve_clients(Duration::ZERO, NEVER, talk);
 }
 
 /// The client that holds the memory sends the start of its next request together with the end of the previous one.
@@ -181,7 +187,7 @@ fn who_was_refused_first_is_served_before_who_has_the_memory() {
     share_memory(|connect, pool| {
         let (mut slow, mut other) = (connect(), connect());
         slow.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &vec![0; LARGEST - 1]].concat()).unwrap();
-        wait_for(pool, 0);
+        wait_until_held(pool);
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         wait_for(pool, 1);
         slow.write_all(&[&[0][..], &request(NBD_CMD_WRITE, LARGE), &[0; 100]].concat()).unwrap();
@@ -198,6 +204,7 @@ fn who_leaves_does_not_hold_up_those_who_wait_behind() {
     share_memory(|connect, pool| {
         let [mut slow, mut first, mut part, mut next] = [(); 4].map(|()| connect());
         slow.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &vec![0; LARGEST - 1]].concat()).unwrap();
+        wait_until_held(pool);
         first.write_all(&request(NBD_CMD_WRITE, LARGE)).unwrap();
         part.write_all(&request(NBD_CMD_READ, LARGE)[..27]).unwrap();
         wait_for(pool, 1);
@@ -227,7 +234,7 @@ fn who_trickles_under_tls_is_hung_up_on() {
             slow.socket.write_all(&begin).unwrap();
             let whole = slow.record(&[0; 16 << 10]);
             let mut other = other;
-            std::thread::sleep(stall_timeout / 4);
+            wait_until_held(pool);
             other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
             wait_for(pool, 1);
             std::thread::scope(|scope| {
@@ -239,7 +246,7 @@ fn who_trickles_under_tls_is_hung_up_on() {
                             return;
                         }
                         std::thread::sleep(stall_timeout / 8);
-                        assert!(begin.elapsed() < Duration::from_secs(15), "it holds the memory for ever");
+                        assert!(begin.elapsed() < SOON, "it holds the memory for ever");
                     }
                 });
                 other.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
@@ -336,7 +343,7 @@ fn what_a_queue_loses_fails_or_ends_the_connection() {
             let (mut client, server) = UnixStream::pair().unwrap();
             let stream = Stream::new(server.into()).unwrap();
             scope.spawn(|| serve(stream, &exports, &stop, None));
-            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            client.set_read_timeout(Some(SOON)).unwrap();
             client.read_exact(&mut [0; 18]).unwrap();
             client.write_all(b"\0\0\0\x03").unwrap();
             go(&mut client);
