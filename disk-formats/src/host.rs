@@ -22,11 +22,15 @@ pub(crate) mod tsc;
 mod fault_tests;
 #[cfg(test)]
 pub(crate) mod faults;
+#[cfg(test)]
+mod interleavings;
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+// `shared_flush` takes its primitives from here; its models take those of a checker.
+use std::sync;
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, renameat_with};
 use rustix::io::{Errno, retry_on_intr};

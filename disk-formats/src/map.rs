@@ -13,3 +13,11 @@ pub(crate) mod chain_map;
 pub(crate) mod epochs;
 pub(crate) mod extent;
 pub(crate) mod map_now;
+
+// `epochs` takes its primitives from here; its model takes those of a checker.
+use std::sync;
+
+#[cfg(test)]
+mod epochs_tests;
+#[cfg(test)]
+mod interleavings;

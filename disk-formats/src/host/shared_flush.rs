@@ -1,10 +1,10 @@
 //! Flushes of one file or disk: one at a time, and one for all threads that wait for it.
 
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::sync::atomic::{AtomicU64, Ordering};
+use super::sync::{OnceLock, PoisonError};
 
 #[allow(clippy::disallowed_types, reason = "held by a flush, never by a read or write")]
-type Mutex<T> = std::sync::Mutex<T>;
+type Mutex<T> = super::sync::Mutex<T>;
 
 /// The flushes of a file or disk.
 #[derive(Debug, Default)]
@@ -39,9 +39,50 @@ impl SharedFlush {
         let _one_at_a_time = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         flush()
     }
+}
+
+/// Flushes of which none succeeds after the first error: the kernel reports an error once.
+#[derive(Debug)]
+pub(crate) struct StickyFlush<E> {
+    /// The first error.
+    lost: OnceLock<E>,
+    shared: SharedFlush,
+}
+
+impl<E: Copy> StickyFlush<E> {
+    /// As [`SharedFlush::run`]. `flush` is not run after an error, and records its own by [`fail`](Self::fail) before it returns.
+    ///
+    /// # Errors
+    /// The first error, whoever recorded it.
+    pub(crate) fn run(&self, flush: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        self.shared.run(|| {
+            self.check()?;
+            flush()
+        })?;
+        // Another thread may have recorded a writeback error in the meantime.
+        self.check()
+    }
+
+    /// Record an error. Returns whether it is the first.
+    pub(crate) fn fail(&self, error: E) -> bool {
+        self.lost.set(error).is_ok()
+    }
+
+    /// # Errors
+    /// The first error.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), E> {
+        self.lost.get().map_or(Ok(()), |error| Err(*error))
+    }
 
     #[cfg(test)]
     pub(crate) fn begun(&self) -> u64 {
-        self.begun.load(Ordering::Acquire)
+        self.shared.begun.load(Ordering::Acquire)
+    }
+}
+
+impl<E> Default for StickyFlush<E> {
+    fn default() -> Self {
+        Self { lost: OnceLock::new(), shared: SharedFlush::default() }
     }
 }

@@ -5,11 +5,11 @@
 //! in flight. The epoch advances when no queue has requests of the previous epoch. Space that was freed in epoch N is
 //! reusable from epoch N + 2 on.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use super::sync::Arc;
+use super::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 #[allow(clippy::disallowed_types, reason = "taken when a queue is made and when space is reclaimed")]
-type Mutex<T> = std::sync::Mutex<T>;
+type Mutex<T> = super::sync::Mutex<T>;
 
 /// For each parity of the epoch, whether a queue has requests of such an epoch in flight.
 #[derive(Debug, Default)]
@@ -98,54 +98,5 @@ impl Participant {
                 busy.store(false, Ordering::SeqCst);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_requests_it_is_over_at_once() {
-        let epochs = Epochs::default();
-        assert!(epochs.has_ended(epochs.current()));
-        let queue = epochs.enter();
-        assert!(epochs.has_ended(epochs.current()));
-        drop(queue);
-        assert!(epochs.has_ended(epochs.current()));
-    }
-
-    #[test]
-    fn a_request_that_was_there_before_is_waited_for_and_later_ones_are_not() {
-        let epochs = Epochs::default();
-        let (mut one, mut other) = (epochs.enter(), epochs.enter());
-        let early = one.begin(&epochs);
-        let epoch = epochs.current();
-        let mut late = vec![other.begin(&epochs)];
-        for _ in 0..10 {
-            assert!(!epochs.has_ended(epoch));
-            late.push(other.begin(&epochs));
-            other.end(late.remove(0));
-        }
-        one.end(early);
-        // The other queue always has requests in flight, but each of them only for a short time.
-        let mut rounds = 0;
-        while !epochs.has_ended(epoch) {
-            late.push(other.begin(&epochs));
-            other.end(late.remove(0));
-            rounds += 1;
-            assert!(rounds < 10);
-        }
-    }
-
-    #[test]
-    fn a_queue_that_is_gone_holds_nothing_up() {
-        let epochs = Epochs::default();
-        let mut queue = epochs.enter();
-        queue.begin(&epochs);
-        let epoch = epochs.current();
-        assert!(!epochs.has_ended(epoch));
-        drop(queue);
-        assert!(epochs.has_ended(epoch));
     }
 }

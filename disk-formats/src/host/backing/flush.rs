@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 use crate::error::IoError;
 use crate::host;
-use crate::host::shared_flush::SharedFlush;
+use crate::host::shared_flush::StickyFlush;
 
 #[allow(clippy::disallowed_types, reason = "names of files whose flush failed")]
 type Mutex<T> = std::sync::Mutex<T>;
@@ -50,20 +50,14 @@ pub fn on_flush_lost(report: fn(IoError)) {
 /// Flush state of a file.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
-    /// [`IoError::FlushLost`] after a failed flush.
-    lost: OnceLock<IoError>,
-    shared: SharedFlush,
+    /// The error is [`IoError::FlushLost`].
+    shared: StickyFlush<IoError>,
 }
 
 impl Flushes {
     /// Flush `file`, whose name is `path`.
     pub(super) fn sync(&self, file: &File, path: &Path) -> Result<(), IoError> {
-        self.shared.run(|| {
-            self.check()?;
-            fdatasync(file).map_err(|errno| self.failed(path, errno))
-        })?;
-        // Another thread may have recorded a writeback error in the meantime.
-        self.check()
+        self.shared.run(|| fdatasync(file).map_err(|errno| self.failed(path, errno)))
     }
 
     pub(super) fn start_writeback(&self, file: &File, path: &Path, offset: u64, len: u64) {
@@ -77,24 +71,19 @@ impl Flushes {
 
     pub(super) fn failed(&self, path: &Path, cause: Errno) -> IoError {
         let error = IoError::FlushLost { file: name(path), cause };
-        match self.lost.set(error) {
-            Ok(()) => {
-                tracing::error!(%error, "flush lost");
-                if let Some(report) = REPORT.get() {
-                    report(error);
-                }
-                error
-            }
-            Err(_) => self.check().err().unwrap_or(error),
+        if !self.shared.fail(error) {
+            return self.check().err().unwrap_or(error);
         }
+        tracing::error!(%error, "flush lost");
+        if let Some(report) = REPORT.get() {
+            report(error);
+        }
+        error
     }
 
     #[inline]
     pub(super) fn check(&self) -> Result<(), IoError> {
-        match self.lost.get() {
-            None => Ok(()),
-            Some(error) => Err(*error),
-        }
+        self.shared.check()
     }
 
     /// After a failed flush, evict the file from the page cache: the next open then reads what the medium has, and not

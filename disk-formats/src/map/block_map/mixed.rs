@@ -8,11 +8,10 @@
 //!
 //! Readers check the unit's stamp after reading ([`Unit::is_current`]). Writers pin the unit ([`Unit::pin`]).
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::claim::Sectors;
 use super::entry::{Base, DIRECT, base_of, lane_mask, lane_shift, nonzero_lanes, splat};
 use super::pool::{Pool, Presence, Unit, WORDS};
+use super::sync::atomic::{AtomicU64, Ordering};
 use super::word::{NO_BASE, SECTOR_SHIFT, TAG, WHOLE, ZEROS};
 use crate::error::IoError;
 use crate::map::extent::{Extents, Place};

@@ -8,28 +8,25 @@
 //! The unit of a mixed granule counts the threads that modify it. It is dirty while the images do not record its
 //! content. A unit that is dirty or that a writer has pinned is not evicted.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-
 use super::entry::{MAX_UNITS, STAMP_SHIFT, link, same_use, unit_of};
 use super::late::Late;
+use super::sizes::CHUNK;
+pub(super) use super::sizes::WORDS;
+use super::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use super::sync::{MutexGuard, OnceLock, PoisonError};
 
 #[allow(
     clippy::disallowed_types,
     reason = "the slow path: entering, evicting, and writes whose granule was evicted meanwhile"
 )]
-type Mutex<T> = std::sync::Mutex<T>;
+type Mutex<T> = super::sync::Mutex<T>;
 
-/// Number of words of a unit.
-pub(super) const WORDS: usize = 64;
 /// Base-2 logarithm of the number of granules of a page.
 pub(super) const PAGE_SHIFT: u32 = WORDS.trailing_zeros();
 
 /// The sectors of a granule that are in the top file, as a bitmap. The first sector is bit 0 of the first word. A
 /// granule that can be mixed has at most 4,096 sectors.
 pub(crate) type Presence = [u64; WORDS];
-/// Number of units that are allocated together: the number of bits of `Chunk::dirty`.
-const CHUNK: usize = 64;
 /// Size of a unit in bytes.
 pub(super) const UNIT: u64 = std::mem::size_of::<Unit>() as u64;
 
@@ -117,7 +114,7 @@ impl Scan {
 }
 
 impl Unit {
-    const fn new() -> Self {
+    fn new() -> Self {
         Self {
             state: AtomicU64::new(0),
             used: AtomicBool::new(false),
@@ -126,7 +123,7 @@ impl Unit {
             owner: AtomicU64::new(NO_OWNER),
             top: AtomicU64::new(0),
             place: AtomicU64::new(0),
-            words: [const { AtomicU64::new(0) }; WORDS],
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
@@ -185,10 +182,9 @@ impl Pool {
         }
     }
 
-    #[allow(clippy::disallowed_types, reason = "as above")]
-    pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, Slow> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Slow> {
         // The state is consistent even if a holder of the lock panicked.
-        self.slow.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.slow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
@@ -371,6 +367,6 @@ impl Pool {
 
 impl Chunk {
     fn new() -> Box<Self> {
-        Box::new(Self { dirty: AtomicU64::new(0), units: [const { Unit::new() }; CHUNK] })
+        Box::new(Self { dirty: AtomicU64::new(0), units: std::array::from_fn(|_| Unit::new()) })
     }
 }

@@ -1,9 +1,17 @@
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::refused::BROKEN;
+use super::claim::Sectors;
+use super::entry::{lane_shift, place_word};
+use super::map::{Known, OUTSIDE};
+use super::mixed::parts_of;
+use super::pool::UNIT;
+use super::refused::{BROKEN, Full, Refused};
+use super::word::NO_BASE;
 use super::*;
-use crate::map::extent::Extent;
+use crate::error::IoError;
+use crate::formats::format::Mapping;
+use crate::map::extent::{Extent, Extents, Place};
 use crate::queue::conformance::Random;
 
 const SHIFT: u32 = 21;
