@@ -138,7 +138,9 @@ fn everything() -> Report {
     report.check("product without the meter", product::check);
     embedding::run(&mut report);
     report.check("Debian package", deb::check);
-    report.check("fuzz targets", || fuzz::check(in_ci() && begin.elapsed() < LATE));
+    report.check("fuzz targets", || {
+        fuzz::check(Duration::from_secs(if in_ci() && begin.elapsed() < LATE { 60 } else { 12 }))
+    });
     report.check("soak", soak::check);
     report.check("instructions per I/O", exact::check);
     report
