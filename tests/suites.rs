@@ -128,7 +128,8 @@ fn pvscsi_vs_lsi() {
 }
 
 #[test]
-fn coalescing() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_coalescing() {
     let ran = quick("coalescing");
     let depths: Vec<u32> = (0..=8).map(|bits| 1 << bits).collect();
     for engine in ran.engines() {
@@ -141,7 +142,8 @@ fn coalescing() {
 }
 
 #[test]
-fn adapters() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_adapters() {
     let ran = quick("adapters");
     for engine in ran.engines() {
         for adapter in ["pvscsi", "lsi", "lsi-sas", "buslogic", "ide", "virtio-blk", "virtio-scsi", "storvsc"]
@@ -154,7 +156,8 @@ fn adapters() {
 }
 
 #[test]
-fn hyperv_analysis() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_hyperv_analysis() {
     let ran = quick("hyperv-analysis");
     let engines = ran.engines();
     for (engine, adapter) in [("native", "native")]
@@ -174,7 +177,8 @@ fn hyperv_analysis() {
 }
 
 #[test]
-fn chain() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_chain() {
     let ran = quick("chain");
     let engines = ran.engines();
     let chains: BTreeSet<(String, String)> = ["vhd", "vhdx"]
@@ -199,7 +203,8 @@ fn chain() {
 }
 
 #[test]
-fn vhd_workloads() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_vhd_workloads() {
     let ran = quick("vhd-workloads");
     let skipped = ran.text.contains("SKIP: raw device");
     let disks = if skipped { 7 } else { 8 };
@@ -239,7 +244,8 @@ fn vhd_workloads() {
 }
 
 #[test]
-fn creation() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_creation() {
     let ran = quick("creation");
     ran.says(&["create     vhd fixed", "merge", "compact", "convert", "zero-fill", "Published: D. Van Hoof"]);
     let timings = ran.document["timings"].as_array().unwrap();

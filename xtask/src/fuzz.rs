@@ -1,9 +1,10 @@
-//! `cargo xtask fuzz`: the targets in `fuzz/fuzz_targets`, guided by coverage, on the stable toolchain.
+//! `cargo xtask fuzz`: the targets in `fuzz/targets`, guided by coverage, on the stable toolchain.
 //!
-//! The corpus of a target stays in the cache, outside of the checkout, and is minimised after each long run. Inputs that the fuzzer would
-//! hardly find by itself are in `fuzz/seeds`.
+//! The corpus of a target stays in the cache, outside of the checkout, and is minimised after each long run. `fuzz/seeds` has the inputs
+//! that the tests of `fuzz/targets` replay: `--keep` selects them from the corpus by coverage.
 
 mod build;
+mod keep;
 mod log;
 mod target;
 
@@ -16,30 +17,31 @@ use std::time::Duration;
 use self::build::Built;
 use self::target::{LONG_TIME, Outcome};
 
-const USAGE: &str = "usage: cargo xtask fuzz [TARGET] [--minutes N] [--jobs N] [FILE...]\n\n  \
-    TARGET     one of fuzz/fuzz_targets; without it, all of them in turns\n  \
+const USAGE: &str = "usage: cargo xtask fuzz [TARGET] [--minutes N] [--jobs N] [--keep] [FILE...]\n\n  \
+    TARGET     one of fuzz/targets/src; without it, all of them in turns\n  \
     --minutes  for each target (default 1)\n  \
     --jobs     targets at a time (default 1)\n  \
+    --keep     then writes a selection of the corpus, by coverage, into fuzz/seeds\n  \
     FILE       inputs of TARGET, which are run once each: replays a finding\n\n\
     Exit status 1: a target has found something. Corpora and findings are in ~/.cache/paradisk/fuzz.\n";
 
-/// Time for each target in `cargo xtask test`: with the build, fuzzing takes three minutes of the half hour that all tests have.
-const TEST_TIME: Duration = Duration::from_secs(12);
-/// Targets at a time in `cargo xtask test`.
-const TEST_JOBS: usize = 2;
+/// Targets at a time in [`check`].
+const CHECK_JOBS: usize = 2;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     target: Option<String>,
     time: Duration,
     jobs: usize,
+    /// Write a selection of each corpus into `fuzz/seeds`.
+    keep: bool,
     /// Run these inputs and nothing else.
     replay: Vec<PathBuf>,
 }
 
 impl Options {
     fn parse(args: &[&str]) -> Result<Self, String> {
-        let mut options = Self { target: None, time: LONG_TIME, jobs: 1, replay: Vec::new() };
+        let mut options = Self { target: None, time: LONG_TIME, jobs: 1, keep: false, replay: Vec::new() };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut number = |most: u32| {
@@ -49,10 +51,14 @@ impl Options {
             match *arg {
                 "--minutes" => options.time = Duration::from_secs(60 * u64::from(number(24 * 60)?)),
                 "--jobs" => options.jobs = number(256)? as usize,
+                "--keep" => options.keep = true,
                 option if option.starts_with('-') => return Err(format!("{option}: no such option")),
                 name if options.target.is_none() => options.target = Some(name.to_owned()),
                 file => options.replay.push(file.into()),
             }
+        }
+        if options.keep && !options.replay.is_empty() {
+            return Err("--keep: not with FILE".to_owned());
         }
         Ok(options)
     }
@@ -68,7 +74,7 @@ pub(crate) fn run(args: &[&str], from: &Path) -> Result<bool, String> {
         return Ok(true);
     }
     let options = Options::parse(args).map_err(|error| format!("{error}\n\n{USAGE}"))?;
-    let all = targets()?;
+    let all = targets_in(Path::new(""))?;
     let chosen = match &options.target {
         None => all,
         Some(name) if all.contains(name) => vec![name.clone()],
@@ -77,63 +83,66 @@ pub(crate) fn run(args: &[&str], from: &Path) -> Result<bool, String> {
     if let Some(reason) = build::obstacle()? {
         return Err(reason);
     }
-    let built = build::build(&chosen)?;
+    let built = build::build()?;
     if let ([name], false) = (&chosen[..], options.replay.is_empty()) {
         let files: Vec<PathBuf> = options.replay.iter().map(|file| from.join(file)).collect();
         return target::replay(&built, name, &files);
     }
-    let outcomes = all_of(&built, &chosen, options.time, options.jobs)?;
+    let outcomes = all_of(&built, &chosen, &options)?;
     print!("{}", table(&outcomes));
     Ok(outcomes.iter().all(|outcome| outcome.finding.is_none()))
 }
 
-/// What `cargo xtask test` does: each target for a minute if `long`, else for a shorter time.
+/// Run each target for the time `each`; the reason if this machine cannot.
 ///
 /// # Errors
-/// A target does not build, or has found something.
-pub(crate) fn check(long: bool) -> Result<Option<String>, String> {
+/// The fuzzer does not build, or a target has found something.
+pub(crate) fn check(each: Duration) -> Result<Option<String>, String> {
     if let Some(reason) = build::obstacle()? {
         return Ok(Some(reason));
     }
-    let chosen = targets()?;
-    let built = build::build(&chosen)?;
-    let outcomes = all_of(&built, &chosen, if long { LONG_TIME } else { TEST_TIME }, TEST_JOBS)?;
+    let options = Options { target: None, time: each, jobs: CHECK_JOBS, keep: false, replay: Vec::new() };
+    let outcomes = all_of(&build::build()?, &targets_in(Path::new(""))?, &options)?;
     print!("{}", table(&outcomes));
     let found: Vec<&str> =
         outcomes.iter().filter(|outcome| outcome.finding.is_some()).map(|outcome| &*outcome.name).collect();
     if found.is_empty() { Ok(None) } else { Err(format!("findings of {}", found.join(", "))) }
 }
 
-/// The targets by name.
-fn targets() -> Result<Vec<String>, String> {
-    let folder = Path::new("fuzz/fuzz_targets");
+/// The names of the targets: those of their source files, as a test of `fuzz/targets` asserts.
+fn targets_in(workspace: &Path) -> Result<Vec<String>, String> {
+    let folder = workspace.join("fuzz/targets/src");
     let error = |error| format!("{}: {error}", folder.display());
     let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(error)? {
+    for entry in fs::read_dir(&folder).map_err(error)? {
         let path = entry.map_err(error)?.path();
         if path.extension().is_some_and(|extension| extension == "rs") {
             names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
         }
     }
+    names.retain(|name| name != "lib");
     names.sort();
     Ok(names)
 }
 
-/// Run targets, so many at a time; the outcomes in the order of the names.
-fn all_of(built: &Built, names: &[String], time: Duration, jobs: usize) -> Result<Vec<Outcome>, String> {
+/// Run targets as the options say; the outcomes in the order of the names.
+fn all_of(built: &Built, names: &[String], options: &Options) -> Result<Vec<Outcome>, String> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(name) = names.get(index) else { return Ok(done) };
-            let outcome = target::run(built, name, time)?;
+            let outcome = target::run(built, name, options.time)?;
             println!("{}", outcome.line());
+            if options.keep && outcome.finding.is_none() {
+                println!("{name}: {}", keep::keep(built, name)?);
+            }
             done.push((index, outcome));
         }
     };
     let finished: Vec<Result<Vec<(usize, Outcome)>, String>> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..jobs.min(names.len())).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..options.jobs.min(names.len())).map(|_| scope.spawn(work)).collect();
         let panicked = |_| Err("a thread of the fuzzer has panicked".to_owned());
         workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).collect()
     });
@@ -169,27 +178,26 @@ mod tests {
     fn arguments() {
         let options = Options::parse(&["nbd", "--minutes", "3", "--jobs", "2"]).unwrap();
         assert_eq!((options.target.as_deref(), options.time.as_secs(), options.jobs), (Some("nbd"), 180, 2));
+        assert!(!options.keep && Options::parse(&["--keep"]).unwrap().keep);
         let options = Options::parse(&["nbd", "a", "b"]).unwrap();
         assert_eq!(options.replay, [PathBuf::from("a"), PathBuf::from("b")]);
-        for wrong in [&["--minutes"][..], &["--minutes", "0"], &["--jobs", "x"], &["--colour"]] {
+        for wrong in [
+            &["--minutes"][..],
+            &["--minutes", "0"],
+            &["--jobs", "x"],
+            &["--colour"],
+            &["nbd", "a", "--keep"],
+        ] {
             assert!(Options::parse(wrong).is_err(), "{wrong:?}");
         }
     }
 
     #[test]
-    fn every_target_is_a_binary_of_the_package() {
-        let manifest = fs::read_to_string("../fuzz/Cargo.toml").unwrap();
-        let folder = std::env::current_dir().unwrap().join("..");
-        let listed = fs::read_dir(folder.join("fuzz/fuzz_targets")).unwrap();
-        let names = listed.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let names: Vec<String> =
-            names.filter_map(|name| Some(name.strip_suffix(".rs")?.to_owned())).collect();
-        assert!(names.len() > 15);
-        for name in names {
-            assert!(
-                manifest.contains(&format!("name = \"{name}\"\npath = \"fuzz_targets/{name}.rs\"")),
-                "{name}"
-            );
-        }
+    fn targets_are_named_by_their_files() {
+        // The test runs in the folder of the package.
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let names = targets_in(&folder).unwrap();
+        assert!(names.len() > 15 && names.contains(&"vhdx_log".to_owned()), "{names:?}");
+        assert!(!names.iter().any(|name| ["lib", "common"].contains(&&**name)), "{names:?}");
     }
 }

@@ -115,23 +115,27 @@ fn libiscsi_on_pvscsi() {
 }
 
 #[test]
-fn libiscsi_on_lsi() {
-    conforms("libiscsi_on_lsi", AdapterKind::Lsi, "mptspi");
+#[ignore = "long: cargo xtask test --all"]
+fn long_libiscsi_on_lsi() {
+    conforms("long_libiscsi_on_lsi", AdapterKind::Lsi, "mptspi");
 }
 
 #[test]
-fn libiscsi_on_lsi_sas() {
-    conforms("libiscsi_on_lsi_sas", AdapterKind::LsiSas, "mptsas");
+#[ignore = "long: cargo xtask test --all"]
+fn long_libiscsi_on_lsi_sas() {
+    conforms("long_libiscsi_on_lsi_sas", AdapterKind::LsiSas, "mptsas");
 }
 
 #[test]
-fn libiscsi_on_buslogic() {
-    conforms("libiscsi_on_buslogic", AdapterKind::BusLogic, "BusLogic");
+#[ignore = "long: cargo xtask test --all"]
+fn long_libiscsi_on_buslogic() {
+    conforms("long_libiscsi_on_buslogic", AdapterKind::BusLogic, "BusLogic");
 }
 
 #[test]
-fn libiscsi_on_virtio_scsi() {
-    conforms("libiscsi_on_virtio_scsi", AdapterKind::VirtioScsi, "virtio_scsi");
+#[ignore = "long: cargo xtask test --all"]
+fn long_libiscsi_on_virtio_scsi() {
+    conforms("long_libiscsi_on_virtio_scsi", AdapterKind::VirtioScsi, "virtio_scsi");
 }
 
 fn conforms(test: &str, kind: AdapterKind, driver: &str) {

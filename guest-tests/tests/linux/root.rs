@@ -23,23 +23,27 @@ fn root_on_pvscsi() {
 }
 
 #[test]
-fn root_on_lsi() {
-    root("root_on_lsi", AdapterKind::Lsi, "sda");
+#[ignore = "long: cargo xtask test --all"]
+fn long_root_on_lsi() {
+    root("long_root_on_lsi", AdapterKind::Lsi, "sda");
 }
 
 #[test]
-fn root_on_lsi_sas() {
-    root("root_on_lsi_sas", AdapterKind::LsiSas, "sda");
+#[ignore = "long: cargo xtask test --all"]
+fn long_root_on_lsi_sas() {
+    root("long_root_on_lsi_sas", AdapterKind::LsiSas, "sda");
 }
 
 #[test]
-fn root_on_virtio_blk() {
-    root("root_on_virtio_blk", AdapterKind::VirtioBlk, "vda");
+#[ignore = "long: cargo xtask test --all"]
+fn long_root_on_virtio_blk() {
+    root("long_root_on_virtio_blk", AdapterKind::VirtioBlk, "vda");
 }
 
 #[test]
-fn root_on_virtio_scsi() {
-    root("root_on_virtio_scsi", AdapterKind::VirtioScsi, "sda");
+#[ignore = "long: cargo xtask test --all"]
+fn long_root_on_virtio_scsi() {
+    root("long_root_on_virtio_scsi", AdapterKind::VirtioScsi, "sda");
 }
 
 fn root(test: &str, kind: AdapterKind, name: &str) {

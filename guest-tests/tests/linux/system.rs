@@ -13,7 +13,7 @@ use paradisk_disk_formats::{Image, OpenOptions, Repair, Severity};
 use crate::matrix::NOT_OURS;
 use crate::needed;
 
-const TEST: &str = "debian_boots_installs_packages_and_survives_being_killed";
+const TEST: &str = "long_debian_boots_installs_packages_and_survives_being_killed";
 const TIMEOUT: Duration = Duration::from_secs(2400);
 /// Bytes of L1's memory. Half of them are for files: the disks, which may grow to four times 513 MiB the longer the load runs.
 const MEMORY: u64 = 6 << 30;
@@ -80,7 +80,8 @@ exit $status
 "#;
 
 #[test]
-fn debian_boots_installs_packages_and_survives_being_killed() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_debian_boots_installs_packages_and_survives_being_killed() {
     let folder = tempfile::tempdir().unwrap();
     let disk = folder.path().join("debian.vhdx");
     let Some((host, job)) = needed(TEST, prepare(&disk)) else { return };

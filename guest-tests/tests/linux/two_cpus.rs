@@ -40,9 +40,10 @@ enum Vmm {
 }
 
 #[test]
-fn two_virtual_cpus_on_two_cpus() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_two_virtual_cpus_on_two_cpus() {
     let prepared = KvmHost::prepare_with(2).and_then(|host| Ok((host, KvmHost::stock_guest()?)));
-    let Some((host, files)) = needed("two_virtual_cpus_on_two_cpus", prepared) else { return };
+    let Some((host, files)) = needed("long_two_virtual_cpus_on_two_cpus", prepared) else { return };
     let failed = starts(&host, &files, Vmm::Paradisk, STARTS).unwrap_or_else(|why| panic!("L1: {why}"));
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }

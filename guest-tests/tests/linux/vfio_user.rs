@@ -58,8 +58,9 @@ pub(crate) const DEVICES: [(Protocol, &str, usize); 7] = [
 ];
 
 #[test]
-fn stock_drivers_and_fio_on_pc() {
-    stock_drivers_and_fio("stock_drivers_and_fio_on_pc", "pc");
+#[ignore = "long: cargo xtask test --all"]
+fn long_stock_drivers_and_fio_on_pc() {
+    stock_drivers_and_fio("long_stock_drivers_and_fio_on_pc", "pc");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Builds targets: stable Rust has no `-Zsanitizer`, but LLVM's pass for coverage can be requested.
+//! Builds the fuzzer: stable Rust has no `-Zsanitizer`, but LLVM's pass for coverage can be requested.
 
 use std::env;
 use std::ffi::OsStr;
@@ -21,22 +21,28 @@ const FLAGS: [&str; 9] = [
     "-Coverflow-checks=yes",
 ];
 
-/// Where the binaries are.
+/// The program `fuzz/fuzzer.rs`, which has all targets.
 pub(super) struct Built(PathBuf);
 
+/// The variable that selects a target.
+const TARGET: &str = "PARADISK_FUZZ_TARGET";
+
 impl Built {
-    /// Programs of a test in place of targets.
+    /// A program of a test in place of the fuzzer.
     #[cfg(test)]
-    pub(super) fn in_folder(folder: &Path) -> Self {
-        Self(folder.to_owned())
+    pub(super) fn from_program(program: PathBuf) -> Self {
+        Self(program)
     }
 
-    pub(super) fn binary(&self, target: &str) -> PathBuf {
-        self.0.join(target)
+    /// The fuzzer with this target.
+    pub(super) fn target(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.0);
+        command.env(TARGET, name);
+        command
     }
 }
 
-/// Why this machine cannot build targets, if it cannot.
+/// Why this machine cannot build the fuzzer, if it cannot.
 ///
 /// # Errors
 /// A temporary folder cannot be created.
@@ -66,11 +72,11 @@ fn succeeds(command: &mut Command, input: &[u8]) -> Result<(), String> {
     Err(text.lines().next().unwrap_or("no message").to_owned())
 }
 
-/// Build these targets.
+/// Build it.
 ///
 /// # Errors
 /// How cargo ended.
-pub(super) fn build(targets: &[String]) -> Result<Built, String> {
+pub(super) fn build() -> Result<Built, String> {
     let version = output(&env::var("RUSTC").unwrap_or("rustc".to_owned()), &["-vV"])?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let host = host.ok_or("rustc -vV: no line `host:`")?;
@@ -80,13 +86,12 @@ pub(super) fn build(targets: &[String]) -> Result<Built, String> {
         None => std::path::absolute("fuzz/target"),
     };
     let folder = folder.map_err(|error| format!("fuzz/target: {error}"))?;
-    let mut args = vec!["build", "--release", "--locked", "--quiet", "--target", host];
-    args.extend(targets.iter().flat_map(|target| ["--bin", target]));
+    let args = ["build", "--release", "--locked", "--quiet", "--target", host];
     let flags = FLAGS.join(" ");
     // `--target` keeps the flags from build scripts and macros.
     let environment = [("RUSTFLAGS", OsStr::new(&flags)), ("CARGO_TARGET_DIR", folder.as_os_str())];
     cargo(Path::new("fuzz"), &args, &environment)?;
-    Ok(Built(folder.join(host).join("release")))
+    Ok(Built(folder.join(host).join("release/paradisk-fuzz")))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ const MANY: usize = 1500;
 /// Time for reading the corpus, on top of that for the run. A target that takes longer hangs.
 const GRACE: Duration = Duration::from_secs(180);
 /// Time for a minimisation, which runs each input of the corpus at least once.
-const MERGE: Duration = Duration::from_secs(180);
+pub(super) const MERGE: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(100);
 
 /// How a run ended.
@@ -53,10 +53,10 @@ impl Outcome {
 }
 
 /// The target's folder in the cache.
-struct Home(PathBuf);
+pub(super) struct Home(PathBuf);
 
 impl Home {
-    fn new(name: &str) -> Result<Self, String> {
+    pub(super) fn new(name: &str) -> Result<Self, String> {
         let cache = guest_linux::cache().map_err(|error| error.to_string())?;
         let home = Self(cache.join("fuzz").join(name));
         for folder in [home.corpus(), home.0.join("findings")] {
@@ -65,7 +65,7 @@ impl Home {
         Ok(home)
     }
 
-    fn corpus(&self) -> PathBuf {
+    pub(super) fn corpus(&self) -> PathBuf {
         self.0.join("corpus")
     }
 
@@ -92,14 +92,16 @@ fn is_due(time: Duration, new: u64, inputs: usize, last: usize) -> bool {
     time > LONG_TIME && new > 0 || inputs > MANY.max(last + last / 4)
 }
 
-fn command(built: &Built, name: &str) -> Command {
-    let mut command = Command::new(built.binary(name));
+/// The committed inputs of a target.
+pub(super) fn seeds(name: &str) -> PathBuf {
+    Path::new("fuzz/seeds").join(name)
+}
+
+/// The fuzzer with a target, and with the options that all runs have.
+pub(super) fn command(built: &Built, name: &str) -> Command {
+    let mut command = built.target(name);
     let longest = if FILES.contains(&name) { WHOLE_FILE } else { SCRIPT };
     command.args([INPUT_TIMEOUT, "-len_control=0", &format!("-max_len={longest}")]).stdin(Stdio::null());
-    // Keep images in memory: the targets flush them often.
-    if Path::new("/dev/shm").is_dir() && std::env::var_os("TMPDIR").is_none() {
-        command.env("TMPDIR", "/dev/shm");
-    }
     command
 }
 
@@ -115,7 +117,7 @@ pub(super) fn run(built: &Built, name: &str, time: Duration) -> Result<Outcome, 
     command.arg(format!("-max_total_time={}", time.as_secs())).arg("-print_final_stats=1");
     command.arg(format!("-artifact_prefix={}/", home.0.join("findings").display()));
     command.arg(home.corpus());
-    let seeds = std::path::absolute(Path::new("fuzz/seeds").join(name)).map_err(error)?;
+    let seeds = seeds(name);
     if seeds.is_dir() {
         command.arg(seeds);
     }
@@ -182,7 +184,7 @@ fn minimise(built: &Built, name: &str, home: &Home, most: Duration) -> io::Resul
 }
 
 /// Wait for a process; `None`: it was killed, since it took too long. With the leader of a process group, the group is killed.
-fn wait(mut child: Child, most: Duration) -> io::Result<Option<ExitStatus>> {
+pub(super) fn wait(mut child: Child, most: Duration) -> io::Result<Option<ExitStatus>> {
     let begin = Instant::now();
     while begin.elapsed() < most {
         if let Some(status) = child.try_wait()? {
@@ -244,7 +246,7 @@ mod tests {
         write.args(["-c", "printf %s \"$1\" > \"$0\" && chmod +x \"$0\""]);
         let target = folder.path().join("target");
         assert!(write.arg(target).arg(script).status().unwrap().success());
-        let built = Built::in_folder(folder.path());
+        let built = Built::from_program(folder.path().join("target"));
         (folder, built, home)
     }
 

@@ -10,7 +10,7 @@ use super::super::faults::{Fault, Host};
 use super::images::{Kind, Template, values};
 use super::inline::Inline;
 use super::oracle::{Oracle, Places, UNIT};
-use super::{Outcome, Runs, times};
+use super::{Outcome, Runs};
 use crate::error::IoError;
 use crate::formats::format::Format;
 use crate::formats::open::OpenOptions;

@@ -9,10 +9,11 @@ use crate::libiscsi::{MEMORY, check, media};
 use crate::needed;
 
 #[test]
-fn libiscsi_on_storvsc() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_libiscsi_on_storvsc() {
     let prepared =
         Rig::prepare().and_then(|rig| Ok((rig, initramfs_with_libiscsi(&StockKernel::newest()?)?)));
-    let Some((rig, initramfs)) = needed("libiscsi_on_storvsc", prepared) else { return };
+    let Some((rig, initramfs)) = needed("long_libiscsi_on_storvsc", prepared) else { return };
     let folder = tempfile::tempdir().unwrap();
     let images = folder.path().join("images");
     std::fs::create_dir(&images).unwrap();

@@ -40,7 +40,8 @@ use() {
 "#;
 
 #[test]
-fn stock_kernels_boot_from_other_adapters() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_stock_kernels_boot_from_other_adapters() {
     let folder = tempfile::tempdir().unwrap();
     let raw = folder.path().join("root.raw");
     let prepared = Rig::with_newer_kernel().and_then(|mut rig| {
@@ -50,7 +51,7 @@ fn stock_kernels_boot_from_other_adapters() {
         guest_linux::root_file_system(&raw, SIZE, (layout::POWER_CONTROL.start, layout::POWER_OFF))?;
         Ok(rig)
     });
-    let Some(rig) = needed("stock_kernels_boot_from_other_adapters", prepared) else { return };
+    let Some(rig) = needed("long_stock_kernels_boot_from_other_adapters", prepared) else { return };
     let boots = || KERNELS.into_iter().flat_map(|which| ADAPTERS.map(|adapter| (which, adapter)));
     let mut script = LIFE.to_owned();
     for (which, adapter) in boots() {

@@ -106,8 +106,9 @@ fn stalled_disks_and_error_handling() {
 /// The only error handling of BusLogic's driver is the reset of the adapter, which blocks the virtual CPU until the disk completes its I/O:
 /// so it has a guest of its own, and the adapter's log says that the guest is there.
 #[test]
-fn stalled_disk_on_buslogic() {
-    let Some(rig) = needed("stalled_disk_on_buslogic", Rig::prepare()) else { return };
+#[ignore = "long: cargo xtask test --all"]
+fn long_stalled_disk_on_buslogic() {
+    let Some(rig) = needed("long_stalled_disk_on_buslogic", Rig::prepare()) else { return };
     let printed = stall_alone(&rig, "buslogic", "BusLogic", STALL_UNTIL_RESET, &[BUSLOGIC_RESET]);
     // Of power on, and of the reset.
     assert!(printed.matches("Power-on or device reset occurred").count() > 1, "{printed}");
@@ -116,8 +117,9 @@ fn stalled_disk_on_buslogic() {
 /// The bus master's stop, with which libata's error handling begins, holds the virtual CPU until the disk completes its I/O: so the ATA
 /// disk has a guest of its own. The software reset follows, and the command once more.
 #[test]
-fn stalled_disk_on_ide() {
-    let Some(rig) = needed("stalled_disk_on_ide", Rig::prepare()) else { return };
+#[ignore = "long: cargo xtask test --all"]
+fn long_stalled_disk_on_ide() {
+    let Some(rig) = needed("long_stalled_disk_on_ide", Rig::prepare()) else { return };
     let printed = stall_alone(&rig, "ide", "ata_piix", STALL_ATA, &OF_LIBATA);
     let missing: Vec<_> = HANDLED_ATA.iter().filter(|text| !printed.contains(*text)).collect();
     assert!(missing.is_empty(), "no {missing:?}:\n{printed}");
