@@ -3,6 +3,10 @@
     not(all(feature = "io-uring", feature = "vhd", feature = "vhdx")),
     allow(dead_code, unreachable_code, unused_imports, unused_variables, reason = "serves what is left out")
 )]
+#![cfg_attr(
+    test,
+    allow(clippy::duplicate_mod, reason = "a checker runs the source with primitives of its own")
+)]
 
 mod disk;
 mod error;

@@ -20,19 +20,20 @@ const TESTS_FAILED: i32 = 100;
 /// # Errors
 /// How cargo ended.
 pub(crate) fn build(targets: &[&str]) -> Result<(), String> {
-    let status = nextest(&[&["run", "--no-run", "--cargo-quiet"], targets].concat())?;
+    let status = nextest(&[&["run", "--no-run", "--cargo-quiet"], targets].concat(), 1)?;
     status.success().then_some(()).ok_or_else(|| format!("the tests do not compile: {status}"))
 }
 
-/// Run tests, chosen by `options` of `cargo nextest run`, and add them to the report.
+/// Run tests, chosen by `options` of `cargo nextest run`, and add them to the report. Those without an end of their own (random commands,
+/// crashes, faults) try `effort` times as much as by default.
 ///
 /// # Errors
 /// Tests could not be run. Tests that have failed are in the report.
-pub(crate) fn run(options: &[&str], report: &mut Report) -> Result<(), String> {
+pub(crate) fn run(options: &[&str], effort: u32, report: &mut Report) -> Result<(), String> {
     let results = target_dir().join("nextest/default/junit.xml");
     // One of another run.
     let _ = fs::remove_file(&results);
-    let status = nextest(&[&["run", "--cargo-quiet", "--no-tests", "fail"], options].concat())?;
+    let status = nextest(&[&["run", "--cargo-quiet", "--no-tests", "fail"], options].concat(), effort)?;
     if !status.success() && status.code() != Some(TESTS_FAILED) {
         return Err(format!("cargo nextest: {status}"));
     }
@@ -45,9 +46,10 @@ pub(crate) fn run(options: &[&str], report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-fn nextest(args: &[&str]) -> Result<std::process::ExitStatus, String> {
+fn nextest(args: &[&str], effort: u32) -> Result<std::process::ExitStatus, String> {
     let mut command = Command::new(program()?);
     command.arg("nextest").args(args).args(WORKSPACE).stdin(Stdio::null());
+    command.env("PARADISK_TEST_EFFORT", effort.to_string());
     command.status().map_err(|error| format!("cargo nextest: {error}"))
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         (Some(package), Some(name)) => format!("package({package}) and test({name})"),
     };
     let mut report = Report::default();
-    let ran = nextest::run(&["--stress-count", &times, "-E", &expression], &mut report);
+    let ran = nextest::run(&["--stress-count", &times, "-E", &expression], 1, &mut report);
     drop(load);
     ran?;
     let seconds = begin.elapsed().as_secs();

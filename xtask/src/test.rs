@@ -19,6 +19,8 @@ use crate::{api, deb, deny, embedding, exact, fuzz, images, imports, nextest, pr
 const LAST: &str = ".ci/last-all";
 /// Time for each fuzz target in `--all`: about an hour in total, two at a time.
 const FUZZING: Duration = Duration::from_secs(400);
+/// Factor in `--all` for tests that have no end of their own.
+const EFFORT: u32 = 8;
 /// Time of the soak in `--all`, in seconds. By default, each load has a cycle or two.
 const SOAK: u64 = 600;
 const SHORT_SOAK: u64 = 10;
@@ -78,20 +80,22 @@ struct Run {
     report: Report,
     /// Of [`Tier::All`].
     progress: Option<Progress>,
+    effort: u32,
 }
 
 impl Run {
     fn new(tier: Tier) -> io::Result<Self> {
         let report = Report { times: Times::new(tier.name()), ..Report::default() };
         let progress = (tier == Tier::All).then(|| Progress::load(&report.times.revision)).transpose()?;
-        Ok(Self { report, progress })
+        let effort = if tier == Tier::All { EFFORT } else { 1 };
+        Ok(Self { report, progress, effort })
     }
 
     fn quick(&mut self) {
         self.source();
         let targets = ["--lib", "--bins"];
         if self.step("build: tests", |_| nextest::build(&targets).map(|()| None)) {
-            self.step("tests", |report| nextest::run(&targets, report).map(|()| None));
+            self.step("tests", |report| nextest::run(&targets, 1, report).map(|()| None));
         }
     }
 
@@ -108,7 +112,8 @@ impl Run {
         self.step("program without the meter", |_| product::check());
         self.step("public API", |_| api::check());
         if self.step("build: tests", |_| nextest::build(&[]).map(|()| None)) {
-            self.step("tests", |report| nextest::run(&[], report).map(|()| None));
+            let effort = self.effort;
+            self.step("tests", |report| nextest::run(&[], effort, report).map(|()| None));
             self.step("Debian package", |_| deb::check());
             self.step("soak", |_| soak::check(SHORT_SOAK));
         }
@@ -119,7 +124,8 @@ impl Run {
     /// What [`default`](Self::default) leaves out.
     fn long(&mut self) {
         self.step("long tests", |report| {
-            nextest::run(&["--run-ignored", "only", "-E", "test(/(^|::)long_/)"], report).map(|()| None)
+            let options = ["--run-ignored", "only", "-E", "test(/(^|::)long_/)"];
+            nextest::run(&options, EFFORT, report).map(|()| None)
         });
         self.step("features", |_| embedding::features());
         self.step("packages", |_| embedding::packages());

@@ -121,8 +121,8 @@ fn flush_after_an_error(reported_elsewhere: bool) {
     model.file.lock().unwrap().failed = true;
     let flush = |model: &Model| {
         model.sticky.run(|| {
-            model.fdatasync().inspect_err(|error| {
-                model.sticky.fail(*error);
+            model.fdatasync().inspect_err(|()| {
+                model.sticky.fail(());
             })
         })
     };

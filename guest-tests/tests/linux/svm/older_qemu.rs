@@ -20,7 +20,9 @@ const MARKS: [u8; 4] = *b"<><>";
 fn long_instructions_are_counted_in_the_oldest_qemu() {
     let prepared =
         Qemu::bookworm().and_then(KvmHost::prepare_in).and_then(|host| Ok((host, KvmHost::stock_guest()?)));
-    let Some((host, files)) = needed("long_instructions_are_counted_in_the_oldest_qemu", prepared) else { return };
+    let Some((host, files)) = needed("long_instructions_are_counted_in_the_oldest_qemu", prepared) else {
+        return;
+    };
     let load = Counted { reads: READS, block_size: 4096, depth: 1, batch: 1 };
     let job = Job { disks: 1, fio: Some(Fio::Counted(vec![load])), ..Job::default() };
     // The sizes of XSAVE's area that this QEMU's CPU reports contradict each other, of which the kernel complains.

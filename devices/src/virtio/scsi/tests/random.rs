@@ -106,5 +106,8 @@ fn anything_goes_and_a_clean_start_follows() {
         guest.check_io();
         assert_eq!(guest.in_flight(), 0);
     }
-    assert!(functions > 400 * effort() && events > 60 * effort(), "{functions} functions, {events} events");
+    assert!(
+        functions > 400 * effort() as usize && events > 60 * effort() as usize,
+        "{functions} functions, {events} events"
+    );
 }
