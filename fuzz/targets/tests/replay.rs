@@ -22,12 +22,12 @@ const TIME: Duration = Duration::from_secs(4);
 static RUNNING: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
-    /// Whether this thread runs a test: its panics unwind to [`replay`].
+    /// Whether this thread runs a test: its panics unwind.
     static IN_TEST: Cell<bool> = const { Cell::new(false) };
 }
 
 fn seeds() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../seeds")
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("seeds")
 }
 
 /// What a folder has, in the order of names; nothing if it does not exist.
@@ -46,9 +46,11 @@ fn command(target: &str, input: &Path) -> String {
     format!("cargo xtask fuzz {target} {}", input.display())
 }
 
-/// A panic of another thread, such as a server's, ends the process: the test might wait for that thread, or not notice.
-fn end_at_panics_of_other_threads() {
+/// From now on, a panic of a thread that runs no test, such as a server's, ends the process: a test might wait for that thread, or not
+/// notice the panic.
+fn begin_test() {
     static HOOK: Once = Once::new();
+    IN_TEST.set(true);
     HOOK.call_once(|| {
         let hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
@@ -65,8 +67,7 @@ fn end_at_panics_of_other_threads() {
 }
 
 fn replay(target: &'static str) {
-    end_at_panics_of_other_threads();
-    IN_TEST.set(true);
+    begin_test();
     let (_, run) = TARGETS.iter().find(|(name, _)| *name == target).expect("a target");
     let run_file = |input: &Path| {
         let bytes = fs::read(input).unwrap_or_else(|error| panic!("{}: {error}", input.display()));
@@ -104,6 +105,7 @@ for_targets!(replays);
 /// `cargo xtask fuzz` takes the names of targets from the source files.
 #[test]
 fn files_and_seeds_are_of_targets() {
+    begin_test();
     let stems = |folder: &Path| -> BTreeSet<String> {
         let stem = |path: &PathBuf| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         listed(folder).iter().filter_map(stem).collect()
