@@ -29,7 +29,8 @@ mod slot;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{self, Arc};
+use std::thread;
 
 use rustix::io::Errno;
 
@@ -38,10 +39,11 @@ use crate::error::{IoError, PushError};
 use crate::formats::format::{Flush, Format, Mapping};
 use crate::host::backing::BackingFile;
 use crate::host::iobuf::IoBuf;
+use crate::host::threads;
 use crate::map::epochs::{Epochs, Participant};
 use crate::map::extent::{Extent, Extents, Place};
 use crate::queue::check::check;
-use crate::queue::engine::{Direction, Engine, MAX_LEN, Transfer};
+use crate::queue::engine::{Direction, Engine, MAX_LEN, Signal, Transfer};
 use crate::queue::{Completion, DiskQueue, Op, QueueStats, Request};
 
 use bounce::Bounce;
@@ -53,6 +55,8 @@ use helper::{Helpers, Job, JobKind};
 use inline_io::Inline;
 use retry::AfterFailure;
 use slot::{BAD_MAP, NO_PIECE, NO_SLOT, Piece, Slot, Stage};
+
+// `helper` takes `sync`, `thread`, `threads` and `Signal` from here; its model takes those of a checker.
 
 struct FileQueue<E: Engine> {
     /// The first field, so dropped first: its drop waits until nothing uses the memory below.
@@ -596,5 +600,9 @@ impl<E: Engine> Drop for FileQueue<E> {
     }
 }
 
+#[cfg(test)]
+mod helper_tests;
+#[cfg(test)]
+mod interleavings;
 #[cfg(test)]
 mod tests;

@@ -4,33 +4,27 @@
 //! Whenever the server is killed, the order of the stores guarantees:
 //! - Every request that was submitted to the disk is marked until its completion is posted. A request without a mark and without a
 //!   completion is still in the available ring.
-//! - At most one request is marked although its completion is posted: the one at [`LAST_BATCH_HEAD`], if the used index in guest memory is
-//!   ahead of the recorded one ([`USED_IDX`]).
+//! - At most one request is marked although its completion is posted: the one at `LAST_BATCH_HEAD`, if the used index in guest memory is
+//!   ahead of the recorded one (`USED_IDX`).
+
+mod record;
 
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use paradisk_devices::virtio::blk::{MAX_QUEUE_SIZE, Track};
+use paradisk_devices::virtio::blk::MAX_QUEUE_SIZE;
 use rustix::fs::{MemfdFlags, SealFlags};
 use vhost::vhost_user::message::VhostUserInflight;
 use vhost::vhost_user::{Error, Result};
-use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
+use vm_memory::{AtomicAccess, Bytes, FileOffset, MmapRegion, VolatileMemory};
 
 use super::memory::reaches;
 use crate::sigbus::Watched;
 
-/// `QueueRegionSplit`: offsets of its fields.
-const VERSION: usize = 8;
-const DESC_NUM: usize = 10;
-const LAST_BATCH_HEAD: usize = 12;
-const USED_IDX: usize = 14;
-const DESC: usize = 16;
-/// `DescStateSplit`: its size, and offsets of its fields.
-const DESC_SIZE: usize = 16;
-const INFLIGHT: usize = 0;
-const NEXT: usize = 6;
-const COUNTER: usize = 8;
+use record::{DESC, DESC_SIZE};
+pub(super) use record::{InflightRecord, Left};
+
 /// The size of a queue's region is a multiple of this: a cache line, so that the threads of two queues do not share one.
 const ALIGNMENT: usize = 64;
 
@@ -42,11 +36,25 @@ pub(super) struct Inflight {
     queue_size: u16,
 }
 
+/// Memory that the client keeps.
 #[derive(Debug)]
 struct Mapping {
     /// The first field, so dropped first.
     _watched: Watched,
     region: MmapRegion<()>,
+}
+
+impl Mapping {
+    // Neither can fail: the queue's region is inside the mapping, and every field is aligned.
+    #[inline]
+    fn load<T: AtomicAccess + Default>(&self, at: usize) -> T {
+        self.region.as_volatile_slice().load(at, Acquire).unwrap_or_default()
+    }
+
+    #[inline]
+    fn store<T: AtomicAccess>(&self, at: usize, value: T) {
+        let _ = self.region.as_volatile_slice().store(value, at, Release);
+    }
 }
 
 /// Bytes of a queue's region.
@@ -97,12 +105,7 @@ impl Inflight {
     /// The record of queue `index`, which has `size` entries. `None`: the memory has no record for such a queue.
     pub(super) fn queue(&self, index: usize, size: u16) -> Option<InflightRecord> {
         let fits = index < usize::from(self.queues) && size <= self.queue_size;
-        fits.then(|| InflightRecord {
-            mapping: Arc::clone(&self.mapping),
-            offset: index * queue_bytes(self.queue_size),
-            size,
-            counter: 0,
-        })
+        fits.then(|| InflightRecord::new(&self.mapping, index * queue_bytes(self.queue_size), size))
     }
 }
 
@@ -112,100 +115,13 @@ fn check(described: &VhostUserInflight, queues: u16) -> Result<()> {
     if possible { Ok(()) } else { Err(Error::InvalidParam) }
 }
 
-/// The record of one queue.
-#[derive(Debug)]
-pub(super) struct InflightRecord {
-    mapping: Arc<Mapping>,
-    offset: usize,
-    size: u16,
-    /// Number of the next request.
-    counter: u64,
-}
-
-/// The state that an earlier server left of a queue.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Left {
-    /// Heads of the requests in flight, first taken first.
-    pub(super) heads: Vec<u16>,
-    /// Index of the next chain to be taken.
-    pub(super) next_avail: u16,
-}
-
-impl InflightRecord {
-    /// Start recording for a queue whose used index is `used`. Returns the state that an earlier server left; `None`: the record is new.
-    pub(super) fn open(&mut self, used: u16) -> Option<Left> {
-        if self.load::<u16>(VERSION) == 0 {
-            self.store(DESC_NUM, self.size);
-            self.store(USED_IDX, used);
-            self.store(VERSION, 1u16);
-            return None;
-        }
-        // Number of completions that were posted, but not recorded when the server was killed. This server leaves at most one.
-        let posted = used.wrapping_sub(self.load(USED_IDX));
-        let mut head: u16 = self.load(LAST_BATCH_HEAD);
-        for _ in 0..posted.min(self.size) {
-            let Some(at) = self.desc(head) else { break };
-            self.store(at + INFLIGHT, 0u8);
-            head = self.load(at + NEXT);
-        }
-        self.store(USED_IDX, used);
-        let in_flight = |head: &u16| self.desc(*head).is_some_and(|at| self.load::<u8>(at + INFLIGHT) == 1);
-        let counter = |head: u16| self.desc(head).map_or(0, |at| self.load::<u64>(at + COUNTER));
-        let mut numbered: Vec<_> =
-            (0..self.size).filter(in_flight).map(|head| (counter(head), head)).collect();
-        numbered.sort_unstable();
-        self.counter = numbered.last().map_or(0, |(last, _)| last.wrapping_add(1));
-        let heads: Vec<_> = numbered.into_iter().map(|(_, head)| head).collect();
-        let next_avail = used.wrapping_add(heads.len() as u16);
-        Some(Left { heads, next_avail })
-    }
-
-    /// Offset of a descriptor's state.
-    fn desc(&self, head: u16) -> Option<usize> {
-        (head < self.size).then(|| DESC + DESC_SIZE * usize::from(head))
-    }
-
-    // Neither can fail: the queue's region is inside the mapping, and every field is aligned.
-    #[inline]
-    fn load<T: vm_memory::AtomicAccess + Default>(&self, at: usize) -> T {
-        self.mapping.region.as_volatile_slice().load(self.offset + at, Acquire).unwrap_or_default()
-    }
-
-    #[inline]
-    fn store<T: vm_memory::AtomicAccess>(&self, at: usize, value: T) {
-        let _ = self.mapping.region.as_volatile_slice().store(value, self.offset + at, Release);
-    }
-}
-
-impl Track for InflightRecord {
-    #[inline]
-    fn taken(&mut self, head: u16) {
-        if let Some(at) = self.desc(head) {
-            self.store(at + COUNTER, self.counter);
-            self.counter = self.counter.wrapping_add(1);
-            self.store(at + INFLIGHT, 1u8);
-        }
-    }
-
-    #[inline]
-    fn posting(&mut self, head: u16) {
-        if let Some(at) = self.desc(head) {
-            self.store(at + NEXT, self.load::<u16>(LAST_BATCH_HEAD));
-            self.store(LAST_BATCH_HEAD, head);
-        }
-    }
-
-    #[inline]
-    fn posted(&mut self, head: u16, used: u16) {
-        if let Some(at) = self.desc(head) {
-            self.store(at + INFLIGHT, 0u8);
-        }
-        self.store(USED_IDX, used);
-    }
-}
+#[cfg(test)]
+mod interleavings;
 
 #[cfg(test)]
 mod tests {
+    use paradisk_devices::virtio::blk::Track;
+
     use super::*;
 
     const SIZE: u16 = 8;
