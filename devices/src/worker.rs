@@ -10,9 +10,12 @@
 //!
 //! The thread returns from the loop when its [`Worker`] is dropped, and drops the value.
 
+mod jobs;
+
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+// `jobs` takes its primitives from here; its model takes those of a checker.
+use std::sync::{self, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -22,6 +25,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::device::Sleep;
 use crate::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use crate::time::Time;
+
+use jobs::{Inbox, Outbox, Wake};
 
 /// There is a job, the worker was dropped, or another thread has called [`Worker::wake`].
 const WAKE: Event = Event::Own(0);
@@ -49,10 +54,19 @@ type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 /// The handle of a thread that owns a `T`. Dropping the handle ends the thread, and waits until it has ended.
 #[derive(Debug)]
 pub struct Worker<T> {
-    jobs: Option<Sender<Job<T>>>,
-    /// Written for each job, for the end, and by [`wake`](Self::wake). The thread waits for edges, so it is never read.
-    event: OwnedFd,
+    jobs: Outbox<Job<T>, Eventfd>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Written for each job, for the end, and by [`Worker::wake`]. The thread waits for edges, so it is never read.
+#[derive(Debug)]
+struct Eventfd(OwnedFd);
+
+impl Wake for Eventfd {
+    fn wake(&self) {
+        // Fails only after 2^64 writes, because the counter is never read.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
 }
 
 /// The thread has ended.
@@ -67,9 +81,9 @@ impl<T: Serve + Send + 'static> Worker<T> {
     pub fn start(kind: ThreadKind, name: impl Into<String>, mut value: T) -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         value.events().add(&event, WAKE, Interest::Edge)?;
-        let (jobs, inbox) = mpsc::channel();
+        let (jobs, inbox) = jobs::channel(Eventfd(event));
         let thread = spawn(kind, name, move || run(&mut value, &inbox))?;
-        Ok(Self { jobs: Some(jobs), event, thread: Some(thread) })
+        Ok(Self { jobs, thread: Some(thread) })
     }
 }
 
@@ -79,9 +93,7 @@ impl<T: 'static> Worker<T> {
     /// # Errors
     /// The thread has ended.
     pub fn tell(&self, job: impl FnOnce(&mut T) + Send + 'static) -> Result<(), Gone> {
-        self.jobs.as_ref().ok_or(Gone)?.send(Box::new(job)).map_err(|_| Gone)?;
-        self.wake();
-        Ok(())
+        self.jobs.send(Box::new(job)).map_err(|_| Gone)
     }
 
     /// Send a job to the thread, and wait for its result.
@@ -100,21 +112,19 @@ impl<T: 'static> Worker<T> {
 impl<T> Worker<T> {
     /// Wake the thread without sending a job.
     pub fn wake(&self) {
-        // Fails only after 2^64 writes, because the counter is never read.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        self.jobs.wake();
     }
 }
 
 impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
-        self.jobs = None;
-        self.wake();
+        self.jobs.close();
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 /// The thread.
-fn run<T: Serve>(value: &mut T, inbox: &Receiver<Job<T>>) {
+fn run<T: Serve>(value: &mut T, inbox: &Inbox<Job<T>>) {
     let origin = Instant::now();
     let now = || Time::default().after(origin.elapsed());
     let mut ready = Ready::new();
@@ -128,7 +138,7 @@ fn run<T: Serve>(value: &mut T, inbox: &Receiver<Job<T>>) {
             }
             for event in ready.iter() {
                 match event {
-                    WAKE if !run_jobs(value, inbox) => return value.end(),
+                    WAKE if !inbox.run(|job| job(value)) => return value.end(),
                     Event::Doorbell(index) => value.on_doorbell(index),
                     _ => {}
                 }
@@ -138,16 +148,8 @@ fn run<T: Serve>(value: &mut T, inbox: &Receiver<Job<T>>) {
     }
 }
 
-/// Run the jobs that were sent. False: the worker was dropped.
-fn run_jobs<T>(value: &mut T, inbox: &Receiver<Job<T>>) -> bool {
-    loop {
-        match inbox.try_recv() {
-            Ok(job) => job(value),
-            Err(TryRecvError::Empty) => return true,
-            Err(TryRecvError::Disconnected) => return false,
-        }
-    }
-}
+#[cfg(test)]
+mod interleavings;
 
 #[cfg(test)]
 mod tests {

@@ -12,10 +12,10 @@ pub(crate) mod shared;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::sync::{self, Arc};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{self, Duration, Instant};
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::{Stats, Time};
@@ -30,6 +30,8 @@ use crate::error::Error;
 use crate::mailbox::{Mailbox, Message};
 use crate::posted::{PostedWrites, Watch as PostedWatch, ZoneId};
 use crate::thread_time::{ThreadClock, ThreadTime};
+
+// `shared` takes its primitives and its clock from `sync` and `time`; its model takes those of a checker.
 
 /// Pause instructions between two polls of the device.
 const PAUSES: u32 = 4;
@@ -350,5 +352,7 @@ impl<D: BusDevice + ?Sized> Drop for Worker<D> {
     }
 }
 
+#[cfg(test)]
+mod interleavings;
 #[cfg(test)]
 mod tests;

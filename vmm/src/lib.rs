@@ -24,6 +24,8 @@ mod error;
 mod halted;
 mod host_bridge;
 mod hyperv;
+#[cfg(test)]
+mod interleavings;
 mod interrupts;
 mod io_thread;
 mod kvm_stats;
@@ -38,6 +40,10 @@ mod power;
 mod rtc;
 mod thread_time;
 mod vcpu;
+
+// `mailbox` takes its primitives from here; its model takes those of a checker.
+use std::{sync, thread};
+use vmm_sys_util::eventfd;
 
 pub use bus::{BusHandler, Flow};
 pub use capabilities::{Host, KVM_PATH, Virtualization};

@@ -1,12 +1,13 @@
 //! Calls from other threads to a device, made on the thread that owns the device.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
-use std::thread;
 use std::time::Duration;
 
 use paradisk_devices::{IoDevice, Time};
-use vmm_sys_util::eventfd::EventFd;
+
+use super::eventfd::EventFd;
+use super::sync::mpsc::{self, Receiver};
+use super::thread;
 
 /// The device's thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

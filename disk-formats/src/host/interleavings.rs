@@ -155,14 +155,14 @@ fn a_flush_covers_the_writes_that_completed_before_it() {
     finds(Fault::Own, 2, flush_together);
 }
 
-/// The protection is the first `check` in `StickyFlush::run`.
+/// The protection is the error that `StickyFlush::fail` records.
 #[test]
 fn an_error_is_that_of_all_later_flushes() {
     explore(3, || flush_after_an_error(false));
     finds(Fault::OwnToo, 3, || flush_after_an_error(false));
 }
 
-/// The protection is either `check` in `StickyFlush::run`.
+/// The protection is the last `check` in `StickyFlush::run`.
 #[test]
 fn an_error_that_another_call_got_is_that_of_all_later_flushes() {
     explore(3, || flush_after_an_error(true));

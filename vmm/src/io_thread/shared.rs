@@ -4,16 +4,17 @@
 //! A thread holds the lock while it calls the device. The I/O thread holds the lock except while it waits for events, and while it
 //! changes the registration of doorbells before that. A virtual CPU's thread only tries to lock. If that fails, or the rule does not allow
 //! it, the doorbell goes to the I/O thread.
-#![expect(clippy::disallowed_types, reason = "taken once for each wake-up of a thread, not for each request")]
+#![allow(clippy::disallowed_types, reason = "taken once for each wake-up of a thread, not for each request")]
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use paradisk_devices::{Access, IoDevice, PciDevice, Sleep, Time};
 
 use super::counters::Counters;
 use super::rule::{LONGEST, Rule, Work};
+use super::sync::atomic::{AtomicBool, Ordering};
+use super::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use super::time::Instant;
 
 /// Maximum number of further calls of a device that has more to do, on a virtual CPU's thread.
 const ROUNDS: usize = 2;
@@ -64,7 +65,7 @@ pub(crate) enum Notification {
 }
 
 impl<D: IoDevice + ?Sized> Shared<D> {
-    pub(super) const fn new(device: Box<D>, origin: Instant, counters: Arc<Counters>) -> Self {
+    pub(super) fn new(device: Box<D>, origin: Instant, counters: Arc<Counters>) -> Self {
         let held = Held { device: Some(device), rule: Rule::new(), wakes_at: None, unfinished: false };
         Self { held: Mutex::new(held), on_vcpu: AtomicBool::new(false), origin, counters }
     }

@@ -184,22 +184,22 @@ fn write_while_the_granule_is_evicted() {
     assert_eq!(model.read(0), Some(vec![0, 1]));
 }
 
-/// The protection is the second stamp check of `BlockMap::map_read`, with the fences of `Unit::is_current` and `Pool::fill`.
+/// The protections: the second stamp check of `BlockMap::map_read`, and the fence of `Pool::fill`.
 #[test]
 fn a_reader_never_uses_a_unit_of_another_granule() {
     explore(2, read_while_units_are_reused);
     finds(Fault::NoFences, 2, read_while_units_are_reused);
 }
 
-/// The protections: `Unit::pin` and `unpin` set `DIRTY`, `Pool::unpin` notes the unit after that, and `Pool::take_dirty` clears the notes
-/// before it looks at units.
+/// The protection: `Unit::unpin` sets `DIRTY`.
 #[test]
 fn a_flush_records_every_write_that_completed_before() {
     explore(2, flush_each_write);
     finds(Fault::RelaxedLoads, 2, flush_each_write);
 }
 
-/// The protections: `Pool::evict` keeps units with `WRITERS` or `DIRTY`, and `arrived_late` looks again under the lock.
+/// The protections: `Pool::evict` keeps units that are `DIRTY`, `arrived_late` looks again under the lock, and `BlockMap::set` applies late
+/// writes.
 #[test]
 fn a_write_that_completes_after_an_eviction_is_not_lost() {
     explore(2, write_while_the_granule_is_evicted);
