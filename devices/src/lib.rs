@@ -19,6 +19,10 @@
         reason = "serves what is left out"
     )
 )]
+#![cfg_attr(
+    test,
+    allow(clippy::duplicate_mod, reason = "a checker runs the source with primitives of its own")
+)]
 
 mod adapter;
 #[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]

@@ -4,6 +4,11 @@
 //! - [`vfio_user`]: an adapter with its disks as a PCI function of another VMM,
 //! - [`vhost_user_blk`]: a disk as the back-end of another VMM's virtio block device.
 
+#![cfg_attr(
+    test,
+    allow(clippy::duplicate_mod, reason = "a checker runs the source with primitives of its own")
+)]
+
 #[cfg(feature = "nbd")]
 pub mod nbd;
 #[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]

@@ -11,6 +11,11 @@
 //! loader in [`boot`] sets, and stops or drops it. A virtual CPU or a device that ends without being stopped is
 //! reported as an [`Event`], with its registers if it has any.
 
+#![cfg_attr(
+    test,
+    allow(clippy::duplicate_mod, reason = "a checker runs the source with primitives of its own")
+)]
+
 mod acpi;
 pub mod boot;
 mod bus;

@@ -22,8 +22,8 @@ use vm_memory::{AtomicAccess, Bytes, FileOffset, MmapRegion, VolatileMemory};
 use super::memory::reaches;
 use crate::sigbus::Watched;
 
+pub(super) use record::InflightRecord;
 use record::{DESC, DESC_SIZE};
-pub(super) use record::{InflightRecord, Left};
 
 /// The size of a queue's region is a multiple of this: a cache line, so that the threads of two queues do not share one.
 const ALIGNMENT: usize = 64;
@@ -122,6 +122,7 @@ mod interleavings;
 mod tests {
     use paradisk_devices::virtio::blk::Track;
 
+    use super::record::Left;
     use super::*;
 
     const SIZE: u16 = 8;

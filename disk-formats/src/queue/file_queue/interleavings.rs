@@ -39,6 +39,7 @@ mod threads {
 }
 
 mod sync {
+    #[expect(clippy::disallowed_types, reason = "a model, whose messages are delayed")]
     pub(super) mod mpsc {
         use std::sync::Mutex;
 

@@ -67,6 +67,7 @@ impl Mapping {
 
 /// The numbers of `script` are heads: one that is not in flight is taken, one that is in flight completes. The server is killed after so
 /// many stores. Returns whether it was.
+#[allow(clippy::arc_with_non_send_sync, reason = "one thread; the record takes an Arc")]
 fn killed(script: [u16; STEPS as usize], stores: u32) -> bool {
     let region = MmapRegion::new(4096).unwrap();
     let mapping = Arc::new(Mapping { region, stores: Cell::new(u32::MAX), delayed: Cell::new(None) });
