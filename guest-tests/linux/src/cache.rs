@@ -13,7 +13,7 @@ pub(crate) fn directory(name: &str, make: impl FnOnce(&Path) -> Result<(), Error
     directory_in(&root()?, name, make)
 }
 
-/// A folder of others in the cache: as [`directory`].
+/// A folder in the cache, made by `make` if it is not there yet.
 ///
 /// # Errors
 /// That of `make`, or the folder cannot be made.

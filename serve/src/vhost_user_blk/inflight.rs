@@ -7,21 +7,21 @@
 //! - At most one request is marked although its completion is posted: the one at `LAST_BATCH_HEAD`, if the used index in guest memory is
 //!   ahead of the recorded one (`USED_IDX`).
 
+mod mapping;
 mod record;
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Release};
 
 use paradisk_devices::virtio::blk::MAX_QUEUE_SIZE;
 use rustix::fs::{MemfdFlags, SealFlags};
 use vhost::vhost_user::message::VhostUserInflight;
 use vhost::vhost_user::{Error, Result};
-use vm_memory::{AtomicAccess, Bytes, FileOffset, MmapRegion, VolatileMemory};
+use vm_memory::{FileOffset, MmapRegion};
 
 use super::memory::reaches;
-use crate::sigbus::Watched;
 
+use mapping::Mapping;
 pub(super) use record::InflightRecord;
 use record::{DESC, DESC_SIZE};
 
@@ -34,27 +34,6 @@ pub(super) struct Inflight {
     mapping: Arc<Mapping>,
     queues: u16,
     queue_size: u16,
-}
-
-/// Memory that the client keeps.
-#[derive(Debug)]
-struct Mapping {
-    /// The first field, so dropped first.
-    _watched: Watched,
-    region: MmapRegion<()>,
-}
-
-impl Mapping {
-    // Neither can fail: the queue's region is inside the mapping, and every field is aligned.
-    #[inline]
-    fn load<T: AtomicAccess + Default>(&self, at: usize) -> T {
-        self.region.as_volatile_slice().load(at, Acquire).unwrap_or_default()
-    }
-
-    #[inline]
-    fn store<T: AtomicAccess>(&self, at: usize, value: T) {
-        let _ = self.region.as_volatile_slice().store(value, at, Release);
-    }
 }
 
 /// Bytes of a queue's region.
@@ -94,9 +73,9 @@ impl Inflight {
         reaches(&file, described.mmap_offset, size as u64)?;
         let region = MmapRegion::from_file(FileOffset::new(file, described.mmap_offset), size)
             .map_err(|error| Error::ReqHandlerError(std::io::Error::other(error)))?;
-        let watched = Watched::new(region.as_ptr(), size).map_err(Error::ReqHandlerError)?;
+        let mapping = Mapping::new(region).map_err(Error::ReqHandlerError)?;
         Ok(Self {
-            mapping: Arc::new(Mapping { _watched: watched, region }),
+            mapping: Arc::new(mapping),
             queues: described.num_queues,
             queue_size: described.queue_size,
         })

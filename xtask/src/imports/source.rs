@@ -37,6 +37,21 @@ impl std::fmt::Display for SourceError {
 /// Names of modules from the root of the crate, which has none.
 type ModulePath = Vec<String>;
 
+/// What a private `use` has brought into a module, by the path that its submodules may use: the path of the item, if the crate owns it.
+type Aliases = BTreeMap<ModulePath, Option<ModulePath>>;
+
+/// The path of an item at its owner, if the crate owns it.
+fn owned(mut path: ModulePath, aliases: &Aliases) -> Option<ModulePath> {
+    // An alias may lead to another one; `use` in a circle does not compile.
+    for _ in 0..aliases.len() {
+        let alias = (1..=path.len()).find_map(|len| Some((len, aliases.get(path.get(..len)?)?)));
+        let Some((len, target)) = alias else { break };
+        path = target.iter().flatten().chain(path.get(len..)?).cloned().collect();
+        target.as_ref()?;
+    }
+    Some(path)
+}
+
 /// A path in the source, from the root of the crate to an item or a module.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Import {
@@ -70,15 +85,22 @@ impl Crate {
             source.modules.insert(file.module.clone(), index);
             inline_modules(&file.items, &file.module, index, &mut source.modules);
         }
+        let mut aliases = Aliases::new();
         for file in &files {
             let from = source.modules.get(&file.module).copied().unwrap_or_default();
             let mut visitor = Paths::new(&source.modules, file.module.clone());
             visitor.items(&file.items);
             source.imports.extend(visitor.found.into_iter().map(|path| Import { from, path }));
+            aliases.append(&mut visitor.aliases);
             if file.module.is_empty() {
                 source.reexports = visitor.reexports;
             }
         }
+        source.imports = source
+            .imports
+            .into_iter()
+            .filter_map(|Import { from, path }| Some(Import { from, path: owned(path, &aliases)? }))
+            .collect();
         Ok(source)
     }
 
@@ -260,11 +282,12 @@ struct Paths<'a> {
     found: BTreeSet<ModulePath>,
     /// Names that this module re-exports, and the paths of the items.
     reexports: BTreeMap<String, ModulePath>,
+    aliases: Aliases,
 }
 
 impl<'a> Paths<'a> {
     const fn new(modules: &'a BTreeMap<ModulePath, usize>, module: ModulePath) -> Self {
-        Self { modules, module, found: BTreeSet::new(), reexports: BTreeMap::new() }
+        Self { modules, module, found: BTreeSet::new(), reexports: BTreeMap::new(), aliases: Aliases::new() }
     }
 
     /// Visit the items of a module: first its re-exports, as code uses their names.
@@ -340,12 +363,14 @@ impl<'ast> Visit<'ast> for Paths<'_> {
             let mut inner = Paths::new(self.modules, joined(&self.module, &item.ident.to_string()));
             inner.items(items);
             self.found.append(&mut inner.found);
+            self.aliases.append(&mut inner.aliases);
         }
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         if matches!(item.vis, Visibility::Inherited) {
-            for (path, _) in use_paths(&item.tree) {
+            for (path, name) in use_paths(&item.tree) {
+                self.aliases.insert(joined(&self.module, &name), self.resolve(&path));
                 self.find(&path);
             }
         }

@@ -112,3 +112,22 @@ fn a_module_without_a_file_and_no_rust_are_errors() {
     let error = error("mod 1;");
     assert!(error.contains("lib.rs: "), "{error}");
 }
+
+/// A parent chooses what its child takes for `sync`, so that a test can choose something else.
+#[test]
+fn what_a_parent_has_imported_is_its_owners() {
+    let lib = "mod a; mod b;";
+    let child = |text| ("a/child.rs", text);
+    let parent = "mod child; use std::sync; use crate::b::B; use self::child::Child;";
+    let files = |text| [("lib.rs", lib), ("a.rs", parent), child(text), ("b.rs", "pub struct B;")];
+    for text in
+        ["use super::sync::Mutex;", "use super::sync;", "use super::B;", "fn f() { super::sync::f() }"]
+    {
+        assert_eq!(findings(&files(text)), Vec::<String>::new(), "{text}");
+    }
+    let found = findings(&files("use super::own;"));
+    assert_eq!(found.first().map(String::as_str), Some("circle of a, a::child"));
+    let circle =
+        [("lib.rs", lib), ("a.rs", parent), child("use super::B;"), ("b.rs", "use crate::a::child::C;")];
+    assert_eq!(findings(&circle).first().map(String::as_str), Some("circle of a::child, b"));
+}
