@@ -15,7 +15,7 @@ const WORKSPACE: [&str; 2] = ["--workspace", "--all-features"];
 /// Exit status of nextest when tests have failed: the report has them.
 const TESTS_FAILED: i32 = 100;
 
-/// Build the tests of these targets (`--lib`, ...; none: all), and with them the program and the examples that other steps run.
+/// Build the tests of these targets (`--lib`, ...; none: all), and with all of them the program, which other steps run, too.
 ///
 /// # Errors
 /// How cargo ended.
@@ -82,7 +82,7 @@ fn program() -> Result<PathBuf, String> {
     installed.map_or_else(|| NEXTEST.path(), Ok)
 }
 
-/// The program that the tests were built with, and one of their examples.
+/// What was built with the tests.
 pub(crate) fn built(name: &str) -> PathBuf {
     target_dir().join("debug").join(Path::new(name))
 }

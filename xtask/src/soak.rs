@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::command::{cargo, run as run_program, target_dir};
-use crate::nextest::{self, built};
+use crate::nextest::built;
 
 const USAGE: &str = "usage: cargo xtask soak [--minutes N] [--load NAME]\n\n  \
     --minutes  how long servers and adapters are under load (default 10)\n  \
@@ -27,7 +27,6 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         }
     }
     cargo(Path::new("."), &["build", "--release", "--quiet", "--package", "paradisk"], &[])?;
-    nextest::build(&["--examples"])?;
     start(&target_dir().join("release/paradisk"), 60 * minutes, load)
 }
 
@@ -41,6 +40,9 @@ pub(crate) fn check(seconds: u64) -> Result<Option<String>, String> {
 
 /// The example `soak` with this program.
 fn start(paradisk: &Path, seconds: u64, load: Option<&str>) -> Result<(), String> {
+    // With the features of the tests, so that nothing but the example is built.
+    let example = ["build", "--quiet", "--workspace", "--all-features", "--example", "soak"];
+    cargo(Path::new("."), &example, &[])?;
     let mut command = Command::new(built("examples/soak"));
     command.arg("--paradisk").arg(paradisk);
     command.args(["--seconds", &seconds.to_string()]);
