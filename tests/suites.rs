@@ -3,16 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
-#[expect(clippy::disallowed_types, reason = "tests wait for each other")]
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use serde_json::Value;
-
-/// One suite at a time: two would measure each other.
-#[expect(clippy::disallowed_types, reason = "tests wait for each other")]
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// What a suite left behind.
 struct Ran {
@@ -31,7 +24,6 @@ fn paradisk(args: &[&str]) -> (bool, String, String) {
 
 /// Run the quick form of a suite to its end.
 fn quick(suite: &str) -> Ran {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (json, page, plots) = (path("r.json"), path("r.html"), path("plots"));

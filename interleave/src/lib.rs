@@ -215,35 +215,6 @@ pub mod sync {
             };
         }
 
-        /// Flags whose `SeqCst` accesses have one total order with each other. loom takes `SeqCst` for `AcqRel`; only its fences are totally
-        /// ordered.
-        #[derive(Debug, Default)]
-        pub struct TotalBool(AtomicBool);
-
-        impl TotalBool {
-            pub fn new(value: bool) -> Self {
-                Self(AtomicBool::new(value))
-            }
-
-            pub fn load(&self, order: Ordering) -> bool {
-                if order == Ordering::SeqCst {
-                    fence(Ordering::SeqCst);
-                }
-                self.0.load(if order == Ordering::SeqCst { Ordering::Acquire } else { order })
-            }
-
-            pub fn store(&self, value: bool, order: Ordering) {
-                self.0.store(value, if order == Ordering::SeqCst { Ordering::Release } else { order });
-                if order == Ordering::SeqCst {
-                    fence(Ordering::SeqCst);
-                }
-            }
-
-            pub fn swap(&self, value: bool, order: Ordering) -> bool {
-                self.0.swap(value, order)
-            }
-        }
-
         atomic!(AtomicBool, bool);
         number!(AtomicU8, u8);
         number!(AtomicU32, u32);

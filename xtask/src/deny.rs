@@ -9,14 +9,6 @@ use crate::tools::DENY;
 /// What is not allowed has been printed.
 pub(crate) fn check() -> Result<Option<String>, String> {
     let mut deny = Command::new(DENY.path()?);
-    deny.args([
-        "--offline",
-        "--all-features",
-        "check",
-        "--hide-inclusion-graph",
-        "bans",
-        "licenses",
-        "sources",
-    ]);
+    deny.args(["--offline", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]);
     run(&mut deny, "cargo deny").map(|()| None)
 }

@@ -52,26 +52,25 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The name of a check, and the check. It returns the reason if it was skipped, or what failed.
 type Check = (&'static str, fn() -> Result<Option<String>, String>);
 
-const CHECKS: [Check; 4] =
-    [("features", features), ("packages", packages), ("cargo install", install), ("public API", api::check)];
+/// Those of `cargo xtask test --all` alone.
+pub(crate) const CHECKS: [Check; 3] =
+    [("features", features), ("packages", packages), ("cargo install", install)];
 
-/// Run those whose names contain `part`, and nothing else.
+/// Run these checks and that of the public API, of which the names contain `part`.
 ///
 /// # Errors
 /// What failed.
 pub(crate) fn check(part: &str) -> Result<(), String> {
     let mut report = Report::default();
-    for (name, check) in CHECKS.into_iter().filter(|(name, _)| name.contains(part)) {
-        report.step(name, check);
+    let all = CHECKS.into_iter().chain([("public API", api::check as _)]);
+    for (name, check) in all.filter(|(name, _)| name.contains(part)) {
+        report.step(name, |_| check());
     }
     if report.failed.is_empty() { Ok(()) } else { Err(report.failed.join("\n")) }
 }
 
 /// Each feature alone, and none at all.
-///
-/// # Errors
-/// What failed.
-pub(crate) fn features() -> Result<Option<String>, String> {
+fn features() -> Result<Option<String>, String> {
     for (package, features) in FEATURES {
         for feature in features {
             let only = ["--no-default-features", "--features", feature, "--", "-D", "warnings"];
@@ -90,10 +89,7 @@ fn pack() -> Result<(), String> {
 }
 
 /// Use the packages in a crate outside of the workspace.
-///
-/// # Errors
-/// What failed.
-pub(crate) fn packages() -> Result<Option<String>, String> {
+fn packages() -> Result<Option<String>, String> {
     pack()?;
     let folder = target_dir().join("embedder");
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
@@ -138,10 +134,7 @@ fn unpacked(folder: &Path, packages: &[&str]) -> Result<String, String> {
 }
 
 /// Install the program from the packages, with all features, but without optimization.
-///
-/// # Errors
-/// What failed.
-pub(crate) fn install() -> Result<Option<String>, String> {
+fn install() -> Result<Option<String>, String> {
     let folder = target_dir().join("installer");
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     pack()?;

@@ -10,12 +10,14 @@ mod target;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use self::build::Built;
 use self::target::{LONG_TIME, Outcome};
+use crate::command;
 
 const USAGE: &str = "usage: cargo xtask fuzz [TARGET] [--minutes N] [--jobs N] [--keep] [FILE...]\n\n  \
     TARGET     one of fuzz/targets/src; without it, all of them in turns\n  \
@@ -91,6 +93,17 @@ pub(crate) fn run(args: &[&str], from: &Path) -> Result<bool, String> {
     let outcomes = all_of(&built, &chosen, &options)?;
     print!("{}", table(&outcomes));
     Ok(outcomes.iter().all(|outcome| outcome.finding.is_none()))
+}
+
+/// Whether the lock file of the fuzzer, which is a workspace of its own, has what its manifests ask for.
+///
+/// # Errors
+/// It has not.
+pub(crate) fn check_lock_file() -> Result<Option<String>, String> {
+    let args = ["metadata", "--quiet", "--locked", "--format-version", "1"];
+    let mut metadata = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    metadata.args(args).current_dir("fuzz").stdout(Stdio::null());
+    command::run(&mut metadata, "cargo metadata of fuzz").map(|()| None)
 }
 
 /// Run each target for the time `each`; the reason if this machine cannot.

@@ -4,18 +4,14 @@ use std::process::Command;
 
 use guest_linux::{DebianSystem, KvmHost, Qemu, StockKernel};
 
-/// Make what is not in the cache, and print the paths. The reason if something cannot be had.
-///
-/// # Errors
-/// None: what is missing makes tests fail or skip.
-pub(crate) fn prepare() -> Result<Option<String>, String> {
+/// Make what is not in the cache, and print the paths. What cannot be made has been printed: it makes tests fail or skip.
+pub(crate) fn prepare() {
     if let Err(error) = test_kernel() {
         println!("test kernel: {error}");
     }
     if let Err(error) = emulated() {
         println!("QEMU and fio: {error}");
     }
-    Ok(None)
 }
 
 /// A kernel and an initramfs for test guests.

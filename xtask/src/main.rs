@@ -86,6 +86,7 @@ fn main() -> ExitCode {
         ["api"] => crates(api::write),
         ["deb"] => crates(deb::write),
         ["deb", "--check"] => crates(|| {
+            nextest::build(&[])?;
             deb::check().map(|skipped| skipped.into_iter().for_each(|reason| println!("skipped: {reason}")))
         }),
         ["--help" | "-h" | "help"] => {

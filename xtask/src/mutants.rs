@@ -6,7 +6,8 @@ use std::process::Command;
 use serde::Deserialize;
 
 use crate::command::{output, run as run_program, target_dir};
-use crate::tools::{MUTANTS, NEXTEST};
+use crate::nextest;
+use crate::tools::MUTANTS;
 
 const USAGE: &str = "usage: cargo xtask mutants FOLDER [--sample N] [--jobs N]\n\n  \
     FOLDER    of one crate, such as devices/src/scsi\n  \
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     }
     let options = Options::parse(args).map_err(|error| format!("{error}\n\n{USAGE}"))?;
     let package = package_of(Path::new(options.folder))?;
-    let (mutants, nextest) = (MUTANTS.path()?, NEXTEST.path()?);
+    let (mutants, nextest) = (MUTANTS.path()?, nextest::program()?);
     let files = format!("{}/**/*.rs", options.folder);
     let results = target_dir().join("mutants").join(options.folder);
     std::fs::create_dir_all(&results).map_err(|error| format!("{}: {error}", results.display()))?;

@@ -20,7 +20,7 @@ const TESTS_FAILED: i32 = 100;
 /// # Errors
 /// How cargo ended.
 pub(crate) fn build(targets: &[&str]) -> Result<(), String> {
-    let status = nextest(&[&["run", "--no-run", "--cargo-quiet"], targets].concat(), 1)?;
+    let status = nextest(&[&["run", "--no-run", "--cargo-quiet"], targets].concat(), None)?;
     status.success().then_some(()).ok_or_else(|| format!("the tests do not compile: {status}"))
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn build(targets: &[&str]) -> Result<(), String> {
 ///
 /// # Errors
 /// Tests could not be run. Tests that have failed are in the report.
-pub(crate) fn run(options: &[&str], effort: u32, report: &mut Report) -> Result<(), String> {
+pub(crate) fn run(options: &[&str], effort: Option<u32>, report: &mut Report) -> Result<(), String> {
     let results = target_dir().join("nextest/default/junit.xml");
     // One of another run.
     let _ = fs::remove_file(&results);
@@ -46,10 +46,12 @@ pub(crate) fn run(options: &[&str], effort: u32, report: &mut Report) -> Result<
     Ok(())
 }
 
-fn nextest(args: &[&str], effort: u32) -> Result<std::process::ExitStatus, String> {
+fn nextest(args: &[&str], effort: Option<u32>) -> Result<std::process::ExitStatus, String> {
     let mut command = Command::new(program()?);
     command.arg("nextest").args(args).args(WORKSPACE).stdin(Stdio::null());
-    command.env("PARADISK_TEST_EFFORT", effort.to_string());
+    if let Some(effort) = effort {
+        command.env("PARADISK_TEST_EFFORT", effort.to_string());
+    }
     command.status().map_err(|error| format!("cargo nextest: {error}"))
 }
 
@@ -75,7 +77,10 @@ fn read(text: &str, report: &mut Report) -> Result<(), String> {
 }
 
 /// The one that is installed, or ours.
-fn program() -> Result<PathBuf, String> {
+///
+/// # Errors
+/// It cannot be installed.
+pub(crate) fn program() -> Result<PathBuf, String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let installed =
         env::split_paths(&path).map(|folder| folder.join("cargo-nextest")).find(|file| file.is_file());

@@ -1,10 +1,21 @@
-//! `paradisk` without its feature `bench` (`run`, `image`, `serve`, `ctl`): it compiles, and neither the meter nor
+//! `paradisk` without its feature `bench` (`run`, `image`, `serve`, `ctl`): it compiles without warnings, and neither the meter nor
 //! the test guests are among its dependencies.
 
 use std::path::Path;
 
 use crate::command::{cargo, output};
 
+const LINTS: &[&str] = &[
+    "clippy",
+    "--quiet",
+    "--package",
+    "paradisk",
+    "--no-default-features",
+    "--all-targets",
+    "--",
+    "-D",
+    "warnings",
+];
 const TREE: &[&str] =
     &["tree", "--package", "paradisk", "--no-default-features", "--edges", "normal", "--prefix", "none"];
 /// How the names of packages begin that are for tests and measurements.
@@ -13,7 +24,7 @@ const NOT_PRODUCT: [&str; 2] = ["paradisk-benches", "paradisk-guest-"];
 /// # Errors
 /// The program does not compile without the feature, or depends on a package of tests or measurements.
 pub(crate) fn check() -> Result<Option<String>, String> {
-    cargo(Path::new("."), &["check", "--quiet", "--package", "paradisk", "--no-default-features"], &[])?;
+    cargo(Path::new("."), LINTS, &[])?;
     let tree = output(&std::env::var("CARGO").unwrap_or("cargo".into()), TREE)?;
     depends_on_product_only(&tree)?;
     Ok(None)

@@ -1,8 +1,7 @@
 //! `cargo xtask stress`: tests beside artificial load. A test that fails only there passes or fails by luck elsewhere.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use std::{env, fs, hint, thread};
@@ -93,7 +92,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         (Some(package), Some(name)) => format!("package({package}) and test({name})"),
     };
     let mut report = Report::default();
-    let ran = nextest::run(&["--stress-count", &times, "-E", &expression], 1, &mut report);
+    let ran = nextest::run(&["--stress-count", &times, "-E", &expression], None, &mut report);
     drop(load);
     ran?;
     let seconds = begin.elapsed().as_secs();
@@ -117,33 +116,44 @@ fn failures(report: &Report) -> String {
 /// The load of a process that [`run`] has started. Ends when that ends.
 ///
 /// # Errors
-/// A kind that is unknown.
+/// A kind that is unknown, or its file cannot be written.
 pub(crate) fn load(kind: &str) -> Result<(), String> {
+    let load: fn() -> io::Result<()> = match kind {
+        "cpu" | "idle" => compute,
+        "disk" => write,
+        "memory" => fill,
+        _ => return Err(format!("load {kind}: unknown")),
+    };
     // The parent holds the other end of standard input, and writes nothing.
     thread::spawn(|| {
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
         std::process::exit(0);
     });
-    let failed = |error: std::io::Error| format!("load {kind}: {error}");
-    match kind {
-        "cpu" | "idle" => loop {
-            hint::spin_loop();
-        },
-        "disk" => {
-            let mut file: File = tempfile::tempfile().map_err(failed)?;
-            let data = vec![0x5a; WRITE];
-            loop {
-                let at = file.stream_position().map_err(failed)? % FILE;
-                file.seek(SeekFrom::Start(at)).and_then(|_| file.write_all(&data)).map_err(failed)?;
-                file.sync_data().map_err(failed)?;
-            }
-        }
-        "memory" => loop {
-            let mut memory = vec![0u8; available() / 4];
-            memory.iter_mut().step_by(PAGE).for_each(|page| *page = 1);
-            hint::black_box(&memory);
-        },
-        _ => Err(format!("load {kind}: unknown")),
+    load().map_err(|error| format!("load {kind}: {error}"))
+}
+
+fn compute() -> io::Result<()> {
+    loop {
+        hint::spin_loop();
+    }
+}
+
+fn write() -> io::Result<()> {
+    let mut file = tempfile::tempfile()?;
+    let data = vec![0x5a; WRITE];
+    loop {
+        let at = file.stream_position()? % FILE;
+        file.seek(SeekFrom::Start(at))?;
+        file.write_all(&data)?;
+        file.sync_data()?;
+    }
+}
+
+fn fill() -> io::Result<()> {
+    loop {
+        let mut memory = vec![0u8; available() / 4];
+        memory.iter_mut().step_by(PAGE).for_each(|page| *page = 1);
+        hint::black_box(&memory);
     }
 }
 

@@ -33,13 +33,9 @@ pub(crate) struct Tests {
 }
 
 impl Report {
-    /// Run a step. It returns `None` if it passed, the reason if it was skipped, or what failed.
-    pub(crate) fn step(&mut self, name: &str, step: impl FnOnce() -> Result<Option<String>, String>) -> bool {
-        self.step_with(name, |_| step())
-    }
-
-    /// Run a step that adds tests to this report.
-    pub(crate) fn step_with(
+    /// Run a step, which may add tests to this report. It returns `None` if it passed, the reason if it was skipped, or what failed.
+    /// Whether it passed.
+    pub(crate) fn step(
         &mut self,
         name: &str,
         step: impl FnOnce(&mut Self) -> Result<Option<String>, String>,
@@ -179,8 +175,8 @@ mod tests {
     #[test]
     fn a_failed_step_counts() {
         let mut report = Report::default();
-        assert!(!report.step("formatting", || Err("no".to_owned())));
-        assert!(report.step("soak", || Ok(Some("no server".to_owned()))));
+        assert!(!report.step("formatting", |_| Err("no".to_owned())));
+        assert!(report.step("soak", |_| Ok(Some("no server".to_owned()))));
         report.test("devices", "a", 1.0, false, "");
         let (text, good) = render(&report, false, |_| true);
         assert!(

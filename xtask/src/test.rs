@@ -80,14 +80,15 @@ struct Run {
     report: Report,
     /// Of [`Tier::All`].
     progress: Option<Progress>,
-    effort: u32,
+    /// Factor for tests that have no end of their own.
+    effort: Option<u32>,
 }
 
 impl Run {
     fn new(tier: Tier) -> io::Result<Self> {
         let report = Report { times: Times::new(tier.name()), ..Report::default() };
         let progress = (tier == Tier::All).then(|| Progress::load(&report.times.revision)).transpose()?;
-        let effort = if tier == Tier::All { EFFORT } else { 1 };
+        let effort = (tier == Tier::All).then_some(EFFORT);
         Ok(Self { report, progress, effort })
     }
 
@@ -95,7 +96,7 @@ impl Run {
         self.source();
         let targets = ["--lib", "--bins"];
         if self.step("build: tests", |_| nextest::build(&targets).map(|()| None)) {
-            self.step("tests", |report| nextest::run(&targets, 1, report).map(|()| None));
+            self.step("tests", |report| nextest::run(&targets, None, report).map(|()| None));
         }
     }
 
@@ -105,9 +106,13 @@ impl Run {
             Ok(None)
         });
         // Before the tests, which would build all this without output. What fails here makes tests fail or skip, too.
-        self.step("build: images", |_| images::prepare());
+        self.step("build: images", |_| {
+            images::prepare();
+            Ok(None)
+        });
         self.source();
         self.step("licences and versions", |_| deny::check());
+        self.step("lock file of the fuzzer", |_| fuzz::check_lock_file());
         self.step("documentation", |_| documentation());
         self.step("program without the meter", |_| product::check());
         self.step("public API", |_| api::check());
@@ -125,11 +130,11 @@ impl Run {
     fn long(&mut self) {
         self.step("long tests", |report| {
             let options = ["--run-ignored", "only", "-E", "test(/(^|::)long_/)"];
-            nextest::run(&options, EFFORT, report).map(|()| None)
+            nextest::run(&options, Some(EFFORT), report).map(|()| None)
         });
-        self.step("features", |_| embedding::features());
-        self.step("packages", |_| embedding::packages());
-        self.step("cargo install", |_| embedding::install());
+        for (name, check) in embedding::CHECKS {
+            self.step(name, |_| check());
+        }
         self.step("fuzz targets", |_| fuzz::check(FUZZING));
         self.step("long soak", |_| soak::check(SOAK));
     }
@@ -151,7 +156,7 @@ impl Run {
             return true;
         }
         let before = self.report.tests.failed.len();
-        let passed = self.report.step_with(name, step) && self.report.tests.failed.len() == before;
+        let passed = self.report.step(name, step) && self.report.tests.failed.len() == before;
         if let Some(progress) = &mut self.progress
             && passed
             && let Err(error) = progress.pass(name)

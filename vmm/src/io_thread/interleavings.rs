@@ -15,7 +15,7 @@ use shared::{Held, Notification, Served, Shared};
 #[path = "shared.rs"]
 mod shared;
 
-/// Time stands still.
+/// The clock does not advance.
 mod time {
     use std::time::Duration;
 
