@@ -18,12 +18,15 @@ use crate::command::{cargo, output, run, target_dir};
 
 pub(crate) use installed::check;
 
+/// dpkg-deb's default.
+const LEVEL: u8 = 6;
+
 /// Build the package of an optimized program.
 ///
 /// # Errors
 /// What failed.
 pub(crate) fn write() -> Result<(), String> {
-    let deb = package(&released()?, &target_dir().join("debian"), time()?)?;
+    let deb = package(&released()?, &target_dir().join("debian"), time()?, LEVEL)?;
     println!("{}", deb.display());
     if contents::maintainer().is_none() {
         eprintln!(
@@ -78,8 +81,8 @@ fn time() -> Result<u64, String> {
     })
 }
 
-/// Package this program in `folder`; the package's path.
-fn package(program: &Path, folder: &Path, time: u64) -> Result<PathBuf, String> {
+/// Package this program in `folder`, compressed at a level of xz; the package's path.
+fn package(program: &Path, folder: &Path, time: u64, level: u8) -> Result<PathBuf, String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let tree = tempfile::tempdir_in(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     contents::fill(tree.path(), program, time)?;
@@ -88,7 +91,7 @@ fn package(program: &Path, folder: &Path, time: u64) -> Result<PathBuf, String> 
     let deb = folder.join(format!("{NAME}_{VERSION}_{ARCHITECTURE}.deb"));
     let mut build = Command::new("dpkg-deb");
     // dpkg-deb sorts the files. Its default compression and level differ among its versions.
-    build.args(["--build", "--root-owner-group", "--uniform-compression", "-Zxz", "-z6"]);
+    build.args(["--build", "--root-owner-group", "--uniform-compression", "-Zxz"]).arg(format!("-z{level}"));
     build.env("SOURCE_DATE_EPOCH", time.to_string()).stdout(std::process::Stdio::null());
     run(build.arg(tree.path()).arg(&deb), "dpkg-deb")?;
     Ok(deb)

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, Box<dyn Error>> {
     }
 }
 
-/// Measurements that each run of all tests compares with the baseline in `benches/exact.json`. Linux with many requests in flight is
+/// Measurements that `cargo xtask test --all` compares with the baseline in `benches/exact.json`. Linux with many requests in flight is
 /// not among them: devices adapt to the guest's pace, so that any change of the pace changes its counts by more than 1%.
 /// `passthrough` covers the I/O thread; `null` is served on the virtual CPU's thread.
 const GATE: [&str; 3] = [
@@ -68,7 +68,7 @@ const GATE: [&str; 3] = [
 pub(crate) fn check() -> Result<Option<String>, String> {
     // An unavailable package skips the measurement: it is no regression.
     let prepared = KvmHost::prepare().and_then(|host| {
-        KvmHost::stock_guest()?;
+        KvmHost::measured_guest()?;
         KvmHost::versions()?;
         Ok(host)
     });

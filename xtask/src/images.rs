@@ -1,7 +1,8 @@
-//! What test guests are made of: kernels, initial file systems, QEMU, the program for the emulated host. All of it is in the cache once made.
+//! What test guests are made of: kernels, initial file systems, QEMU. All of it is in the cache once made.
 
 use std::process::Command;
 
+use crate::nextest::built;
 use guest_linux::{DebianSystem, KvmHost, Qemu, StockKernel};
 
 /// Make what is not in the cache, and print the paths. What cannot be made has been printed: it makes tests fail or skip.
@@ -29,21 +30,18 @@ fn emulated() -> Result<(), guest_linux::Error> {
     println!("QEMU: {}", Qemu::any()?.version()?);
     println!("initramfs with fio: {}", guest_linux::initramfs_with_fio(&StockKernel::newest()?)?.display());
     KvmHost::prepare()?;
-    for (name, path) in KvmHost::stock_guest()? {
-        println!("{name} for a host in QEMU: {}", path.display());
-    }
     println!("a newer kernel: {}", StockKernel::newer()?.image()?.display());
     println!("Debian with systemd: {}", DebianSystem::prepare()?.disk.display());
     Ok(())
 }
 
-/// The meter's main job, short, with the optimized program that the emulated host runs: it prints a table, and each row ran.
+/// The meter's main job, short, with the program of the tests: it prints a table, and each row ran.
 ///
 /// # Errors
-/// The program does not compile, or the meter fails.
+/// The meter fails.
 pub(crate) fn meter() -> Result<Option<String>, String> {
-    let program = KvmHost::paradisk().map_err(|error| error.to_string())?;
-    let output = Command::new(program).args(["bench", "--runs", "2", "--duration", "100ms"]).output();
+    let output =
+        Command::new(built("paradisk")).args(["bench", "--runs", "2", "--duration", "100ms"]).output();
     let output = output.map_err(|error| format!("paradisk bench: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     print!("{text}{}", String::from_utf8_lossy(&output.stderr));

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that tests call, with Debian's package for each.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("c++", "g++"),
     ("chromium", "chromium"),
     ("cpio", "cpio"),
     ("fio", "fio"),
     ("losetup", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
     ("nbdcopy", "libnbd-bin"),
     ("openssl", "openssl"),
     ("qemu-img", "qemu-utils"),

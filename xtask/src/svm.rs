@@ -23,7 +23,7 @@ pub(crate) fn run(
     results: &str,
     files: &[&str],
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let mut all = KvmHost::stock_guest()?;
+    let mut all = KvmHost::measured_guest()?;
     for file in files {
         let (name, path) = file.split_once('=').ok_or_else(|| format!("{file}: not NAME=PATH"))?;
         all.push((name.to_owned(), PathBuf::from(path)));

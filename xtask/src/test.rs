@@ -123,7 +123,6 @@ impl Run {
             self.step("soak", |_| soak::check(SHORT_SOAK));
         }
         self.step("the meter", |_| images::meter());
-        self.step("instructions per I/O", |_| exact::check());
     }
 
     /// What [`default`](Self::default) leaves out.
@@ -135,6 +134,7 @@ impl Run {
         for (name, check) in embedding::CHECKS {
             self.step(name, |_| check());
         }
+        self.step("instructions per I/O", |_| exact::check());
         self.step("fuzz targets", |_| fuzz::check(FUZZING));
         self.step("long soak", |_| soak::check(SOAK));
     }

@@ -50,7 +50,7 @@ fn an_interval_covers_the_true_ratio_in_nearly_all_measurements() {
     const MEASUREMENTS: usize = 150;
     const TRUE_RATIO: f64 = 1.1;
     let mut rng = Rng::with_seed(7);
-    for count in [2, 3, 4, 5, 6, 9, 12] {
+    for count in [2, 3, 5, 12] {
         let mut covered = [0; 2];
         for _ in 0..MEASUREMENTS {
             let baseline = runs(&mut rng, count, 1000.0, 0.1);

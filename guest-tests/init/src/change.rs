@@ -16,8 +16,8 @@ use crate::{find, grow, ioctl};
 
 /// Requests in flight for each disk.
 const DEPTH: u32 = 8;
-/// How often a run of fio on a disk goes over it. While fio starts, nothing is in flight.
-const LOOPS: u32 = 2;
+/// Reads and writes of a disk in a second at the most. An emulated CPU would be busy with fio alone.
+const RATE: u32 = 10;
 /// Resets of each kind for each disk. The kernel repeats a command five times at the most.
 const RESETS: usize = 2;
 /// Between resets, for commands to complete that the one before has failed.
@@ -66,7 +66,7 @@ pub(crate) fn run(names: &[String], buffer: &mut Buffer) -> Result<Vec<Disk>, St
 fn run_until(disk: &Disk, end: &AtomicBool) -> Result<Vec<FioDone>, String> {
     let mut done = Vec::new();
     while !end.load(Ordering::Relaxed) {
-        done.push(Running::start(disk, Load::Verify { loops: LOOPS, cpu: None }, DEPTH)?.finish()?);
+        done.push(Running::start(disk, Load::Steady { rate: RATE }, DEPTH)?.finish()?);
     }
     Ok(done)
 }
@@ -102,7 +102,7 @@ fn attach_and_detach(disks: &[Disk], buffer: &mut Buffer) -> Result<(), String> 
     let new = names.iter().filter(|name| disks.iter().all(|disk| disk.name != **name));
     let new = new.map(|name| find::describe(name)).collect::<Result<Vec<_>, _>>()?;
     for disk in &new {
-        Running::start(disk, Load::Verify { loops: 1, cpu: None }, DEPTH)?.finish()?;
+        Running::start(disk, Load::Verify, DEPTH)?.finish()?;
         let sum = verify::checksum(disk, buffer)?;
         print(&Line::Disk(Box::new(Disk { after_fio: Some(sum), ..disk.clone() })));
     }

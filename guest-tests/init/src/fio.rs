@@ -6,6 +6,8 @@ use guest_init::{Counted, Disk, Fio, FioDone};
 use serde::Deserialize;
 
 const PROGRAM: &str = "/fio";
+/// Each CPU's part of a disk is a multiple of it, in bytes.
+const PART: u64 = 4096;
 /// Requests in flight, usually.
 const DEPTH: u32 = 32;
 /// For all jobs: past the page cache, many requests in flight, the numbers as JSON.
@@ -35,9 +37,12 @@ struct Direction {
 /// One run of it.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
-    /// Every range is read or written once; then what was written is read and compared; all of it `loops` times,
-    /// on one virtual CPU or on any.
-    Verify { loops: u32, cpu: Option<u32> },
+    /// Every range is read or written once; then what was written is read and compared.
+    Verify,
+    /// The same on each of the first virtual CPUs, each with a part of the disk.
+    VerifyOnCpus { cpus: u32 },
+    /// The same at so many reads and writes a second at the most, which leaves the CPU to others.
+    Steady { rate: u32 },
     /// Reads anywhere, neither counted nor reported, as a warm-up: the first reads exit more often, because memory is touched for the first
     /// time and the device has not adapted to the load.
     Warm(Counted),
@@ -52,10 +57,8 @@ impl Load {
     pub(crate) fn of(fio: &Fio) -> Vec<Self> {
         let twice = |run: Counted| Counted { reads: 2 * run.reads, ..run };
         match fio {
-            Fio::Verify => vec![Self::Verify { loops: 1, cpu: None }],
-            Fio::VerifyOnCpus { cpus } => {
-                (0..*cpus).map(|cpu| Self::Verify { loops: 1, cpu: Some(cpu) }).collect()
-            }
+            Fio::Verify => vec![Self::Verify],
+            Fio::VerifyOnCpus { cpus } => vec![Self::VerifyOnCpus { cpus: *cpus }],
             Fio::Counted(runs) => runs
                 .iter()
                 .flat_map(|run| [Self::Warm(*run), Self::Counted(*run), Self::Counted(twice(*run))])
@@ -70,17 +73,33 @@ impl Load {
     pub(crate) fn depth(self) -> u32 {
         match self {
             Self::Warm(run) | Self::Counted(run) => run.depth,
-            Self::Verify { .. } | Self::Random { .. } => DEPTH,
+            Self::Verify | Self::VerifyOnCpus { .. } | Self::Steady { .. } | Self::Random { .. } => DEPTH,
         }
     }
 
     fn options(self, disk: &Disk) -> Vec<String> {
         match self {
-            Self::Verify { loops, cpu } => {
+            Self::Verify => {
                 let fixed = ["--rw=randrw", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"];
-                let own = [format!("--bsrange={}-64k", disk.logical_sector), format!("--loops={loops}")];
-                let cpu = cpu.map(|cpu| format!("--cpus_allowed={cpu}"));
-                fixed.map(str::to_owned).into_iter().chain(own).chain(cpu).collect()
+                // Not the TSC, whose test by fio takes an emulated CPU longer than all the rest.
+                let clock = "--clocksource=clock_gettime".to_owned();
+                let own = [format!("--bsrange={}-64k", disk.logical_sector), clock];
+                fixed.map(str::to_owned).into_iter().chain(own).collect()
+            }
+            Self::VerifyOnCpus { cpus } => {
+                let part = disk.size / u64::from(cpus) / PART * PART;
+                let own = [
+                    format!("--numjobs={cpus}"),
+                    format!("--cpus_allowed=0-{}", cpus - 1),
+                    "--cpus_allowed_policy=split".to_owned(),
+                    format!("--size={part}"),
+                    format!("--offset_increment={part}"),
+                    "--group_reporting".to_owned(),
+                ];
+                [Self::Verify.options(disk), own.into()].concat()
+            }
+            Self::Steady { rate } => {
+                [Self::Verify.options(disk), vec![format!("--rate_iops={rate}")]].concat()
             }
             Self::Warm(Counted { reads, block_size, batch, .. })
             | Self::Counted(Counted { reads, block_size, batch, .. }) => {
@@ -154,7 +173,9 @@ mod tests {
         let runs = Load::of(&Fio::Counted(loads.to_vec())).into_iter().map(|load| match load {
             Load::Warm(run) => (false, run),
             Load::Counted(run) => (true, run),
-            Load::Verify { .. } | Load::Random { .. } => panic!("not asked for"),
+            Load::Verify | Load::VerifyOnCpus { .. } | Load::Steady { .. } | Load::Random { .. } => {
+                panic!("not asked for")
+            }
         });
         let expected = loads.map(|load| [(false, load), (true, load), (true, Counted { reads: 10, ..load })]);
         assert_eq!(runs.collect::<Vec<_>>(), expected.as_flattened());

@@ -17,18 +17,21 @@ const DEPTH: u32 = 2;
 /// for six times the first timeout: the error handling must take less than that.
 const TIMEOUTS: [(&str, u32); 2] = [("device/timeout", 12), ("device/eh_timeout", 2)];
 
+const LOG_LEVEL: &str = "/proc/sys/kernel/printk";
+
 /// Say that the disks are to be stalled, wait until a line is typed, and have fio verify all of them at the same time.
 pub(crate) fn run(names: &[String], buffer: &mut Buffer) -> Result<Vec<Disk>, String> {
     let mut disks = names.iter().map(|name| find::describe(name)).collect::<Result<Vec<_>, _>>()?;
     disks.iter().try_for_each(shorten_timeouts)?;
+    // All that the kernel says of the error handling, whatever it said until now.
+    fs::write(LOG_LEVEL, "8").map_err(|error| format!("{LOG_LEVEL}: {error}"))?;
     print(&Line::Stalling);
     let mut line = String::new();
     let typed = io::stdin().read_line(&mut line).map_err(|error| format!("console: {error}"))?;
     if typed == 0 {
         return Err("the console ended before the disks were stalled".to_owned());
     }
-    let running: Vec<_> =
-        disks.iter().map(|disk| Running::start(disk, Load::Verify { loops: 1, cpu: None }, DEPTH)).collect();
+    let running: Vec<_> = disks.iter().map(|disk| Running::start(disk, Load::Verify, DEPTH)).collect();
     for (disk, running) in disks.iter_mut().zip(running) {
         disk.error = finish(disk, running, buffer).err();
     }

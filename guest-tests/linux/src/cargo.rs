@@ -1,4 +1,5 @@
-//! Programs of this workspace for guests that have no library: built by the Cargo that runs this, linked statically.
+//! Programs of this workspace, built by the Cargo that runs this: for guests that have no library, linked statically; and `paradisk` as the
+//! tests have it.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -27,20 +28,45 @@ pub(crate) struct Program {
 
 /// The program's path, after it was built where that was needed.
 pub(crate) fn build(program: Program) -> Result<PathBuf, Error> {
-    let target =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(WORKSPACE).join("target"), PathBuf::from);
-    let target = target.join(program.folder);
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+    let target = target().join(program.folder);
+    let mut cargo = cargo();
     cargo.args(["build", "--quiet", "--locked", "--release", "--package", program.package]);
-    cargo.args(["--bin", program.package, "--target", TARGET]);
-    cargo.arg("--target-dir").arg(&target).current_dir(WORKSPACE);
+    cargo.args(["--bin", program.package, "--target", TARGET]).arg("--target-dir").arg(&target);
     cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", program.flags);
+    run(&mut cargo)?;
+    Ok(target.join(TARGET).join("release").join(program.package))
+}
+
+/// `paradisk` as it was built with the tests. Where it was not, it is, and with the same features: those of all tests.
+pub(crate) fn tested() -> Result<PathBuf, Error> {
+    let mut cargo = cargo();
+    // The smallest test with the program.
+    cargo.args([
+        "test",
+        "--quiet",
+        "--locked",
+        "--no-run",
+        "--workspace",
+        "--all-features",
+        "--test",
+        "sandbox",
+    ]);
+    run(&mut cargo)?;
+    Ok(target().join("debug/paradisk"))
+}
+
+fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(WORKSPACE).join("target"), PathBuf::from)
+}
+
+fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(WORKSPACE);
     // What Cargo tells a test of its own package. Build scripts (ring's) look at it, and would run each time.
     let of_package = |name: &String| OF_PACKAGE.iter().any(|prefix| name.starts_with(prefix));
     let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     names.filter(of_package).for_each(|name| {
         cargo.env_remove(name);
     });
-    run(&mut cargo)?;
-    Ok(target.join(TARGET).join("release").join(program.package))
+    cargo
 }

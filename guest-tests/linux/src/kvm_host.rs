@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::qemu::Qemu;
 use crate::run::run;
 use crate::stock::StockKernel;
-use crate::with_libraries::DMSETUP;
+use crate::with_libraries::{self, DMSETUP};
 use crate::{cache, initramfs, root};
 
 /// What L1 needs: its disk, KVM, and disks for L2 that can be stalled or take their time.
@@ -34,6 +34,8 @@ const MODULES: [&str; 7] = ["virtio_pci", "virtio_blk", "kvm_amd", "loop", "brd"
 const INIT: &[u8] = include_bytes!("kvm_host/init");
 /// dmsetup and its libraries; `/init` makes a command of them.
 const DMSETUP_FOLDER: &str = "dmsetup";
+/// Of a job's programs; `/init` has it too.
+const LIBRARIES: &str = "lib";
 /// A CPU of AMD's, for KVM's module. TCG lacks some features of this model, which QEMU says on its console.
 const CPU: &str = "EPYC,+svm,+npt";
 /// SeaBIOS as built for QEMU's microvm, which loads the kernel and looks at no disk. The usual SeaBIOS reads the disk of the results, and
@@ -168,18 +170,41 @@ impl KvmHost {
         Self::stock_guest_of(&StockKernel::newest()?)
     }
 
-    /// What a job needs to boot Debian's kernel: [`paradisk`](Self::paradisk); `vmlinuz`; and `initramfs`, whose `paradisk-guest-init` has
-    /// fio.
+    /// What a job needs to boot Debian's kernel: the files of [`program`](Self::program); `vmlinuz`; and `initramfs`, whose
+    /// `paradisk-guest-init` has fio.
     ///
     /// # Errors
     /// A package is not to be had, or a program does not compile.
     pub fn stock_guest_of(kernel: &StockKernel) -> Result<Vec<(String, PathBuf)>, Error> {
-        let files = [
-            ("paradisk", Self::paradisk()?),
-            ("vmlinuz", kernel.image()?),
-            ("initramfs", initramfs::initramfs_with_fio(kernel)?),
-        ];
-        Ok(files.map(|(name, path)| (name.to_owned(), path)).into())
+        Ok([Self::program()?, guest_of(kernel)?].concat())
+    }
+
+    /// [`stock_guest`](Self::stock_guest) with the program as it is [`released`](Self::released), to measure it.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn measured_guest() -> Result<Vec<(String, PathBuf)>, Error> {
+        let program = vec![("paradisk".to_owned(), Self::released()?)];
+        Ok([program, guest_of(&StockKernel::newest()?)?].concat())
+    }
+
+    /// `paradisk` as it was built with the tests.
+    ///
+    /// # Errors
+    /// It does not compile.
+    pub fn paradisk() -> Result<PathBuf, Error> {
+        cargo::tested()
+    }
+
+    /// [`paradisk`](Self::paradisk), and this machine's libraries for it in a folder where L1's `/init` looks for them.
+    ///
+    /// # Errors
+    /// It does not compile, or a library is missing.
+    pub fn program() -> Result<Vec<(String, PathBuf)>, Error> {
+        let program = Self::paradisk()?;
+        let libraries = with_libraries::of_this_machine(&program)?;
+        let named = |path: PathBuf| (format!("{LIBRARIES}/{}", with_libraries::name(&path)), path);
+        Ok([("paradisk".to_owned(), program)].into_iter().chain(libraries.into_iter().map(named)).collect())
     }
 
     /// The versions that instruction counts depend on, beside `paradisk`: of both kernels, QEMU and the compiler. Name and version of each.
@@ -205,11 +230,11 @@ impl KvmHost {
         Ok(files.into_iter().map(|(name, path)| (format!("qemu/{name}"), path)).collect())
     }
 
-    /// `paradisk` without libraries, of this workspace. Built where that is needed, which takes minutes.
+    /// `paradisk` as it is released, without libraries. Built where that is needed, which takes minutes.
     ///
     /// # Errors
     /// It does not compile.
-    pub fn paradisk() -> Result<PathBuf, Error> {
+    fn released() -> Result<PathBuf, Error> {
         const FLAGS: &str = "-Ctarget-feature=+crt-static -Cstrip=symbols";
         cargo::build(Program { package: "paradisk", folder: "svm-rig", flags: FLAGS })
     }
@@ -266,6 +291,12 @@ impl KvmHost {
         };
         Ok(Ended { status, console, counts })
     }
+}
+
+/// Debian's kernel as `vmlinuz`, and `initramfs`.
+fn guest_of(kernel: &StockKernel) -> Result<Vec<(String, PathBuf)>, Error> {
+    let files = [("vmlinuz", kernel.image()?), ("initramfs", initramfs::initramfs_with_fio(kernel)?)];
+    Ok(files.map(|(name, path)| (name.to_owned(), path)).into())
 }
 
 /// The plugin for this version of QEMU's interface, compiled where the cache has none.

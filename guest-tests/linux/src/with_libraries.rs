@@ -68,6 +68,13 @@ pub(crate) fn closure(directory: &Path, program: &str) -> Result<Vec<PathBuf>, E
     Ok(files)
 }
 
+/// The dynamic loader and the libraries of a program of this machine.
+pub(crate) fn of_this_machine(program: &Path) -> Result<Vec<PathBuf>, Error> {
+    let loader = Path::new("/lib64").join(LOADER);
+    let listed = run(Command::new(&loader).arg("--list").arg(program))?;
+    Ok([loader].into_iter().chain(libraries(&listed, Path::new("/"))).collect())
+}
+
 /// The name of a file, without its folder.
 pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()

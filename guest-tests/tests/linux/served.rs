@@ -101,7 +101,7 @@ impl Drop for Served {
     }
 }
 
-/// The command line, built at its first use.
+/// The command line.
 fn paradisk() -> Command {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     Command::new(PROGRAM.get_or_init(|| KvmHost::paradisk().unwrap_or_else(|error| panic!("{error}"))))

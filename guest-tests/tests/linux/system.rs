@@ -105,16 +105,15 @@ fn long_debian_boots_installs_packages_and_survives_being_killed() {
 fn prepare(image: &Path) -> Result<(KvmHost, HostJob), Error> {
     let host = KvmHost::prepare()?;
     let system = DebianSystem::prepare()?;
-    let paradisk = KvmHost::paradisk()?;
-    let mut convert = Command::new(&paradisk);
+    let mut convert = Command::new(KvmHost::paradisk()?);
     convert.args(["image", "convert", "--format", "vhdx"]).arg(&system.disk).arg(image);
     let converted = convert.output().unwrap();
     assert!(converted.status.success(), "{converted:?}");
     let life = image.with_extension("life");
     fs::write(&life, LIFE).unwrap();
-    let files =
-        [("paradisk", paradisk), ("vmlinuz", system.kernel), ("initrd", system.initrd), ("life", life)];
-    let files = files.map(|(name, path)| (name.to_owned(), path)).into();
+    let files = [("vmlinuz", system.kernel), ("initrd", system.initrd), ("life", life)];
+    let files = files.map(|(name, path)| (name.to_owned(), path));
+    let files = [KvmHost::program()?, files.into()].concat();
     let start = |(adapter, disk)| {
         format!("sh ./life {adapter} {disk} > /out/{adapter}.log 2>&1 &\npids=\"$pids $!\"\n")
     };

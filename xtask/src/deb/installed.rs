@@ -18,6 +18,9 @@ COMP_WORDS=(paradisk serve vho) COMP_CWORD=2
 _paradisk paradisk vho serve
 echo \"${COMPREPLY[*]}\"";
 
+/// Level of compression for a program with all that debugging needs.
+const FAST: u8 = 0;
+
 /// Package the program of the tests twice, and install it.
 pub(crate) fn check() -> Result<Option<String>, String> {
     if let Err(error) = output("dpkg-deb", &["--version"]) {
@@ -26,7 +29,7 @@ pub(crate) fn check() -> Result<Option<String>, String> {
     let program = built(NAME);
     let folders = ["debian/check", "debian/again"].map(|name| target_dir().join(name));
     let time = time()?;
-    let [deb, again] = folders.each_ref().map(|folder| package(&program, folder, time));
+    let [deb, again] = folders.each_ref().map(|folder| package(&program, folder, time, FAST));
     let (deb, again) = (deb?, again?);
     let bytes = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     if bytes(&deb)? != bytes(&again)? {

@@ -34,7 +34,7 @@ pub(super) fn run_script(
     memory: u64,
     results: &Path,
 ) -> Result<Ended, Box<dyn Error>> {
-    let mut files = KvmHost::stock_guest()?;
+    let mut files = KvmHost::measured_guest()?;
     if !options.peers.is_empty() {
         files.extend(KvmHost::peer()?);
     }

@@ -15,12 +15,13 @@ const SIZE: u64 = 16 << 20;
 
 /// The guest reads what the target's disk holds, and what the guest writes arrives there.
 #[test]
-fn an_iscsi_disk_is_passed_through() {
+#[ignore = "long: cargo xtask test --all"]
+fn long_an_iscsi_disk_is_passed_through() {
     let prepared = Rig::prepare().and_then(|mut rig| {
         rig.files.extend(KvmHost::iscsi()?);
         Ok(rig)
     });
-    let Some(rig) = needed("an_iscsi_disk_is_passed_through", prepared) else { return };
+    let Some(rig) = needed("long_an_iscsi_disk_is_passed_through", prepared) else { return };
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     fs::write(&image, initial(SIZE)).unwrap();

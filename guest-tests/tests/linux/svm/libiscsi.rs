@@ -5,7 +5,7 @@ use guest_linux::{StockKernel, initramfs_with_libiscsi};
 use guest_tests::linux::command_line;
 
 use super::{Rig, report};
-use crate::libiscsi::{MEMORY, check, media};
+use crate::libiscsi::{MEMORY, SUBJECTS, check, media};
 use crate::needed;
 
 #[test]
@@ -17,7 +17,7 @@ fn long_libiscsi_on_storvsc() {
     let folder = tempfile::tempdir().unwrap();
     let images = folder.path().join("images");
     std::fs::create_dir(&images).unwrap();
-    let media = media(&images);
+    let media = media(&images, SUBJECTS.len());
     let disks: String = media
         .iter()
         .map(|medium| {
@@ -34,5 +34,5 @@ fn long_libiscsi_on_storvsc() {
     );
     rig.run(script, &[("images", &images), ("suite", &initramfs)], folder.path());
     let (_, report) = report(folder.path(), "console");
-    check(&report, "hv_storvsc");
+    check(&report, "hv_storvsc", SUBJECTS.len());
 }

@@ -90,7 +90,7 @@ fn stalled_disks_and_error_handling() {
     let script = format!(
         "set -e\ndisks='{names}'\n{create}mkfifo typed\nexec 3<> typed\n\
          {}{attach} > /out/console < typed &\npid=$!\n{WAIT_FOR}{STALL}{keep}",
-        boot(job, "ignore_loglevel")
+        boot(job, "")
     );
     rig.run(script, &[], folder.path());
     let (printed, report) = report(folder.path(), "console");

@@ -7,6 +7,7 @@ use super::super::testing::{SECTORS, new_image, open, parent};
 use super::*;
 use crate::formats::format::{Format, Mapping};
 use crate::host::crash::{CrashFile, stamped, stores};
+use crate::host::effort::effort;
 use crate::image::findings::Severity;
 use crate::map::chain_map::testing::{contents, flush, hammer, map_for_write};
 use crate::map::extent::{Extents, Place};
@@ -204,7 +205,7 @@ fn lives(failures: bool, small: bool) -> usize {
         let mut image = new_image(subformat, block_size);
         // Damage the copy of the footer, which will soon be the only one.
         image[if seed % 2 == 0 { 40 } else { 511 }] ^= 1;
-        for life in 0..4 {
+        for life in 0..if small { 2 * effort() } else { 4 } {
             let disk = open(&CrashFile::new(image.clone()), parent, true).expect("a disk");
             let initial = disk.values().expect("contents").into_iter().map(|value| value.expect("a value"));
             let mut work = Workload::new(image, initial.collect(), seed * 10 + life);

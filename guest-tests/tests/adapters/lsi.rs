@@ -1,10 +1,8 @@
 //! LSI Logic in the harness: data, recovery, and what drivers read of the controller.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     DiskSpec, JOB, any_adapter, every_block_size_on_every_disk, lsi_harness, nothing_comes_after, run_clean,
     service, submit, warm_up,
 };

@@ -1,8 +1,6 @@
 //! Aborts and resets with requests in flight, and what commands of other kinds answer.
 
-mod common;
-
-use common::{DiskSpec, any_adapter, collect, harness, nothing_comes_after, ring, submit, warm_up};
+use crate::common::{DiskSpec, any_adapter, collect, harness, nothing_comes_after, ring, submit, warm_up};
 use guest_driver::adapter::{Adapter, Buffer, Completion, Op};
 use guest_driver::scsi::{Cdb, Sense};
 use guest_driver::{Initiator as _, Platform, Pvscsi, pvscsi};

@@ -2,13 +2,11 @@
 //! device neither panics nor hangs, and works for a sane driver afterwards.
 
 mod buslogic;
-#[path = "../common/mod.rs"]
-mod common;
 mod ide;
 mod pvscsi;
 mod virtio;
 
-use common::{DiskSpec, JOB, fill_and_check, ring, run_clean, service};
+use crate::common::{DiskSpec, JOB, fill_and_check, ring, run_clean, service};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::driver::Start;
 use guest_driver::loadgen::Rng;

@@ -6,10 +6,10 @@ use guest_driver::{Platform, Pvscsi};
 use guest_tests::{Harness, HarnessConfig, Machine};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::common::{DiskSpec, harness};
 use super::{
     COMMAND, Hostile, MEMORY, MEMORY_AND_BUS_MASTER, config_space, layout, value, withstands, write,
 };
+use crate::common::{DiskSpec, harness};
 
 #[test]
 fn no_guest_can_break_the_device() {

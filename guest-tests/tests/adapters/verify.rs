@@ -1,8 +1,6 @@
 //! Data written through driver, adapter and disk come back: every disk, every block size.
 
-mod common;
-
-use common::{DiskSpec, JOB, churn, fill_and_check_span, harness, run_clean};
+use crate::common::{DiskSpec, JOB, churn, fill_and_check_span, harness, run_clean};
 use guest_driver::{Layout, Mode, Workload, pvscsi};
 use guest_tests::HarnessConfig;
 use guest_tests::rig::Rig;

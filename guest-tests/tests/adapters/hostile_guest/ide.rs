@@ -7,8 +7,8 @@ use guest_driver::{Ide, Mode, Platform, Workload};
 use guest_tests::{Harness, HarnessConfig, Machine};
 use paradisk_devices::ide as device;
 
-use super::common::{JOB, ide_harness, run_clean};
 use super::{COMMAND, Hostile, PORTS_AND_BUS_MASTER, config_space, disk, value, withstands, write};
+use crate::common::{JOB, ide_harness, run_clean};
 
 #[test]
 fn no_guest_can_break_the_function() {

@@ -1,11 +1,9 @@
 //! Disks added and removed while the guest runs: the message ring notifies the driver.
 
-mod common;
-
 use std::sync::mpsc::Sender;
 
-use common::hot_plug::{self, Notified, without_disks};
-use common::owned::Order;
+use crate::common::hot_plug::{self, Notified, without_disks};
+use crate::common::owned::Order;
 use guest_driver::pvscsi::{Message, MessageKind};
 use guest_driver::{InterruptMode, Pvscsi, pvscsi};
 use guest_tests::{Harness, Machine};

@@ -2,19 +2,19 @@
 
 #[path = "common/echo.rs"]
 mod echo;
-#[path = "../../vmm/tests/common/host.rs"]
-mod host;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use echo::{BAR_SIZE, DOORBELL, Echo, MESSAGE_ADDRESS, MESSAGE_DATA, PANIC, SCRATCH, SILENT_DOORBELL, Seen};
+use self::echo::{
+    BAR_SIZE, DOORBELL, Echo, MESSAGE_ADDRESS, MESSAGE_DATA, PANIC, SCRATCH, SILENT_DOORBELL, Seen,
+};
+use crate::host::host;
 use facts::tsc::{ticks, tsc_hz};
 use guest_tests::kvm::SelfTest;
 use guest_tests::rig::RigError;
 use guest_tests::{KvmConfig, KvmRig};
-use host::host;
 use paradisk_vmm::{MsiDelivery, layout};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 

@@ -1,14 +1,12 @@
 //! The virtio SCSI host device in the harness: data by every way that a driver may choose, task management, disks that come
 //! and go, and recovery.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 
-use common::hot_plug::{self, Notified, without_disks};
-use common::owned::Order;
-use common::{
+use crate::common::hot_plug::{self, Notified, without_disks};
+use crate::common::owned::Order;
+use crate::common::{
     DiskSpec, JOB, churn_every_way, collect, every_block_size_on_every_disk, ring, run_clean, scsi_config,
     scsi_harness, submit_to, virtio_resets, warm_up,
 };
@@ -64,7 +62,10 @@ fn targets_are_told_apart() {
 /// With the event index, both sides suppress notifications while there is work.
 #[test]
 fn doorbells_and_interrupts_are_few() {
-    common::doorbells_and_interrupts_are_few(&mut make(Options::default(), &[DiskSpec::Ram(CAPACITY)]));
+    crate::common::doorbells_and_interrupts_are_few(&mut make(
+        Options::default(),
+        &[DiskSpec::Ram(CAPACITY)],
+    ));
 }
 
 #[test]
@@ -139,7 +140,7 @@ impl Notified for VirtioScsi {
 
 fn empty_host(options: Options) -> (Harness<VirtioScsi>, Sender<Order>) {
     without_disks(options, |memory, interrupts| {
-        Device::new(memory, Bus::new(common::TASKS), interrupts, scsi_config(&options))
+        Device::new(memory, Bus::new(crate::common::TASKS), interrupts, scsi_config(&options))
     })
 }
 

@@ -1,8 +1,6 @@
 //! The IDE function in the harness: data by the bus master and by the data port, on each drive, and recovery.
 
-mod common;
-
-use common::{
+use crate::common::{
     DiskSpec, JOB, collect, every_block_size, fill_and_check_span, ide_harness, nothing_comes, run_clean,
 };
 use guest_driver::adapter::{Adapter, Buffer, Completion, Op, Request};

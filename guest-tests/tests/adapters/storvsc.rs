@@ -1,8 +1,8 @@
 //! The synthetic SCSI controller on the VMBus, under its guest driver in the harness: data, resets, rings of every size.
 
-mod common;
-
-use common::{DiskSpec, JOB, churn, collect, nothing_comes, ring, run_clean, submit, submit_to, vmbus};
+use crate::common::{
+    DiskSpec, JOB, churn, collect, nothing_comes, ring, run_clean, submit, submit_to, vmbus,
+};
 use guest_driver::adapter::{Adapter, Op};
 use guest_driver::{KickPolicy, Layout, Mode, Platform, Storvsc, Workload, vmbus as driver};
 use guest_tests::rig::Rig;
@@ -27,7 +27,7 @@ fn harness(
 fn every_block_size_on_every_disk() {
     let options = [Layout::Contiguous, Layout::Scattered]
         .map(|layout| driver::Options { layout, ..Default::default() });
-    common::every_block_size_on_every_disk(CAPACITY, &options, |options, spec| {
+    crate::common::every_block_size_on_every_disk(CAPACITY, &options, |options, spec| {
         harness(&HarnessConfig::default(), options, &[spec])
     });
 }

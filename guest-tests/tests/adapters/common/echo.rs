@@ -1,6 +1,6 @@
 //! A PCI function that tries a machine: each doorbell is answered with a message.
 
-#[path = "../../../vmm/tests/common/no_io.rs"]
+#[path = "../../../../vmm/tests/common/no_io.rs"]
 mod no_io;
 
 use std::sync::Arc;

@@ -1,10 +1,8 @@
 //! Interrupt modes, kick policies and doorbell deliveries: every combination moves the same data.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{DiskSpec, JOB, harness, ring, run_clean, service};
+use crate::common::{DiskSpec, JOB, harness, ring, run_clean, service};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Platform, Workload, pvscsi};
 use guest_tests::{Delivery, HarnessConfig};

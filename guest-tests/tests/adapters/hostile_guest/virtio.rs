@@ -9,8 +9,8 @@ use guest_driver::{Platform, VirtioBlk, VirtioScsi};
 use guest_tests::{Harness, HarnessConfig, Machine};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::common::{DiskSpec, blk_harness, scsi_harness};
 use super::{COMMAND, Hostile, MEMORY_AND_BUS_MASTER, config_space, disk, request, value, withstands, write};
+use crate::common::{DiskSpec, blk_harness, scsi_harness};
 
 #[test]
 fn no_guest_can_break_the_virtio_block_device() {

@@ -1,9 +1,7 @@
 //! The virtio block device in the harness: data by every way that a driver may choose, what only it has (discards, writes of
 //! zeros, its serial number), and recovery.
 
-mod common;
-
-use common::{
+use crate::common::{
     DiskSpec, JOB, blk_harness, churn, churn_every_way, every_block_size_on_every_disk, run_clean,
     virtio_resets, warm_up,
 };
@@ -72,7 +70,7 @@ fn rings_of_every_size_wrap() {
 /// With the event index, both sides suppress notifications while there is work.
 #[test]
 fn doorbells_and_interrupts_are_few() {
-    common::doorbells_and_interrupts_are_few(&mut make(Options::default(), DiskSpec::Ram(CAPACITY)));
+    crate::common::doorbells_and_interrupts_are_few(&mut make(Options::default(), DiskSpec::Ram(CAPACITY)));
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! BusLogic in the harness: data, recovery, and what drivers read of the adapter.
 
-mod common;
-
-use common::{
+use crate::common::{
     DiskSpec, JOB, any_adapter, buslogic_harness, collect, every_block_size_on_every_disk,
     nothing_comes_after, run_clean, service, submit, warm_up,
 };

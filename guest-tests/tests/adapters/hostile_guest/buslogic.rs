@@ -7,8 +7,8 @@ use guest_driver::{BusLogic, Platform};
 use guest_tests::{Harness, HarnessConfig, Machine};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::common::buslogic_harness;
 use super::{COMMAND, Hostile, config_space, disk, layout, request, value, withstands, write};
+use crate::common::buslogic_harness;
 
 const MEMORY_SPACE: u32 = 2;
 
