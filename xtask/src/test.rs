@@ -114,7 +114,7 @@ impl Run {
         self.step("licences and versions", |_| deny::check());
         self.step("lock file of the fuzzer", |_| fuzz::check_lock_file());
         self.step("documentation", |_| documentation());
-        self.step("program without the meter", |_| product::check());
+        self.step("dependencies of the program", |_| product::dependencies());
         self.step("public API", |_| api::check());
         if self.step("build: tests", |_| nextest::build(&[]).map(|()| None)) {
             let effort = self.effort;
@@ -131,6 +131,7 @@ impl Run {
             let options = ["--run-ignored", "only", "-E", "test(/(^|::)long_/)"];
             nextest::run(&options, Some(EFFORT), report).map(|()| None)
         });
+        self.step("program without the meter", |_| product::lints());
         for (name, check) in embedding::CHECKS {
             self.step(name, |_| check());
         }

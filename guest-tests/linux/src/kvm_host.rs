@@ -179,7 +179,7 @@ impl KvmHost {
         Ok([Self::program()?, guest_of(kernel)?].concat())
     }
 
-    /// [`stock_guest`](Self::stock_guest) with the program as it is [`released`](Self::released), to measure it.
+    /// [`stock_guest`](Self::stock_guest) with the program as it is released, to measure it.
     ///
     /// # Errors
     /// The same.
