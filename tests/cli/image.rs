@@ -444,3 +444,17 @@ fn the_log_of_a_vhdx_that_was_not_closed_is_replayed() {
     let check = paradisk(&["image", "check", disk]);
     assert!(stdout(&check).contains("good"), "{}", stdout(&check));
 }
+
+/// What is past RLIMIT_FSIZE fails with EFBIG. The signal that comes with it would end the process, which may serve others.
+#[test]
+fn a_file_larger_than_the_limit_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("a.vhd");
+    let mut command = Command::new("prlimit");
+    command.arg("--fsize=1048576").arg(env!("CARGO_BIN_EXE_paradisk"));
+    command.args(["image", "create", "--format", "vhd", "--subformat", "fixed", "--size", "4M"]).arg(&image);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("File too large"), "{output:?}");
+    assert!(!image.exists());
+}

@@ -84,6 +84,8 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lsi::Personality;
+    use crate::testing::{Counts, Sink};
 
     struct Counted(AtomicBool);
 
@@ -105,5 +107,19 @@ mod tests {
         assert!(!line.needs_owner());
         line.lower_if_idle(|| false);
         assert!(out.0.load(Ordering::Relaxed));
+    }
+
+    /// While a read of the FIFO is between its two checks, the status is 0 although there are replies.
+    #[test]
+    fn a_line_that_is_up_stays_up_while_there_are_replies() {
+        let counts = Arc::new(Counts::default());
+        let identity = Personality::Spi1030.identity();
+        let mut function = Function::new(&identity, Box::new(Sink(Arc::clone(&counts)))).with_intx(1);
+        let line = Line::new(None);
+        assert!(line.update(&mut function, || true, || true));
+        assert!(!line.update(&mut function, || false, || true));
+        assert!(counts.line() && line.needs_owner());
+        assert!(!line.update(&mut function, || false, || false));
+        assert!(!counts.line() && !line.needs_owner());
     }
 }

@@ -1,9 +1,12 @@
 //! Commands: the configuration page, aborts and resets with requests in flight, hot-plug.
 
 use std::thread;
+use std::time::Instant;
 
 use super::*;
 use crate::device::{HotPlug, Sleep};
+use crate::fault::{NOTHING_IN_FLIGHT, expected};
+use crate::testing::Breach;
 
 fn in_flight(guest: &mut Guest, targets: &[u8]) {
     guest.hold.set(true);
@@ -132,6 +135,25 @@ fn a_request_still_in_the_ring_is_aborted() {
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
     assert_eq!(outcome(&guest.completions()), [(77, ABORTED)]);
+}
+
+/// A reset does not wait for a completion that never comes.
+#[test]
+fn a_reset_does_not_wait_for_what_a_queue_has_lost() {
+    expected::begin();
+    let mut guest = Guest::new();
+    guest.device.reset_wait = Duration::from_secs(600);
+    in_flight(&mut guest, &[0]);
+    guest.hold.breach(Breach::Lose);
+    guest.hold.set(false);
+    let start = Instant::now();
+    assert_eq!(guest.command(command::RESET_BUS, &[]), COMMAND_SUCCEEDED);
+    assert!(start.elapsed() < guest.device.reset_wait);
+    assert_eq!(
+        outcome(&guest.completions()).iter().map(|(context, _)| *context).collect::<Vec<_>>(),
+        [0x100]
+    );
+    assert_eq!(expected::take(), [NOTHING_IN_FLIGHT]);
 }
 
 #[test]
