@@ -18,7 +18,7 @@ use crate::command::{cargo, output, run, target_dir};
 
 pub(crate) use installed::check;
 
-/// dpkg-deb's default.
+/// Level of xz's compression; dpkg-deb's default.
 const LEVEL: u8 = 6;
 
 /// Build the package of an optimized program.

@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
-use crate::nextest::built;
 use guest_linux::{DebianSystem, KvmHost, Qemu, StockKernel};
+
+use crate::nextest::built;
 
 /// Make what is not in the cache, and print the paths. What cannot be made has been printed: it makes tests fail or skip.
 pub(crate) fn prepare() {

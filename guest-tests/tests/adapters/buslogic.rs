@@ -1,13 +1,14 @@
 //! BusLogic in the harness: data, recovery, and what drivers read of the adapter.
 
-use crate::common::{
-    DiskSpec, JOB, any_adapter, buslogic_harness, collect, every_block_size_on_every_disk,
-    nothing_comes_after, run_clean, service, submit, warm_up,
-};
 use guest_driver::adapter::{Completion, Op};
 use guest_driver::buslogic::Options;
 use guest_driver::{BusLogic, KickPolicy, Layout, Mode, Platform, Workload};
 use guest_tests::{Harness, HarnessConfig};
+
+use crate::common::{
+    DiskSpec, JOB, any_adapter, buslogic_harness, collect, every_block_size_on_every_disk,
+    nothing_comes_after, run_clean, service, submit, warm_up,
+};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;

@@ -6,7 +6,6 @@ mod ide;
 mod pvscsi;
 mod virtio;
 
-use crate::common::{DiskSpec, JOB, fill_and_check, ring, run_clean, service};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::driver::Start;
 use guest_driver::loadgen::Rng;
@@ -14,6 +13,8 @@ use guest_driver::{Layout, Platform, Workload};
 use guest_tests::{Harness, HarnessConfig, Machine};
 use paradisk_devices::Sleep;
 use vm_memory::{Bytes, GuestAddress};
+
+use crate::common::{DiskSpec, JOB, fill_and_check, ring, run_clean, service};
 
 const MEMORY: usize = 16 << 20;
 const STEPS: usize = 3000;

@@ -2,13 +2,14 @@
 
 use std::sync::mpsc::Sender;
 
-use crate::common::hot_plug::{self, Notified, without_disks};
-use crate::common::owned::Order;
 use guest_driver::pvscsi::{Message, MessageKind};
 use guest_driver::{InterruptMode, Pvscsi, pvscsi};
 use guest_tests::{Harness, Machine};
 use paradisk_devices::pvscsi::{Config, Pvscsi as Device};
 use paradisk_devices::scsi::Bus;
+
+use crate::common::hot_plug::{self, Notified, without_disks};
+use crate::common::owned::Order;
 
 impl Notified for Pvscsi {
     type Notice = Message;

@@ -1,14 +1,15 @@
 //! The IDE function in the harness: data by the bus master and by the data port, on each drive, and recovery.
 
-use crate::common::{
-    DiskSpec, JOB, collect, every_block_size, fill_and_check_span, ide_harness, nothing_comes, run_clean,
-};
 use guest_driver::adapter::{Adapter, Buffer, Completion, Op, Request};
 use guest_driver::ide::Options;
 use guest_driver::{DmaRegion, Ide, Layout, Mode, Platform, Workload};
 use guest_tests::rig::Rig;
 use guest_tests::{Harness, HarnessConfig, Machine};
 use paradisk_devices::ide as device;
+
+use crate::common::{
+    DiskSpec, JOB, collect, every_block_size, fill_and_check_span, ide_harness, nothing_comes, run_clean,
+};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;

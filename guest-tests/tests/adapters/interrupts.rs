@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use crate::common::{DiskSpec, JOB, harness, ring, run_clean, service};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Platform, Workload, pvscsi};
 use guest_tests::{Delivery, HarnessConfig};
 use paradisk_devices::Sleep;
+
+use crate::common::{DiskSpec, JOB, harness, ring, run_clean, service};
 
 const MODES: [InterruptMode; 3] = [InterruptMode::MsiX, InterruptMode::Msi, InterruptMode::Intx];
 

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use self::echo::{
-    BAR_SIZE, DOORBELL, Echo, MESSAGE_ADDRESS, MESSAGE_DATA, PANIC, SCRATCH, SILENT_DOORBELL, Seen,
-};
-use crate::host::host;
 use facts::tsc::{ticks, tsc_hz};
 use guest_tests::kvm::SelfTest;
 use guest_tests::rig::RigError;
 use guest_tests::{KvmConfig, KvmRig};
 use paradisk_vmm::{MsiDelivery, layout};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
+
+use self::echo::{
+    BAR_SIZE, DOORBELL, Echo, MESSAGE_ADDRESS, MESSAGE_DATA, PANIC, SCRATCH, SILENT_DOORBELL, Seen,
+};
+use crate::host::host;
 
 const SOON: Duration = Duration::from_secs(60);
 

@@ -4,10 +4,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{
-    DiskSpec, JOB, blk, bus, buslogic_config, ide as ide_function, lsi_config, scsi_config, vmbus,
-};
-use crate::host::host;
 use facts::tsc::to_ticks;
 use guest_driver::workload::Fault;
 use guest_driver::{
@@ -23,6 +19,11 @@ use paradisk_devices::pvscsi::{Config, Pvscsi};
 use paradisk_devices::virtio::scsi::VirtioScsi;
 use paradisk_devices::{Coalescing, Policy};
 use paradisk_vmm::MsiDelivery;
+
+use crate::common::{
+    DiskSpec, JOB, blk, bus, buslogic_config, ide as ide_function, lsi_config, scsi_config, vmbus,
+};
+use crate::host::host;
 
 fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
     rig_with(config, ide_device::Mode::Native, disks)
@@ -325,7 +326,7 @@ fn no_wake_up_is_lost() {
 }
 
 fn fall_asleep(config: &KvmConfig, queue_depth: u32) {
-    if let Some(mut rig) = rig(config, &[DiskSpec::Ram(4 << 20)]) {
+    if let Some(mut rig) = rig(config, &[DiskSpec::Ram(MEDIUM)]) {
         let job = Workload { mode: Mode::Measure, block_size: 512, queue_depth, ios: 6_000, ..JOB };
         assert_eq!(clean(&mut rig, &job).report.ios, 6_000);
     }

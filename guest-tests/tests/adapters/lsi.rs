@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{
-    DiskSpec, JOB, any_adapter, every_block_size_on_every_disk, lsi_harness, nothing_comes_after, run_clean,
-    service, submit, warm_up,
-};
 use guest_driver::adapter::{Adapter, Op};
 use guest_driver::lsi::{Model, Options, PageAddress, Reply, TaskManagement, action};
 use guest_driver::{InterruptMode, Layout, Lsi, Mode, Platform, Workload};
 use guest_tests::{Harness, HarnessConfig, Machine};
+
+use crate::common::{
+    DiskSpec, JOB, any_adapter, every_block_size_on_every_disk, lsi_harness, nothing_comes_after, run_clean,
+    service, submit, warm_up,
+};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;

@@ -1,10 +1,11 @@
 //! Aborts and resets with requests in flight, and what commands of other kinds answer.
 
-use crate::common::{DiskSpec, any_adapter, collect, harness, nothing_comes_after, ring, submit, warm_up};
 use guest_driver::adapter::{Adapter, Buffer, Completion, Op};
 use guest_driver::scsi::{Cdb, Sense};
 use guest_driver::{Initiator as _, Platform, Pvscsi, pvscsi};
 use guest_tests::{Harness, HarnessConfig};
+
+use crate::common::{DiskSpec, any_adapter, collect, harness, nothing_comes_after, ring, submit, warm_up};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;

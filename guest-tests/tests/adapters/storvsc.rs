@@ -1,8 +1,5 @@
 //! The synthetic SCSI controller on the VMBus, under its guest driver in the harness: data, resets, rings of every size.
 
-use crate::common::{
-    DiskSpec, JOB, churn, collect, nothing_comes, ring, run_clean, submit, submit_to, vmbus,
-};
 use guest_driver::adapter::{Adapter, Op};
 use guest_driver::{KickPolicy, Layout, Mode, Platform, Storvsc, Workload, vmbus as driver};
 use guest_tests::rig::Rig;
@@ -11,6 +8,10 @@ use paradisk_devices::Time;
 use paradisk_devices::scsi::Address;
 use paradisk_devices::vmbus::VmbusDevice;
 use paradisk_disk_formats::EngineKind;
+
+use crate::common::{
+    DiskSpec, JOB, churn, collect, nothing_comes, ring, run_clean, submit, submit_to, vmbus,
+};
 
 const CAPACITY: u64 = 32 << 20;
 

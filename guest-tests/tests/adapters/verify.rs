@@ -1,9 +1,10 @@
 //! Data written through driver, adapter and disk come back: every disk, every block size.
 
-use crate::common::{DiskSpec, JOB, churn, fill_and_check_span, harness, run_clean};
 use guest_driver::{Layout, Mode, Workload, pvscsi};
 use guest_tests::HarnessConfig;
 use guest_tests::rig::Rig;
+
+use crate::common::{DiskSpec, JOB, churn, fill_and_check_span, harness, run_clean};
 
 const CAPACITY: u64 = 32 << 20;
 

@@ -1,15 +1,16 @@
 //! The virtio block device in the harness: data by every way that a driver may choose, what only it has (discards, writes of
 //! zeros, its serial number), and recovery.
 
-use crate::common::{
-    DiskSpec, JOB, blk_harness, churn, churn_every_way, every_block_size_on_every_disk, run_clean,
-    virtio_resets, warm_up,
-};
 use guest_driver::adapter::Buffer;
 use guest_driver::virtio::{Options, spec};
 use guest_driver::{KickPolicy, Layout, Mode, Platform, VirtioBlk, Workload};
 use guest_tests::rig::Rig;
 use guest_tests::{Harness, HarnessConfig};
+
+use crate::common::{
+    DiskSpec, JOB, blk_harness, churn, churn_every_way, every_block_size_on_every_disk, run_clean,
+    virtio_resets, warm_up,
+};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;

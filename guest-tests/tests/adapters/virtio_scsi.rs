@@ -4,12 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 
-use crate::common::hot_plug::{self, Notified, without_disks};
-use crate::common::owned::Order;
-use crate::common::{
-    DiskSpec, JOB, churn_every_way, collect, every_block_size_on_every_disk, ring, run_clean, scsi_config,
-    scsi_harness, submit_to, virtio_resets, warm_up,
-};
 use guest_driver::adapter::{Adapter, Buffer, Completion, Op};
 use guest_driver::scsi::Cdb;
 use guest_driver::virtio::scsi::Event;
@@ -19,6 +13,13 @@ use guest_tests::rig::Rig;
 use guest_tests::{Harness, HarnessConfig, Machine};
 use paradisk_devices::scsi::Bus;
 use paradisk_devices::virtio::scsi::VirtioScsi as Device;
+
+use crate::common::hot_plug::{self, Notified, without_disks};
+use crate::common::owned::Order;
+use crate::common::{
+    DiskSpec, JOB, churn_every_way, collect, every_block_size_on_every_disk, ring, run_clean, scsi_config,
+    scsi_harness, submit_to, virtio_resets, warm_up,
+};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;

@@ -112,46 +112,45 @@ const SKIPPED: [&str; 27] = [
 /// The first disk, of which more is tested.
 #[test]
 fn libiscsi_on_pvscsi() {
-    conforms("libiscsi_on_pvscsi", AdapterKind::Pvscsi, "vmw_pvscsi", 1);
+    conforms("libiscsi_on_pvscsi", AdapterKind::Pvscsi, "vmw_pvscsi", &SUBJECTS[..1]);
 }
 
 #[test]
 #[ignore = "long: cargo xtask test --all"]
 fn long_libiscsi_on_pvscsi() {
-    conforms("long_libiscsi_on_pvscsi", AdapterKind::Pvscsi, "vmw_pvscsi", SUBJECTS.len());
+    conforms("long_libiscsi_on_pvscsi", AdapterKind::Pvscsi, "vmw_pvscsi", &SUBJECTS);
 }
 
 #[test]
 #[ignore = "long: cargo xtask test --all"]
 fn long_libiscsi_on_lsi() {
-    conforms("long_libiscsi_on_lsi", AdapterKind::Lsi, "mptspi", SUBJECTS.len());
+    conforms("long_libiscsi_on_lsi", AdapterKind::Lsi, "mptspi", &SUBJECTS);
 }
 
 #[test]
 #[ignore = "long: cargo xtask test --all"]
 fn long_libiscsi_on_lsi_sas() {
-    conforms("long_libiscsi_on_lsi_sas", AdapterKind::LsiSas, "mptsas", SUBJECTS.len());
+    conforms("long_libiscsi_on_lsi_sas", AdapterKind::LsiSas, "mptsas", &SUBJECTS);
 }
 
 #[test]
 #[ignore = "long: cargo xtask test --all"]
 fn long_libiscsi_on_buslogic() {
-    conforms("long_libiscsi_on_buslogic", AdapterKind::BusLogic, "BusLogic", SUBJECTS.len());
+    conforms("long_libiscsi_on_buslogic", AdapterKind::BusLogic, "BusLogic", &SUBJECTS);
 }
 
 #[test]
 #[ignore = "long: cargo xtask test --all"]
 fn long_libiscsi_on_virtio_scsi() {
-    conforms("long_libiscsi_on_virtio_scsi", AdapterKind::VirtioScsi, "virtio_scsi", SUBJECTS.len());
+    conforms("long_libiscsi_on_virtio_scsi", AdapterKind::VirtioScsi, "virtio_scsi", &SUBJECTS);
 }
 
-/// With so many of the disks.
-fn conforms(test: &str, kind: AdapterKind, driver: &str, disks: usize) {
+fn conforms(test: &str, kind: AdapterKind, driver: &str, subjects: &[Subject]) {
     let Some((qemu, images)) = needed(test, prepared()) else { return };
     for last in (1..=TRIES).map(|n| n == TRIES) {
         let folder = tempfile::tempdir().unwrap();
-        match run(&qemu, &images, kind, disks, folder.path()) {
-            Ok(report) => return check(&report, driver, disks),
+        match run(&qemu, &images, kind, subjects, folder.path()) {
+            Ok(report) => return check(&report, driver, subjects),
             Err(error) => assert!(!last, "{error}"),
         }
         println!("{test}: the guest froze, once more");
@@ -169,10 +168,10 @@ fn run(
     qemu: &Qemu,
     images: &Images,
     kind: AdapterKind,
-    disks: usize,
+    subjects: &[Subject],
     folder: &Path,
 ) -> Result<Report, String> {
-    let media = media(folder, disks);
+    let media = media(folder, subjects);
     let socket = folder.join("socket");
     let served = Served::vfio_user(&socket, kind, &media);
     let job = Job { disks: media.len(), libiscsi: true, ..Job::default() };
@@ -190,18 +189,18 @@ fn run(
     }
 }
 
-/// The first `disks`, as files in a folder.
-pub(crate) fn media(folder: &Path, disks: usize) -> Vec<Medium> {
-    SUBJECTS[..disks].iter().map(|it| Medium::new(folder, it.format, it.size).unwrap()).collect()
+/// The disks, as files in a folder.
+pub(crate) fn media(folder: &Path, subjects: &[Subject]) -> Vec<Medium> {
+    subjects.iter().map(|it| Medium::new(folder, it.format, it.size).unwrap()).collect()
 }
 
 /// Check that tests failed or were skipped only for known reasons, and that each exception and each limit still applies.
-pub(crate) fn check(report: &Report, driver: &str, disks: usize) {
+pub(crate) fn check(report: &Report, driver: &str, subjects: &[Subject]) {
     assert_eq!(report.done.error, None);
     let limits = limits::of(driver);
     let mut wrong = Vec::new();
-    assert_eq!(report.disks.len(), disks);
-    for Subject { format, size, exceptions } in &SUBJECTS[..disks] {
+    assert_eq!(report.disks.len(), subjects.len());
+    for Subject { format, size, exceptions } in subjects {
         let disk = report.disks.iter().find(|disk| disk.size == *size);
         let disk = disk.unwrap_or_else(|| panic!("no {}: {:#?}", format.serial(), report.disks));
         assert_eq!((&*disk.driver, &disk.error), (driver, &None));

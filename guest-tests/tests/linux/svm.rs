@@ -92,9 +92,9 @@ fn boot(job: Job, words: &str) -> String {
 /// The same with `cpus` virtual CPUs, and the kernel whose files' names end with `which`.
 fn boot_kernel(which: &str, cpus: u32, job: Job, words: &str) -> String {
     // Mitigations are off: for the CPU model that QEMU reports, the kernel would complain about microcode that QEMU does not have.
-    // Each character on the console is two exits of L2 to L1's user space; the report has what the kernel complained of.
-    let quiet = if words.contains("ignore_loglevel") { "" } else { "quiet " };
-    let cmdline = format!("mitigations=off {quiet}{words} {}", command_line(job));
+    // Quiet, unless `ignore_loglevel` is among the words: each character on the console is two exits of L2 to L1's user space. The report has
+    // what the kernel complained of.
+    let cmdline = format!("mitigations=off quiet {words} {}", command_line(job));
     format!(
         "./paradisk run --kernel vmlinuz{which} --initrd initramfs{which} --memory 256M --cpus {cpus} --cmdline '{cmdline}'"
     )

@@ -397,9 +397,9 @@ mod tests {
         })
     }
 
-    /// Send a byte every 5 ms, until the server disconnects.
-    fn trickle(to: &mut impl Write, bytes: &[u8]) {
-        for byte in bytes.iter().cycle() {
+    /// Send a byte every 5 ms, until there are no more or the server disconnects.
+    fn trickle<'a>(to: &mut impl Write, bytes: impl IntoIterator<Item = &'a u8>) {
+        for byte in bytes {
             if to.write_all(&[*byte]).and_then(|()| to.flush()).is_err() {
                 return;
             }
@@ -413,7 +413,7 @@ mod tests {
         // Valid options, a byte at a time.
         let slow = |mut client: UnixStream| {
             let _ = client.write_all(&[0, 0, 0, 3]);
-            trickle(&mut client, OPTIONS);
+            trickle(&mut client, OPTIONS.iter().cycle());
         };
         // Options without end, whose replies are not read.
         let deaf = |mut client: UnixStream| {
@@ -427,21 +427,18 @@ mod tests {
             client.conn.write_tls(&mut hello).unwrap();
             // Its end never comes: the server would answer.
             hello.pop();
-            for byte in hello {
-                let _ = client.sock.write_all(&[byte]);
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            trickle(&mut client.sock, &hello);
             drop(client.sock.read_to_end(&mut Vec::new()));
         };
         // Valid options under TLS, each byte in a record of its own.
-        let secure = |socket: UnixStream| trickle(&mut testing::start(socket), OPTIONS);
+        let secure = |socket: UnixStream| trickle(&mut testing::start(socket), OPTIONS.iter().cycle());
         // A record under TLS, a byte at a time.
         let record = |socket: UnixStream| {
             let mut client = testing::start(socket);
             client.write_all(b"I").unwrap();
             let mut client = testing::Records::of(client);
             let record = client.record(&[b'H'; 4096]);
-            trickle(&mut client.socket, &record);
+            trickle(&mut client.socket, record.iter().cycle());
         };
         let check = |name: &str, (ended, took): (Ended, Duration)| {
             assert_eq!(ended, Ended::Host(Errno::TIMEDOUT), "{name}");

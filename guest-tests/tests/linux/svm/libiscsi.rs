@@ -17,7 +17,7 @@ fn long_libiscsi_on_storvsc() {
     let folder = tempfile::tempdir().unwrap();
     let images = folder.path().join("images");
     std::fs::create_dir(&images).unwrap();
-    let media = media(&images, SUBJECTS.len());
+    let media = media(&images, &SUBJECTS);
     let disks: String = media
         .iter()
         .map(|medium| {
@@ -34,5 +34,5 @@ fn long_libiscsi_on_storvsc() {
     );
     rig.run(script, &[("images", &images), ("suite", &initramfs)], folder.path());
     let (_, report) = report(folder.path(), "console");
-    check(&report, "hv_storvsc", SUBJECTS.len());
+    check(&report, "hv_storvsc", &SUBJECTS);
 }
