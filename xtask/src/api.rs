@@ -16,6 +16,7 @@ const CRATES: [(&str, &str); 2] =
 /// # Errors
 /// What cannot be run, read or written.
 pub(crate) fn write() -> Result<(), String> {
+    document()?;
     for (package, library) in CRATES {
         let path = list(package);
         fs::write(&path, current(package, library)?).map_err(|error| format!("{path}: {error}"))?;
@@ -35,6 +36,7 @@ pub(crate) fn check() -> Result<Option<String>, String> {
     if rust.split_whitespace().nth(1).is_none_or(|version| !version.starts_with(RUST)) {
         return Ok(Some(format!("the lists are made with Rust {RUST}x, this is {}", rust.trim_end())));
     }
+    document()?;
     let mut changed = false;
     for (package, library) in CRATES {
         let path = list(package);
@@ -60,13 +62,20 @@ fn difference(known: &str, now: &str) -> Vec<String> {
     gone.chain(now.difference(&known).map(|line| format!("+ {line}"))).collect()
 }
 
-/// The API as it is now.
-fn current(package: &str, library: &str) -> Result<String, String> {
+/// Make the documentation of the workspace, without warnings; and of [`CRATES`] in JSON, too.
+///
+/// # Errors
+/// Warnings, or what cannot be run or written.
+pub(crate) fn document() -> Result<(), String> {
     let rustdoc = target_dir().join("xtask-rustdoc");
-    unlocked_rustdoc(&rustdoc).map_err(|error| format!("{}: {error}", rustdoc.display()))?;
-    let args = ["rustdoc", "--quiet", "--package", package, "--lib", "--"];
-    let json = ["-Z", "unstable-options", "--output-format", "json"];
-    cargo(Path::new("."), &[&args[..], &json[..]].concat(), &[("RUSTDOC", rustdoc.as_os_str())])?;
+    twofold_rustdoc(&rustdoc).map_err(|error| format!("{}: {error}", rustdoc.display()))?;
+    let args = ["doc", "--workspace", "--all-features", "--no-deps", "--quiet"];
+    let environment = [("RUSTDOC", rustdoc.as_os_str()), ("RUSTDOCFLAGS", "-D warnings".as_ref())];
+    cargo(Path::new("."), &args, &environment)
+}
+
+/// The API as [`document`] has found it.
+fn current(package: &str, library: &str) -> Result<String, String> {
     let path = target_dir().join("doc").join(library).with_extension("json");
     let api = public_api::Builder::from_rustdoc_json(path).omit_blanket_impls(true).build();
     let api = api.map_err(|error| format!("{package}: {error} (the lists are made with Rust {RUST}x)"))?;
@@ -74,9 +83,17 @@ fn current(package: &str, library: &str) -> Result<String, String> {
     Ok(condense(items.iter().map(String::as_str)))
 }
 
-/// A rustdoc that writes JSON, which is unstable. RUSTC_BOOTSTRAP is set for rustdoc alone, so cargo does not build dependencies again.
-fn unlocked_rustdoc(path: &Path) -> io::Result<()> {
-    fs::write(path, "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n")?;
+/// A rustdoc that writes JSON, too, which is unstable. RUSTC_BOOTSTRAP is set for rustdoc alone, so cargo does not build dependencies again.
+fn twofold_rustdoc(path: &Path) -> io::Result<()> {
+    let libraries = CRATES.map(|(_, library)| format!("*' {library} '*")).join("|");
+    fs::create_dir_all(target_dir())?;
+    fs::write(
+        path,
+        format!(
+            "#!/bin/sh\nrustdoc \"$@\" || exit\n\
+             case \" $* \" in\n{libraries}) RUSTC_BOOTSTRAP=1 exec rustdoc \"$@\" -Z unstable-options --output-format json ;;\nesac\n"
+        ),
+    )?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 

@@ -113,7 +113,7 @@ impl Run {
         self.source();
         self.step("licences and versions", |_| deny::check());
         self.step("lock file of the fuzzer", |_| fuzz::check_lock_file());
-        self.step("documentation", |_| documentation());
+        self.step("documentation", |_| api::document().map(|()| None));
         self.step("dependencies of the program", |_| product::dependencies());
         self.step("public API", |_| api::check());
         if self.step("build: tests", |_| nextest::build(&[]).map(|()| None)) {
@@ -177,11 +177,6 @@ fn lints() -> Result<Option<String>, String> {
     let args =
         ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "-D", "warnings"];
     cargo(Path::new("."), &args, &[]).map(|()| None)
-}
-
-fn documentation() -> Result<Option<String>, String> {
-    let args = ["doc", "--workspace", "--all-features", "--no-deps", "--quiet"];
-    cargo(Path::new("."), &args, &[("RUSTDOCFLAGS", "-D warnings".as_ref())]).map(|()| None)
 }
 
 /// The steps that have passed in a run that may be interrupted.

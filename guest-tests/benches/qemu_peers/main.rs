@@ -101,14 +101,12 @@ fn runs(
     for _ in 0..TRIES {
         let server = side.start(qemu, adapter, images, folder);
         let options = side.options(adapter, images, folder);
-        let mut vm = Vm::boot(qemu.system(), "q35", system, &options, folder.join("console")).unwrap();
+        let vm = Vm::boot(qemu.system(), "q35", system, &options, folder.join("console")).unwrap();
         let mut sampler = Sampler::new(server.as_ref().map(side::Server::process), vm.process());
-        let ended = vm.ends_within(timeout, |vm| sampler.look(&vm.printed().unwrap())).unwrap();
-        let printed = vm.printed().unwrap();
-        if ended {
-            return evaluate(&Report::parse(&printed).unwrap(), &sampler, side);
+        match vm.output_within(timeout, |vm| sampler.look(&vm.printed().unwrap())) {
+            Ok(printed) => return evaluate(&Report::parse(&printed).unwrap(), &sampler, side),
+            Err(error) => println!("{adapter:?}, {side:?}: {error}"),
         }
-        println!("{adapter:?}, {side:?}: the guest froze");
     }
     panic!("{adapter:?}, {side:?}: no run ended");
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::cache;
 use crate::error::Error;
 use crate::run::run;
 
@@ -18,7 +19,7 @@ pub(crate) struct Package {
 impl Package {
     /// What apt knows of it, without asking the network.
     pub(crate) fn candidate(name: &str) -> Result<Self, Error> {
-        let shown = run(Command::new("apt-cache").args(["show", "--no-all-versions", name]))
+        let shown = run(apt_cache()?.args(["show", "--no-all-versions", name]))
             .map_err(|_| Error::NoPackage(name.to_owned()))?;
         let field =
             |key| shown.lines().find_map(|line| line.strip_prefix(key)).map(|value| value.trim().to_owned());
@@ -48,4 +49,15 @@ impl Package {
     pub(crate) fn lacks(&self, what: &str) -> Error {
         Error::Package { package: self.name.clone(), what: what.to_owned() }
     }
+}
+
+/// apt-cache with a cache of its own: machines without a cache of the system (containers) would read all lists for each question, a second
+/// or more, and most tests ask several.
+fn apt_cache() -> Result<Command, Error> {
+    let folder = cache::root()?.join("apt");
+    fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
+    let mut command = Command::new("apt-cache");
+    command.arg(format!("-oDir::Cache={}", folder.display()));
+    command.args(["-oDir::Cache::pkgcache=pkgcache.bin", "-oDir::Cache::srcpkgcache="]);
+    Ok(command)
 }

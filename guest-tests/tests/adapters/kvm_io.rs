@@ -108,7 +108,7 @@ fn what_is_written_is_read_on_every_disk_at_every_block_size() {
 
 #[test]
 fn what_is_written_is_read_through_lsi() {
-    written_is_read(&KvmConfig { driver: LSI, ..KvmConfig::default() }, &DiskSpec::all(MEDIUM));
+    written_is_read(&KvmConfig { driver: LSI, ..KvmConfig::default() }, &DiskSpec::all(MEDIUM)[..2]);
     // What differs is on the way to the disk.
     let posted = KvmConfig { driver: LSI, posted_writes: true, ..KvmConfig::default() };
     written_is_read(&posted, &DiskSpec::all(MEDIUM)[..1]);
@@ -119,8 +119,8 @@ fn what_is_written_is_read_through_lsi() {
 #[test]
 fn what_is_written_is_read_through_ide() {
     // Each access to a register is an exit, and by the data port each dword of data.
-    let by_dma = [(512, 64), (4096, 64), (65_536, 8), (1 << 20, 2)];
-    for (dma, jobs) in [(true, &by_dma[..]), (false, &[(4096, 8)])] {
+    let by_dma = [(512, 32), (4096, 32), (65_536, 4), (1 << 20, 1)];
+    for (dma, jobs) in [(true, &by_dma[..]), (false, &[(4096, 4)])] {
         let driver = driver::Options::Ide(ide::Options { dma, ..ide::Options::default() });
         let config = KvmConfig { driver, ..KvmConfig::default() };
         let modes = [ide_device::Mode::Native, ide_device::Mode::Compatibility];
@@ -338,9 +338,9 @@ fn fall_asleep(config: &KvmConfig, queue_depth: u32) {
 fn single_requests_are_served_on_the_virtual_cpu() {
     for driver in [driver::Options::default(), LSI, VIRTIO_BLK, VIRTIO_SCSI] {
         let run = |rig: &mut KvmRig| {
+            clean(rig, &Workload { mode: Mode::Fill, ..JOB });
             for queue_depth in [1, 32, 1, 2, 1] {
-                clean(rig, &Workload { mode: Mode::Fill, ..JOB });
-                clean(rig, &Workload { mode: Mode::Churn, queue_depth, ios: 1500, ..JOB });
+                clean(rig, &Workload { mode: Mode::Churn, queue_depth, ios: 500, ..JOB });
             }
             let device = rig.device();
             let served = rig.machine().io_thread_counters(device).unwrap().served.load(Ordering::Relaxed);
@@ -400,7 +400,7 @@ fn coalescing_changes_while_the_guest_runs() {
     }
 }
 
-/// `cargo test --release -p paradisk-guest-tests --test kvm_io -- --ignored --nocapture`.
+/// `cargo test --release -p paradisk-guest-tests --test adapters costs -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn costs() {

@@ -40,7 +40,7 @@ fn churn_keeps_every_generation_however_signals_come() {
             let options = driver::Options { kick, ..Default::default() };
             let config = HarnessConfig { delivery, ..HarnessConfig::default() };
             let mut harness = harness(&config, options, &[DiskSpec::Ram(CAPACITY)]);
-            churn(&mut harness, 8 << 20, 5000);
+            churn(&mut harness, 1 << 20, 2000);
         }
     }
 }

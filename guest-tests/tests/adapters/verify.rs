@@ -18,7 +18,7 @@ fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
             let mut harness = harness(&HarnessConfig::default(), options, &[spec]);
             for shift in smallest..=20 {
                 let block_size = 1 << shift;
-                let span = u64::from(block_size) * if shift < 16 { 256 } else { 16 };
+                let span = u64::from(block_size) * if shift < 16 { 128 } else { 16 };
                 // Every size at another place, the last one up to the end of the disk.
                 let start = (CAPACITY - span) / u64::from(block_size) / 21
                     * u64::from(shift + 1)
@@ -34,7 +34,7 @@ fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
 fn churn_keeps_every_generation() {
     for spec in DiskSpec::all(CAPACITY) {
         let mut harness = harness(&HarnessConfig::default(), pvscsi::Options::default(), &[spec]);
-        churn(&mut harness, 8 << 20, 5000);
+        churn(&mut harness, 1 << 20, 2000);
     }
 }
 

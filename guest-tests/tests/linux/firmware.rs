@@ -6,7 +6,7 @@ use guest_tests::qemu::Vm;
 use paradisk_devices::AdapterKind;
 
 use crate::medium::{Format, Medium};
-use crate::vfio_user::{Device, Protocol, TIMEOUT, TRIES, devices};
+use crate::vfio_user::{Device, Protocol, TIMEOUT, devices};
 use crate::{MEMORY, needed};
 
 /// A boot sector that reads sector 8 by BIOS interrupt 13h, writes it to sector 9, prints it on the serial port and ends QEMU.
@@ -57,17 +57,12 @@ fn firmware_boots_from_each_adapter() {
         medium.write(&sector(GREETING), 8 * SECTOR as u64);
         let mut options = device.options();
         options.extend(["-device", "isa-debug-exit"].map(str::to_owned));
-        let printed = (1..=TRIES).find_map(|_| {
-            let served = device.serve();
-            let console = folder.path().join("console");
-            let mut vm = Vm::power_on(qemu.system(), "pc", MEMORY, &options, console).unwrap();
-            let ended = vm.ends_within(TIMEOUT, |_| {}).unwrap();
-            let printed = vm.printed().unwrap();
-            drop(vm);
-            served.stop().unwrap();
-            ended.then_some(printed)
-        });
-        let printed = printed.unwrap_or_else(|| panic!("{protocol:?}: it does not end"));
+        let served = device.serve();
+        let console = folder.path().join("console");
+        let vm = Vm::power_on(qemu.system(), "pc", MEMORY, &options, console).unwrap();
+        let printed =
+            vm.output_within(TIMEOUT, |_| {}).unwrap_or_else(|error| panic!("{protocol:?}: {error}"));
+        served.stop().unwrap();
         assert!(printed.ends_with(&*String::from_utf8_lossy(GREETING)), "{protocol:?}: {printed}");
         let content = medium.content();
         assert_eq!(content[9 * SECTOR..10 * SECTOR], sector(GREETING), "{protocol:?}");

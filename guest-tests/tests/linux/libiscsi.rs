@@ -4,7 +4,6 @@
 mod limits;
 
 use std::path::Path;
-use std::time::Duration;
 
 use guest_init::{Job, Tested};
 use guest_linux::{Qemu, StockKernel};
@@ -15,11 +14,9 @@ use paradisk_devices::AdapterKind;
 use self::limits::Limit;
 use crate::medium::{Format, Medium};
 use crate::served::{self, Served};
-use crate::vfio_user::TRIES;
+use crate::vfio_user::TIMEOUT;
 use crate::{Images, needed};
 
-/// Half a minute for each disk, on a host with nothing else to do.
-const TIMEOUT: Duration = Duration::from_secs(420);
 /// Bytes of guest memory: the suite has a buffer of 65,536 blocks, and so has the guest's kernel.
 pub(crate) const MEMORY: u64 = 512 << 20;
 const TESTS: usize = 230;
@@ -147,46 +144,24 @@ fn long_libiscsi_on_virtio_scsi() {
 
 fn conforms(test: &str, kind: AdapterKind, driver: &str, subjects: &[Subject]) {
     let Some((qemu, images)) = needed(test, prepared()) else { return };
-    for last in (1..=TRIES).map(|n| n == TRIES) {
-        let folder = tempfile::tempdir().unwrap();
-        match run(&qemu, &images, kind, subjects, folder.path()) {
-            Ok(report) => return check(&report, driver, subjects),
-            Err(error) => assert!(!last, "{error}"),
-        }
-        println!("{test}: the guest froze, once more");
-    }
+    let folder = tempfile::tempdir().unwrap();
+    let media = media(folder.path(), subjects);
+    let socket = folder.path().join("socket");
+    let served = Served::vfio_user(&socket, kind, &media);
+    let job = Job { disks: media.len(), libiscsi: true, ..Job::default() };
+    let mut system = images.system(job.to_string());
+    system.memory = MEMORY;
+    let options = served::vfio_user_options(&socket);
+    let vm = Vm::boot(qemu.system(), "q35", &system, &options, folder.path().join("console")).unwrap();
+    let printed = vm.output_within(TIMEOUT, |_| {}).unwrap();
+    served.stop().unwrap();
+    check(&Report::parse(&printed).unwrap(), driver, subjects);
 }
 
 fn prepared() -> Result<(Qemu, Images), guest_linux::Error> {
     let (qemu, stock) = (Qemu::backported()?, StockKernel::newest()?);
     let initramfs = guest_linux::initramfs_with_libiscsi(&stock)?;
     Ok((qemu, Images { kernel: stock.image()?, initramfs }))
-}
-
-/// The report, or why there is none.
-fn run(
-    qemu: &Qemu,
-    images: &Images,
-    kind: AdapterKind,
-    subjects: &[Subject],
-    folder: &Path,
-) -> Result<Report, String> {
-    let media = media(folder, subjects);
-    let socket = folder.join("socket");
-    let served = Served::vfio_user(&socket, kind, &media);
-    let job = Job { disks: media.len(), libiscsi: true, ..Job::default() };
-    let mut system = images.system(job.to_string());
-    system.memory = MEMORY;
-    let options = served::vfio_user_options(&socket);
-    let mut vm = Vm::boot(qemu.system(), "q35", &system, &options, folder.join("console")).unwrap();
-    let ended = vm.ends_within(TIMEOUT, |_| {}).unwrap();
-    let printed = vm.printed().unwrap();
-    drop(vm);
-    served.stop().unwrap();
-    match Report::parse(&printed) {
-        Err(error) if ended => panic!("{error}"),
-        report => report.map_err(|error| error.to_string()),
-    }
 }
 
 /// The disks, as files in a folder.

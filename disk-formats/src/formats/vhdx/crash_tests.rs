@@ -29,7 +29,7 @@ use crate::map::extent::{Extents, Place};
 
 const MIB: u64 = 1 << 20;
 /// Number of states of a run, multiplied by [`effort`].
-const STATES: usize = 6_000;
+const STATES: usize = 4_500;
 /// Number of tests that share the states.
 const TESTS: usize = 8;
 /// Base of the unit values of parents; the unit's number is added.

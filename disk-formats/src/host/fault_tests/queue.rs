@@ -400,17 +400,17 @@ fn programs(kind: Kind, seeds: std::ops::Range<u64>, length: u64) {
 
 #[test]
 fn raw() {
-    programs(Kind::Raw, 0..14, 14);
+    programs(Kind::Raw, 0..8, 14);
 }
 
 #[test]
 fn vhd_fixed() {
-    programs(Kind::VhdFixed, 0..13, 14);
+    programs(Kind::VhdFixed, 0..8, 14);
 }
 
 #[test]
 fn vhd_dynamic() {
-    programs(Kind::VhdDynamic, 0..8, 12);
+    programs(Kind::VhdDynamic, 0..6, 12);
 }
 
 #[test]

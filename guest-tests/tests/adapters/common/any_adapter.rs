@@ -18,7 +18,7 @@ pub(crate) fn churn_keeps_every_generation<O: Copy, R: Rig>(
         for delivery in [Delivery::AtWait, Delivery::After(5), Delivery::Immediate] {
             for options in options {
                 let config = HarnessConfig { delivery, ..Default::default() };
-                churn(&mut make(&config, *options, spec), 4 << 20, 700);
+                churn(&mut make(&config, *options, spec), 1 << 20, 700);
             }
         }
     }

@@ -258,7 +258,7 @@ pub(crate) fn scsi_harness(
 /// Fill and check a disk of `capacity` bytes, which keeps data, in blocks of every size from a sector to 1 MiB.
 pub(crate) fn every_block_size(rig: &mut impl Rig, spec: DiskSpec, capacity: u64) {
     for shift in spec.disk().info().logical_sector.shift()..=20 {
-        let span = (1u64 << shift) * if shift < 16 { 256 } else { 16 };
+        let span = (1u64 << shift) * if shift < 16 { 128 } else { 16 };
         let job =
             Workload { block_size: 1 << shift, span: span.min(capacity), generation: shift.into(), ..JOB };
         fill_and_check_span(rig, spec, capacity, &job);

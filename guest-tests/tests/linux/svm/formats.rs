@@ -47,7 +47,8 @@ fn long_stock_kernels_with_each_adapter_with_each_format() {
 
 /// With so many disks of each adapter.
 fn boot(test: &str, kernels: &[(&str, u32)], most: usize) {
-    let Some(rig) = needed(test, Rig::with_newer_kernel()) else { return };
+    let prepare = if kernels.len() > 1 { Rig::with_newer_kernel } else { Rig::prepare };
+    let Some(rig) = needed(test, prepare()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let images = folder.path().join("images");
     let mut script = "set -e\n".to_owned();
