@@ -338,9 +338,10 @@ fn fall_asleep(config: &KvmConfig, queue_depth: u32) {
 fn single_requests_are_served_on_the_virtual_cpu() {
     for driver in [driver::Options::default(), LSI, VIRTIO_BLK, VIRTIO_SCSI] {
         let run = |rig: &mut KvmRig| {
-            clean(rig, &Workload { mode: Mode::Fill, ..JOB });
             for queue_depth in [1, 32, 1, 2, 1] {
-                clean(rig, &Workload { mode: Mode::Churn, queue_depth, ios: 500, ..JOB });
+                let job = Workload { queue_depth, span: 1 << 20, ios: 500, ..JOB };
+                clean(rig, &Workload { mode: Mode::Fill, ..job });
+                clean(rig, &Workload { mode: Mode::Churn, ..job });
             }
             let device = rig.device();
             let served = rig.machine().io_thread_counters(device).unwrap().served.load(Ordering::Relaxed);
