@@ -9,20 +9,27 @@ use crate::command::{output, run as run_program, target_dir};
 use crate::nextest;
 use crate::tools::MUTANTS;
 
-const USAGE: &str = "usage: cargo xtask mutants FOLDER [--sample N] [--jobs N]\n\n  \
+const USAGE: &str = "usage: cargo xtask mutants FOLDER [--sample N] [--jobs N] [-- ARGUMENT...]\n\n  \
     FOLDER    of one crate, such as devices/src/scsi\n  \
     --sample  at most about so many changes, evenly spread, the same each time (default: all)\n  \
-    --jobs    changes that are tested at a time (default 1)\n\n\
+    --jobs    changes that are tested at a time (default 1)\n  \
+    ARGUMENT  of cargo nextest run, such as --lib: what survives the unit tests may die by the others\n\n\
     What survived is in target/mutants/FOLDER/mutants.out/missed.txt. Exit status 1: something survived.\n";
+
+/// Of nextest: the first test that fails is enough.
+const PROFILE: &str = "mutants";
 
 struct Options<'a> {
     folder: &'a str,
     sample: Option<usize>,
     jobs: usize,
+    nextest: &'a [&'a str],
 }
 
 impl<'a> Options<'a> {
-    fn parse(args: &[&'a str]) -> Result<Self, String> {
+    fn parse(args: &'a [&'a str]) -> Result<Self, String> {
+        let end = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
+        let (args, nextest) = (&args[..end], args.get(end + 1..).unwrap_or_default());
         let (mut folder, mut sample, mut jobs) = (None, None, 1);
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -39,7 +46,7 @@ impl<'a> Options<'a> {
                 other => return Err(format!("{other}: no such option")),
             }
         }
-        Ok(Self { folder: folder.ok_or("FOLDER is missing")?, sample, jobs })
+        Ok(Self { folder: folder.ok_or("FOLDER is missing")?, sample, jobs, nextest })
     }
 }
 
@@ -65,12 +72,12 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     common.extend(["--test-tool", "nextest", "--all-features", "--no-shuffle", "--colors", "never"]);
     println!("{all} changes in {}, of which shard {shard} is tested", options.folder);
     let mut command = Command::new(mutants);
-    command.args(common).arg("--output").arg(&results);
+    command.args(common).arg("--output").arg(&results).arg("--").args(options.nextest);
     // It calls cargo, which looks for nextest on the path.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = nextest.parent().map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
     let path = std::env::join_paths(folders).map_err(|error| error.to_string())?;
-    run_program(command.env("PATH", path), "cargo mutants")
+    run_program(command.env("PATH", path).env("NEXTEST_PROFILE", PROFILE), "cargo mutants")
 }
 
 /// The package that a folder belongs to: the name in the nearest manifest above it.
@@ -112,8 +119,9 @@ mod tests {
 
     #[test]
     fn arguments() {
-        let options = Options::parse(&["devices/src/scsi/", "--sample", "50"]).unwrap();
+        let options = Options::parse(&["devices/src/scsi/", "--sample", "50", "--", "--lib"]).unwrap();
         assert_eq!((options.folder, options.sample, options.jobs), ("devices/src/scsi", Some(50), 1));
+        assert_eq!(options.nextest, ["--lib"]);
         for wrong in [&["--sample", "3"][..], &["a", "--sample"], &["a", "b"], &["a", "--jobs", "0"]] {
             assert!(Options::parse(wrong).is_err(), "{wrong:?}");
         }

@@ -180,6 +180,7 @@ impl Channel {
     pub(super) fn stop_dma(&mut self) -> bool {
         let has_memory = self.footprint() != Footprint::NONE;
         if has_memory {
+            tracing::debug!("IDE transfer stopped, with a request in flight");
             let intrqs = self.drives.each_mut().map(|drive| drive.as_mut().map(Drive::stop_dma));
             intrqs.into_iter().flatten().for_each(|intrq| self.raise(intrq));
         }

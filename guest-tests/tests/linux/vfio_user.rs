@@ -19,7 +19,7 @@ const FORMATS: [Format; 3] = [Format::Raw, Format::VhdDifferencing, Format::Vhdx
 /// For a guest that does not end. It takes minutes on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(3000);
 /// Bytes of the smallest disk, and by how much the next one is larger.
-const SIZE: u64 = 8 << 20;
+const SIZE: u64 = 4 << 20;
 const STEP: u64 = 72 << 10;
 /// By how much disks grow: no two are of one size, before or after.
 const MORE: u64 = 4 << 20;

@@ -38,12 +38,13 @@ wait $pid
 "#;
 /// BusLogic's driver reports a reset that succeeded as a warning.
 pub(super) const BUSLOGIC_RESET: &str = "*** BusLogic BT-958 Initialized Successfully ***";
-/// Stall the ATA disk for longer than the guest waits for a command, which is 12 s.
+/// Stall the ATA disk until the guest has stopped the transfer of a command that timed out, and 3 s longer.
 const STALL_ATA: &str = r#"
 wait_for '^"stalling"' /out/console
 dmsetup suspend --noflush --nolockfs $disk
 echo >&3
-sleep 20
+wait_for 'IDE transfer stopped' /out/log
+sleep 3
 dmsetup resume $disk
 wait $pid
 "#;
