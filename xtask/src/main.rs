@@ -30,7 +30,7 @@ use test::Tier;
 
 const USAGE: &str = "usage: cargo xtask test [--quick|--all|--times [BEFORE AFTER]]|stress [OPTIONS]|mutants FOLDER|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|fuzz [OPTIONS]|soak [--minutes N] [--load NAME]|imports|crates [NAME]|api|deb [--check]\n\n  \
     test         decides whether a change lands: formatting, lints, documentation, tests; installs what it lacks where it may\n               \
-                 --quick: formatting, lints and the tests beside the code, in minutes\n               \
+                 --quick: formatting, imports and most of the tests beside the code, in minutes\n               \
                  --all: everything, in hours; goes on where it was interrupted\n               \
                  --times: compares where the time went in two runs: two records, or the last two\n  \
     stress       tests beside artificial load; lists those that failed (--help)\n  \

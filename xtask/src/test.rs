@@ -25,6 +25,9 @@ const EFFORT: u32 = 8;
 const SOAK: u64 = 600;
 const SHORT_SOAK: u64 = 10;
 
+/// The unit tests that `--quick` leaves out: those that look at thousands of states of a disk or an adapter, half of the time of all.
+const SLOW: &str = "test(/crash|fault_tests|random/)";
+
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tier {
@@ -93,10 +96,13 @@ impl Run {
     }
 
     fn quick(&mut self) {
-        self.source();
+        self.step("formatting", |_| formatting());
+        self.step("imports", |_| imports::check());
         let targets = ["--lib", "--bins"];
         if self.step("build: tests", |_| nextest::build(&targets).map(|()| None)) {
-            self.step("tests", |report| nextest::run(&targets, None, report).map(|()| None));
+            let quick = format!("not {SLOW}");
+            let options = [&targets[..], &["-E", &quick]].concat();
+            self.step("tests", |report| nextest::run(&options, None, report).map(|()| None));
         }
     }
 
@@ -110,7 +116,9 @@ impl Run {
             images::prepare();
             Ok(None)
         });
-        self.source();
+        self.step("formatting", |_| formatting());
+        self.step("imports", |_| imports::check());
+        self.step("lints", |_| lints());
         self.step("licences and versions", |_| deny::check());
         self.step("lock file of the fuzzer", |_| fuzz::check_lock_file());
         self.step("documentation", |_| api::document().map(|()| None));
@@ -138,13 +146,6 @@ impl Run {
         self.step("instructions per I/O", |_| exact::check());
         self.step("fuzz targets", |_| fuzz::check(FUZZING));
         self.step("long soak", |_| soak::check(SOAK));
-    }
-
-    /// What needs the source alone, and the compiler's front end.
-    fn source(&mut self) {
-        self.step("formatting", |_| formatting());
-        self.step("imports", |_| imports::check());
-        self.step("lints", |_| lints());
     }
 
     /// Run a step, unless it passed before an interruption. Whether it passed.

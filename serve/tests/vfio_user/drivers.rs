@@ -110,7 +110,8 @@ fn written_to_is_read(
         assert_eq!(report.capacity, DISK);
         assert!(report.interrupts > 0, "{kind} {interrupts:?} {mode:?}");
     }
-    // A report while the server runs. A thread of the device counts what it has done after it has signalled it.
+    // A report while the server runs. A thread of the device counts what it has done after it has signalled it, so the last requests may be
+    // counted later.
     let reports = || served.handle.report(Duration::from_secs(60)).unwrap();
     let all =
         |stats: &Stats| stats.requests >= 2 * DISK / 4096 + JOB.ios && stats.completions == stats.requests;
@@ -126,7 +127,8 @@ fn written_to_is_read(
     let handle = served.handle.clone();
     drop(vmm);
     let (_, stats) = served.stop();
-    assert_eq!((stats.requests, stats.interrupts), (asked.requests, asked.interrupts));
+    assert!(stats.requests >= asked.requests && stats.interrupts >= asked.interrupts, "{stats:?} {asked:?}");
+    assert_eq!(stats.completions, stats.requests);
     assert!(handle.report(Duration::ZERO).is_none(), "it has stopped");
 }
 
