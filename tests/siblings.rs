@@ -239,7 +239,8 @@ fn life(mut family: Family, random: &mut Rng, seen: &mut Seen) {
                 }
             }
         }
-        if let (Some(child), true) = (step.merges, text.contains(STOPPED)) {
+        if let (Some(child), true) = (step.merges, text.contains("stopped:")) {
+            assert!(text.contains(STOPPED), "{place}");
             assert!(matches!(family.read(child), Some(Ok(_))), "{place}");
         }
         let _ = fs::remove_file(family.folder.join("new").with_extension(family.format));
