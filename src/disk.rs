@@ -19,7 +19,7 @@ use crate::metrics::Metering;
 
 /// Open a disk.
 pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
-    let failed = |error: OpenError| Failure::Failed(error.to_string());
+    let failed = |error: OpenError| Failure::opening(&error, "format=");
     let (disk, path): (Arc<dyn Disk>, _) = match &spec.source {
         Source::Path(path) => (open_file(spec, path).map_err(failed)?, Some(path.clone())),
         Source::Descriptor(number) => {

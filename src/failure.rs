@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use paradisk_disk_formats::OpenError;
+
 /// Why a subcommand failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -25,6 +27,15 @@ impl Failure {
     /// An operation on a file failed.
     pub(crate) fn on(path: &std::path::Path, what: &str, error: impl fmt::Display) -> Self {
         Self::Failed(format!("{}: {what}: {error}", path.display()))
+    }
+
+    /// A disk that could not be opened. `option` is what names its format, as `--format ` or `format=`.
+    pub(crate) fn opening(error: &OpenError, option: &str) -> Self {
+        let OpenError::FormatUnclear { path, found, formats } = error else {
+            return Self::Failed(error.to_string());
+        };
+        let named: Vec<String> = formats.iter().map(|format| format!("{option}{format}")).collect();
+        Self::Failed(format!("{}: {found}, or name its format: {}", path.display(), named.join(" or ")))
     }
 
     /// Print the message; the exit status.

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Running, ended, ready, refused};
+use common::{Running, ended, ready, ready_with_notes, refused};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
@@ -281,7 +281,7 @@ fn threads_that_replace_io_uring_are_confined() {
 fn what_is_reported_is_not_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = serve(&["nbd", "--sandbox", "log"], "raw", "io_uring", folder.path());
-    let (mut child, _) = ready(command.stderr(Stdio::piped()));
+    let (mut child, said) = ready_with_notes(&mut command);
     let client = silent(&folder.path().join("socket"));
     await_threads(&child, &["nbd", "nbd-client", "paradisk"], |_| true);
     drop(client);
@@ -289,7 +289,7 @@ fn what_is_reported_is_not_stopped() {
     ended(&mut child, Signal::TERM);
     let mut text = String::new();
     stderr.read_to_string(&mut text).unwrap();
-    assert!(text.starts_with("note: sandbox: log: "), "{text}");
+    assert!(said[0].starts_with("note: sandbox: log: "), "{said:?}");
     assert!(!text.contains("would not be allowed"), "the tables are complete: {text}");
     refused(
         &mut serve(&["nbd", "--sandbox", "much"], "raw", "io_uring", folder.path()),

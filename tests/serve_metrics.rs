@@ -14,15 +14,15 @@ mod control;
 #[allow(dead_code, reason = "the tests of the servers use all of it")]
 mod vhost_client;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use block_guest::BlockGuest;
-use common::{Folder, Running, ended, ready, refused};
+use common::{Folder, Running, ended, ready, ready_with_notes, refused};
 use control::answer;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -48,9 +48,8 @@ impl Folder {
 
 /// Start it; the address of its metrics.
 fn ready_with_metrics(command: &mut Command) -> (Running, String) {
-    let (mut child, _) = ready(command.stderr(Stdio::piped()));
-    let mut line = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let (child, said) = ready_with_notes(command);
+    let line = &said[0];
     let address = line.trim().strip_prefix("metrics: http://").and_then(|rest| rest.strip_suffix("/metrics"));
     let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
     (child, address)
@@ -246,14 +245,9 @@ fn latencies_are_measured_when_they_are_wanted() {
 fn a_server_that_was_killed_is_started_again_at_once() {
     let folder = Folder::new();
     let (socket, image) = (folder.path("socket"), folder.name("disk.raw"));
-    for start in 0..10 {
+    for _ in 0..10 {
         let mut server = serve("nbd", &["--socket", socket.to_str().unwrap(), "--disk", &image]);
-        let (mut child, line) = ready(server.stderr(Stdio::piped()));
-        if line.is_empty() {
-            let mut text = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-            panic!("start {start}: {text}");
-        }
+        let (mut child, _) = ready(&mut server);
         load(&mut Client::connect(&socket));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -266,7 +260,7 @@ fn a_trace_has_each_request() {
     let (socket, image) = (folder.path("socket"), folder.name("disk.raw"));
     let mut server = Command::new(env!("CARGO_BIN_EXE_paradisk"));
     server.args(["--log", "trace", "serve", "nbd", "--socket", socket.to_str().unwrap(), "--disk", &image]);
-    let (mut child, _) = ready(server.stderr(Stdio::piped()));
+    let (mut child, _) = ready(&mut server);
     load(&mut Client::connect(&socket));
     ended(&mut child, Signal::TERM);
     let mut trace = String::new();

@@ -6,12 +6,11 @@ mod common;
 mod control;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{Folder, Running, ended};
+use common::{Folder, Running, ended, ready};
 use rustix::process::Signal;
 
 const PARADISK: &str = env!("CARGO_BIN_EXE_paradisk");
@@ -50,18 +49,9 @@ struct Served {
 impl Served {
     #[track_caller]
     fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(PARADISK)
-            .args([&["serve", "nbd"], args].concat())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.strip_prefix("serving ").and_then(|line| line.rsplit(" at ").next());
-        let address = address.map(|address| address.trim().to_owned());
-        let Some(address) = address else { panic!("{:?}", child.wait_with_output()) };
-        Self { child: Running(child), address }
+        let (child, line) = ready(Command::new(PARADISK).args([&["serve", "nbd"], args].concat()));
+        let address = line.rsplit(" at ").next().unwrap().trim().to_owned();
+        Self { child, address }
     }
 
     /// As a service manager ends it.
@@ -349,7 +339,7 @@ fn the_control_socket_tells_the_memory_of_maps_and_ends_it() {
     server.args(["serve", "nbd", "--export", "a", "--export", "b", "--disk", "ram=1M"]);
     server.arg("--socket").arg(&socket);
     // Connected clients get no message about a new capacity.
-    let (mut child, _) = common::ready(server.arg("--disk").arg(&image).arg("--control").arg(&control));
+    let (mut child, _) = ready(server.arg("--disk").arg(&image).arg("--control").arg(&control));
     let ctl = |command: &[&str]| {
         let mut paradisk = Command::new(PARADISK);
         paradisk.arg("ctl").arg(&control).args(command);

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use crate::formats::name::FormatName;
+
 /// The error of opening or creating a disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -39,6 +41,17 @@ pub enum OpenError {
         /// Who uses it, as far as is known.
         holder: String,
     },
+    /// Name and content of the file do not say which format it has, or say that it is no disk. The caller has to name the
+    /// format ([`OpenOptions::format`](crate::OpenOptions::format)).
+    #[error("{}: {found}, or name its format: {}", path.display(), names(formats))]
+    FormatUnclear {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        found: String,
+        /// Formats that it may have.
+        formats: &'static [FormatName],
+    },
     /// An option or a feature that this disk or this host does not support.
     #[error("{}: {reason}", path.display())]
     Unsupported {
@@ -56,12 +69,18 @@ impl OpenError {
         let (Self::Os { path, .. }
         | Self::Invalid { path, .. }
         | Self::Busy { path, .. }
+        | Self::FormatUnclear { path, .. }
         | Self::Unsupported { path, .. }) = &mut self;
         if path == from {
             *path = to.into();
         }
         self
     }
+}
+
+fn names(formats: &[FormatName]) -> String {
+    let names: Vec<&str> = formats.iter().map(|format| format.as_str()).collect();
+    names.join(" or ")
 }
 
 /// The error of a request. Small and `Copy`, because each completion contains one.

@@ -8,7 +8,7 @@ use paradisk_disk_formats::{
 };
 use serde::Serialize;
 
-use super::open::failed;
+use super::open::{FORMAT, failed};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -76,13 +76,7 @@ impl Entry {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let name = match args.format {
-        Some(name) => name,
-        // A damaged image may not be recognised, so the file name decides.
-        None => FormatName::claimed(&args.file)
-            .map_or_else(|| FormatName::probe(&args.file), Ok)
-            .map_err(failed)?,
-    };
+    let name = format(args)?;
     let image = Image::of_format(&args.file, name).with_parents(args.parents.rules());
     let found = image.check(if args.repair { Repair::Repair } else { Repair::ReportOnly }).map_err(failed)?;
     let worst = found.worst();
@@ -112,6 +106,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     output::json_or_text(&args.json, &report, &text(&report))?;
     if report.ok { Ok(()) } else { Err(Failure::Reported) }
+}
+
+/// The format of the image. A damaged image may not be recognised, so the file name decides, unless the content is something else.
+fn format(args: &Args) -> Result<FormatName, Failure> {
+    if let Some(name) = args.format {
+        return Ok(name);
+    }
+    match (FormatName::probe(&args.file), FormatName::claimed(&args.file)) {
+        (Err(OpenError::FormatUnclear { formats, .. }), Some(claimed)) if formats.contains(&claimed) => {
+            Ok(claimed)
+        }
+        (probed, _) => probed.map_err(|error| Failure::opening(&error, FORMAT)),
+    }
 }
 
 /// Whether the parents of the image open.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use facts::units::format_size;
-use paradisk_disk_formats::ParentRules;
+use paradisk_disk_formats::{FormatName, ParentRules};
 
 use super::open::{failed, on_its_own, stopped, with_blocks};
 use crate::failure::Failure;
@@ -17,12 +17,15 @@ use crate::progress::Progress;
 pub(super) struct Args {
     /// The image. It must not be in use
     file: PathBuf,
+    /// Its format: vhd, vhdx [default: probed]
+    #[arg(long)]
+    format: Option<FormatName>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     on_its_own(&args.file, "compact makes files smaller")?;
     let progress = Progress::blocks("looking for empty blocks");
-    let image = with_blocks(&args.file, ParentRules::default())?;
+    let image = with_blocks(&args.file, args.format, ParentRules::default())?;
     let done = image.compact(|done, total| progress.step(done, total)).map_err(failed)?;
     if progress.stopped() {
         return Err(stopped());

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use paradisk_disk_formats::FormatName;
 use paradisk_disk_formats::image::{Content, compare};
+use paradisk_disk_formats::{FormatName, OpenOptions};
 use serde::Serialize;
 
 use super::open::source;
@@ -41,9 +41,12 @@ struct Verdict {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let rules = args.parents.rules();
-    let one = source(&args.a, args.format_a, None, rules.clone())?;
-    let other = source(&args.b, args.format_b, None, rules)?;
+    let open = |path, format, option| {
+        let options = OpenOptions { format, parents: args.parents.rules(), ..OpenOptions::new(path) };
+        source(&options, option)
+    };
+    let one = open(&args.a, args.format_a, "--format-a ")?;
+    let other = open(&args.b, args.format_b, "--format-b ")?;
     let progress = Progress::bytes("comparing");
     let compared = progress.control(|control| compare(Content::new(&*one), Content::new(&*other), control));
     drop(progress);

@@ -68,7 +68,13 @@ struct Report {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let from = source(&args.source, args.from_format, args.direct.then_some(true), args.parents.rules())?;
+    let options = OpenOptions {
+        format: args.from_format,
+        direct: args.direct.then_some(true),
+        parents: args.parents.rules(),
+        ..OpenOptions::new(&args.source)
+    };
+    let from = source(&options, "--from-format ")?;
     let target = Target {
         path: &args.destination,
         format: args.format,
@@ -102,8 +108,13 @@ fn difference(
         logical_sector: target.logical_sector,
     };
     create::make(&output, &new, &progress)?;
-    let rules = args.parents.rules();
-    let base = source(parent, None, args.direct.then_some(true), rules)?;
+    let options = OpenOptions {
+        format: Some(target.format.name()),
+        direct: args.direct.then_some(true),
+        parents: args.parents.rules(),
+        ..OpenOptions::new(parent)
+    };
+    let base = source(&options, "")?;
     let [own, other] = [from, &*base].map(|disk| disk.info().capacity);
     if own != other {
         let why = format!("{}: it has {other} bytes, the source {own}: resize one", parent.display());
@@ -240,13 +251,8 @@ fn fill(
     target: &Target<'_>,
     progress: &Progress,
 ) -> Result<Converted, Failure> {
-    let name = match target.format {
-        Format::Raw => FormatName::Raw,
-        Format::Vhd => FormatName::Vhd,
-        Format::Vhdx => FormatName::Vhdx,
-    };
-    let options =
-        OpenOptions { format: Some(name), direct: Some(target.direct), ..OpenOptions::new(output.part()) };
+    let format = Some(target.format.name());
+    let options = OpenOptions { format, direct: Some(target.direct), ..OpenOptions::new(output.part()) };
     let to = options.open_format().map_err(|error| failed(error.renamed(output.part(), output.path())))?;
     let converted = progress.control(|control| convert(Content::new(from), Content::new(&*to), control));
     converted.map_err(|error| match error {

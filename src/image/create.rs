@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use paradisk_disk_formats::image::Output;
-use paradisk_disk_formats::{OpenError, Raw, SectorSize, vhd, vhdx};
+use paradisk_disk_formats::{FormatName, OpenError, Raw, SectorSize, vhd, vhdx};
 
 use super::open::{failed, not_created};
 use crate::failure::Failure;
@@ -50,6 +50,16 @@ pub(super) enum Format {
     Vhd,
     /// VHDX.
     Vhdx,
+}
+
+impl Format {
+    pub(super) const fn name(self) -> FormatName {
+        match self {
+            Self::Raw => FormatName::Raw,
+            Self::Vhd => FormatName::Vhd,
+            Self::Vhdx => FormatName::Vhdx,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -4,10 +4,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use paradisk_disk_formats::image::{Content, Run, Runs};
-use paradisk_disk_formats::{FormatName, Place, Status};
+use paradisk_disk_formats::{FormatName, OpenOptions, Place, Status};
 use serde::Serialize;
 
-use super::open::source;
+use super::open::{FORMAT, source};
 use crate::failure::Failure;
 use crate::parents::Parents;
 
@@ -43,7 +43,9 @@ struct Entry<'a> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let format = source(&args.file, args.format, None, args.parents.rules())?;
+    let options =
+        OpenOptions { format: args.format, parents: args.parents.rules(), ..OpenOptions::new(&args.file) };
+    let format = source(&options, FORMAT)?;
     let names: Vec<String> = format.files().iter().map(|file| file.path().display().to_string()).collect();
     let mut out = BufWriter::new(io::stdout().lock());
     let printed = |done: io::Result<()>| match done {

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use facts::units::format_size;
 use paradisk_disk_formats::image::{ImageError, MergeError};
-use paradisk_disk_formats::{FormatName, ParentRules, Scope, Siblings};
+use paradisk_disk_formats::{FormatName, OpenOptions, ParentRules, Scope, Siblings};
 
 use super::convert::{self, Target};
 use super::create::Format;
-use super::open::{failed, format_of, on_its_own, source, with_blocks};
+use super::open::{FORMAT, failed, format_of, on_its_own, source, with_blocks};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -34,6 +34,9 @@ pub(super) struct Args {
     /// Merge even if the parent has other children, which are refused from then on
     #[arg(long, conflicts_with = "to")]
     force: bool,
+    /// Its format: vhd, vhdx [default: probed]
+    #[arg(long)]
+    format: Option<FormatName>,
     #[command(flatten)]
     parents: Parents,
 }
@@ -44,13 +47,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let rules = args.parents.rules();
     if let Some(new) = &args.to {
-        let name = format_of(&args.child, None)?;
-        let from = source(&args.child, Some(name), None, rules)?;
+        let name = format_of(&args.child, args.format)?;
+        let options = OpenOptions { format: Some(name), parents: rules, ..OpenOptions::new(&args.child) };
+        let from = source(&options, FORMAT)?;
         let format = if name == FormatName::Vhdx { Format::Vhdx } else { Format::Vhd };
         return convert::copy(&*from, &Target::dynamic(new, format), &None);
     }
     let steps = match &args.into {
-        Some(parent) => steps_down(&args.child, parent, &rules)?,
+        Some(parent) => steps_down(args, parent, &rules)?,
         None => 1,
     };
     let progress = Progress::bytes("merging");
@@ -59,15 +63,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         if progress.stopped() {
             return Err(stopped(&args.child, &child));
         }
-        child = merge(&child, &rules, args.force, &progress)?;
+        child = merge(&child, args, &rules, &progress)?;
     }
     Ok(())
 }
 
 /// Merge an image into its parent. Returns the parent.
-fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) -> Result<PathBuf, Failure> {
-    let siblings = if force { Siblings::Orphan } else { Siblings::Refuse };
-    let image = with_blocks(child, rules.clone())?;
+fn merge(child: &Path, args: &Args, rules: &ParentRules, progress: &Progress) -> Result<PathBuf, Failure> {
+    let siblings = if args.force { Siblings::Orphan } else { Siblings::Refuse };
+    let image = with_blocks(child, args.format, rules.clone())?;
     let merged = image.merge(siblings, |done, total| progress.step(done, total));
     progress.clear();
     let merged = merged.map_err(|error| match error {
@@ -109,13 +113,13 @@ fn interrupted(child: &Path) -> Failure {
 }
 
 /// The number of merges from the child down to `parent`.
-fn steps_down(child: &Path, parent: &Path, rules: &ParentRules) -> Result<usize, Failure> {
+fn steps_down(args: &Args, parent: &Path, rules: &ParentRules) -> Result<usize, Failure> {
     let wanted = parent.canonicalize().map_err(|error| Failure::on(parent, "cannot open", error))?;
-    let chain = with_blocks(child, rules.clone())?.info(Scope::Chain).map_err(failed)?;
+    let chain = with_blocks(&args.child, args.format, rules.clone())?.info(Scope::Chain).map_err(failed)?;
     let mut parents = chain.iter().skip(1);
     let found = parents.position(|image| image.path.canonicalize().is_ok_and(|path| path == wanted));
     found.map(|index| index + 1).ok_or_else(|| {
-        Failure::Failed(format!("{}: its parents do not include {}", child.display(), parent.display()))
+        Failure::Failed(format!("{}: its parents do not include {}", args.child.display(), parent.display()))
     })
 }
 

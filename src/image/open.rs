@@ -7,16 +7,13 @@ use paradisk_disk_formats::{Format, FormatName, Image, OpenError, OpenOptions, P
 
 use crate::failure::Failure;
 
-/// Open a disk for reading.
-pub(super) fn source(
-    path: &Path,
-    format: Option<FormatName>,
-    direct: Option<bool>,
-    parents: ParentRules,
-) -> Result<Arc<dyn Format>, Failure> {
-    let format = OpenOptions { format, read_only: true, direct, parents, ..OpenOptions::new(path) }
-        .open_format()
-        .map_err(failed)?;
+/// The option of most tools that names the format of an image.
+pub(super) const FORMAT: &str = "--format ";
+
+/// Open a disk for reading. `option` names its format.
+pub(super) fn source(options: &OpenOptions, option: &str) -> Result<Arc<dyn Format>, Failure> {
+    let options = OpenOptions { read_only: true, ..options.clone() };
+    let format = options.open_format().map_err(|error| Failure::opening(&error, option))?;
     if let Some(remark) = format.remark() {
         eprintln!("note: {remark}");
     }
@@ -25,7 +22,8 @@ pub(super) fn source(
 
 /// The format of an image: `requested`, else probed.
 pub(super) fn format_of(path: &Path, requested: Option<FormatName>) -> Result<FormatName, Failure> {
-    requested.map_or_else(|| FormatName::probe(path), Ok).map_err(failed)
+    let probed = || FormatName::probe(path).map_err(|error| Failure::opening(&error, FORMAT));
+    requested.map_or_else(probed, Ok)
 }
 
 /// Refuse an image inside another disk, because `what` needs a file.
@@ -34,8 +32,12 @@ pub(super) fn on_its_own(path: &Path, what: &str) -> Result<(), Failure> {
 }
 
 /// An image of a format with blocks and parents.
-pub(super) fn with_blocks(path: &Path, parents: ParentRules) -> Result<Image, Failure> {
-    let image = Image::open(path).map_err(failed)?.with_parents(parents);
+pub(super) fn with_blocks(
+    path: &Path,
+    format: Option<FormatName>,
+    parents: ParentRules,
+) -> Result<Image, Failure> {
+    let image = Image::of_format(path, format_of(path, format)?).with_parents(parents);
     if image.format().has_blocks() {
         return Ok(image);
     }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use facts::units::format_size;
-use paradisk_disk_formats::RebaseData;
 use paradisk_disk_formats::image::{ImageError, RebaseError};
+use paradisk_disk_formats::{FormatName, RebaseData};
 
 use super::open::{on_its_own, stopped, with_blocks};
 use crate::failure::Failure;
@@ -31,6 +31,9 @@ pub(super) struct Args {
     /// Copy the differences between the old parent, which must exist, and the new one into the disk, so that it reads the same afterwards
     #[arg(long)]
     safe: bool,
+    /// Its format: vhd, vhdx [default: probed]
+    #[arg(long)]
+    format: Option<FormatName>,
     #[command(flatten)]
     parents: Parents,
 }
@@ -43,12 +46,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut rules = args.parents.rules();
     if !args.safe {
         rules.any_time = true;
-        let image = with_blocks(&args.child, rules)?;
+        let image = with_blocks(&args.child, args.format, rules)?;
         let noted = image.rebase(&args.parent, RebaseData::Assume, |_, _| true);
         return noted.map(drop).map_err(|error| Failure::Failed(error.to_string()));
     }
     let progress = Progress::bytes("comparing");
-    let image = with_blocks(&args.child, rules)?;
+    let image = with_blocks(&args.child, args.format, rules)?;
     let copied = image.rebase(&args.parent, RebaseData::Copy, |done, total| progress.step(done, total));
     drop(progress);
     let copied = copied.map_err(|error| match error {

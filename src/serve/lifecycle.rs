@@ -12,11 +12,10 @@ use crate::disk;
 use crate::failure::Failure;
 use crate::service_manager::Manager;
 
-/// Print that clients can connect, and tell the service manager. The reader of standard output may have ended already, which is no
-/// error.
+/// Say that clients can connect, and tell the service manager. Standard output is not ours: under socket activation it is that of the
+/// client, which may write a disk's data there. The reader of standard error may have ended already, which is no error.
 pub(super) fn announce(manager: &Manager, line: &str) {
-    let mut out = io::stdout();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    let _ = writeln!(io::stderr(), "{line}");
     manager.ready(line);
 }
 

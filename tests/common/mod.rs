@@ -1,7 +1,7 @@
 //! Servers as scripts see them.
 #![allow(dead_code, reason = "each test uses its part")]
 
-use std::io::{BufRead, BufReader};
+use std::io::Read;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -46,12 +46,37 @@ impl Folder {
     }
 }
 
-/// Start it, and wait for its line.
+/// Start it, and wait for its line. What it says later can be read from its standard error.
+#[track_caller]
 pub(crate) fn ready(command: &mut Command) -> (Running, String) {
-    let mut child = Running(command.stdout(Stdio::piped()).spawn().unwrap());
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    (child, line)
+    let (child, mut said) = ready_with_notes(command);
+    (child, said.pop().unwrap())
+}
+
+/// As [`ready`], with the lines before that line.
+#[track_caller]
+pub(crate) fn ready_with_notes(command: &mut Command) -> (Running, Vec<String>) {
+    let mut child = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut said = Vec::new();
+    while !said.last().is_some_and(|line: &String| line.starts_with("serving ")) {
+        let line = line(child.stderr.as_mut().unwrap());
+        assert!(!line.is_empty(), "it did not start: {said:?}");
+        said.push(line);
+    }
+    (child, said)
+}
+
+/// A line, and nothing of what follows it.
+fn line(from: &mut impl Read) -> String {
+    let bytes = from.bytes().map(Result::unwrap);
+    let mut line = Vec::new();
+    for byte in bytes {
+        line.push(byte);
+        if byte == b'\n' {
+            break;
+        }
+    }
+    String::from_utf8(line).unwrap()
 }
 
 /// It does not start: the exit status, and a part of what it says.
@@ -78,4 +103,7 @@ pub(crate) fn ended(child: &mut Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
     let status = child.wait().unwrap();
     assert!(status.success(), "{status}");
+    let mut printed = String::new();
+    child.stdout.take().map(|mut stdout| stdout.read_to_string(&mut printed).unwrap());
+    assert_eq!(printed, "", "standard output is for data");
 }

@@ -10,12 +10,13 @@ use crate::formats::flat::raw::Raw;
 use crate::formats::format::Format;
 use crate::formats::name::FormatName;
 use crate::formats::parents::ParentRules;
-use crate::formats::signature::{has_footer, has_identifier};
+use crate::formats::signature::{Foreign, has_footer, has_identifier};
 #[cfg(feature = "vhd")]
 use crate::formats::vhd;
 #[cfg(feature = "vhdx")]
 use crate::formats::vhdx;
 use crate::host::backing::{Access, BackingFile};
+use crate::host::store::Store;
 
 /// Options for opening a disk. The I/O engine is chosen for each queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,28 +85,56 @@ pub(crate) fn open_file(options: &OpenOptions) -> Result<Arc<dyn Format>, OpenEr
 pub(crate) fn probe_file(path: &Path) -> Result<FormatName, OpenError> {
     let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
     let kind = std::fs::metadata(path).map_err(os("cannot open"))?.file_type();
-    if kind.is_block_device() {
-        return Ok(FormatName::Passthrough);
-    }
     let file = BackingFile::open(path, Access::READ_ONLY)?;
+    if kind.is_block_device() {
+        return refuse_foreign(path, &file, &[FormatName::Passthrough]).map(|()| FormatName::Passthrough);
+    }
     let vhdx = has_identifier(&file).map_err(os("cannot read"))?;
     let vhd = has_footer(&file).map_err(os("cannot read"))?;
-    let unclear = |reason: &str| OpenError::Unsupported { path: path.into(), reason: reason.into() };
+    let unclear = |found: &str, formats| {
+        Err(OpenError::FormatUnclear { path: path.into(), found: found.to_owned(), formats })
+    };
     match (FormatName::claimed(path), vhd, vhdx) {
         (Some(FormatName::Vhd), true, _) => Ok(FormatName::Vhd),
         (Some(FormatName::Vhdx), _, true) => Ok(FormatName::Vhdx),
-        (Some(FormatName::Vhd), false, _) => {
-            Err(unclear("named as a VHD, but has no VHD footer: name its format (format=vhd or format=raw)"))
+        (None, true, _) => unclear(
+            "ends with a VHD footer, but is not named as a VHD: rename it",
+            &[FormatName::Vhd, FormatName::Raw],
+        ),
+        (None, _, true) => unclear(
+            "begins as a VHDX, but is not named as one: rename it",
+            &[FormatName::Vhdx, FormatName::Raw],
+        ),
+        (claimed, ..) => {
+            refuse_foreign(path, &file, &[FormatName::Raw])?;
+            match claimed {
+                Some(FormatName::Vhd) => unclear(
+                    "named as a VHD, but has no VHD footer: rename it",
+                    &[FormatName::Vhd, FormatName::Raw],
+                ),
+                Some(_) => unclear(
+                    "named as a VHDX, but has no VHDX identifier: rename it",
+                    &[FormatName::Vhdx, FormatName::Raw],
+                ),
+                None => Ok(FormatName::Raw),
+            }
         }
-        (Some(_), _, false) => Err(unclear(
-            "named as a VHDX, but has no VHDX identifier: name its format (format=vhdx or format=raw)",
-        )),
-        (_, true, _) => Err(unclear(
-            "ends with a VHD footer, but is not named as a VHD: name its format (format=raw or format=vhd)",
-        )),
-        (_, _, true) => Err(unclear(
-            "begins as a VHDX, but is not named as one: name its format (format=raw or format=vhdx)",
-        )),
-        (_, false, false) => Ok(FormatName::Raw),
     }
+}
+
+/// Refuse to take an image of another program, a compressed file and the like as a raw disk. `formats`: which formats the
+/// caller may name nevertheless.
+///
+/// # Errors
+/// [`OpenError::FormatUnclear`]; the host's error.
+pub(crate) fn refuse_foreign(
+    path: &Path,
+    store: &dyn Store,
+    formats: &'static [FormatName],
+) -> Result<(), OpenError> {
+    let found = Foreign::find(store);
+    let found = found.map_err(|source| OpenError::Os { path: path.into(), action: "cannot read", source })?;
+    let Some(Foreign { name, remedy }) = found else { return Ok(()) };
+    let found = format!("{name}, not a raw disk: {remedy}");
+    Err(OpenError::FormatUnclear { path: path.into(), found, formats })
 }

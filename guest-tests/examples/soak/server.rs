@@ -1,7 +1,6 @@
 //! `paradisk` as a process.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -120,11 +119,20 @@ impl Place {
         }
         command.args(["serve", protocol, "--socket"]).arg(socket).args(args);
         let errors = File::create(self.file("errors")).unwrap();
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).spawn().unwrap();
         let mut process = Process::new(child);
-        let mut line = String::new();
-        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        line.starts_with("serving").then_some(process)
+        loop {
+            // Read before the text, so that nothing that an ended server has said is missed.
+            let ended = process.0.try_wait().unwrap().is_some();
+            let said = fs::read_to_string(self.file("errors")).unwrap_or_default();
+            if said.lines().any(|line| line.starts_with("serving ")) {
+                return Some(process);
+            }
+            if ended {
+                return None;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// A command that must succeed, and what it prints.

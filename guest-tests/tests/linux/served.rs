@@ -1,11 +1,11 @@
 //! Disks that `paradisk serve` serves to QEMU, in its sandbox.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::slice;
 use std::sync::OnceLock;
+use std::time::Duration;
+use std::{slice, thread};
 
 use guest_linux::KvmHost;
 use paradisk_devices::{AdapterKind, Attachment};
@@ -46,15 +46,15 @@ impl Served {
         let [control, log] = ["control", "log"].map(|extension| socket.with_extension(extension));
         command.arg("--socket").arg(socket).arg("--control").arg(&control);
         command.args(media.iter().flat_map(|medium| ["--disk".to_owned(), medium.spec()]));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
-        let mut server = command.spawn().unwrap();
-        let output = server.stdout.take().unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).unwrap());
+        let server = command.spawn().unwrap();
         let sizes = media.iter().map(|medium| medium.size).collect();
-        let served = Self { server, control, log, sizes };
-        // Printed when QEMU can connect. A server that does not start ends the line at once.
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).unwrap();
-        assert!(line.starts_with("serving "), "{line}{}", served.said());
+        let mut served = Self { server, control, log, sizes };
+        // Said when QEMU can connect.
+        while !served.said().lines().any(|line| line.starts_with("serving ")) {
+            assert!(served.server.try_wait().unwrap().is_none(), "{}", served.said());
+            thread::sleep(Duration::from_millis(5));
+        }
         served
     }
 

@@ -26,7 +26,11 @@ fn name_and_content_must_agree() {
     let renamed = folder.path().join("disk.img");
     std::fs::rename(&vhd, &renamed).unwrap();
     let error = opened(&renamed).unwrap_err();
-    assert!(error.contains("disk.img: ends with a VHD footer") && error.contains("format=raw"), "{error}");
+    assert!(
+        error.contains("disk.img: ends with a VHD footer")
+            && error.ends_with("or name its format: vhd or raw"),
+        "{error}"
+    );
     let raw = folder.path().join("raw.vhd");
     Raw::create(&raw, 1 << 20).unwrap();
     let error = opened(&raw).unwrap_err();
@@ -37,6 +41,57 @@ fn name_and_content_must_agree() {
     let plain = folder.path().join("plain");
     Raw::create(&plain, 1 << 20).unwrap();
     assert_eq!(opened(&plain), Ok("raw"));
+}
+
+/// The start of an image of another program, of a compressed file, or of what a failed download leaves.
+#[test]
+fn what_is_no_raw_disk_is_refused_by_name() {
+    let folder = folder();
+    let at = |offset: usize, signature: &[u8]| [&vec![0; offset], signature].concat();
+    let mut dmg = vec![0; 4096];
+    dmg[4096 - 512..][..8].copy_from_slice(b"koly\0\0\0\x04");
+    for (name, content) in [
+        ("a qcow2 image", at(0, b"QFI\xfb\0\0\0\x03")),
+        ("a QED image", at(0, b"QED\0")),
+        ("a VMDK image", at(0, b"KDMV\x03\0\0\0")),
+        ("a VMDK image", at(0, b"COWD")),
+        ("a VMDK descriptor", at(0, b"# Disk DescriptorFile\nversion=1\n")),
+        ("a VDI image", at(64, b"\x7f\x10\xda\xbe")),
+        ("a Parallels image", at(0, b"WithoutFreeSpace")),
+        ("a Parallels image", at(0, b"WithouFreSpacExt")),
+        ("a DMG image", dmg),
+        ("gzip-compressed", at(0, b"\x1f\x8b\x08\x08")),
+        ("xz-compressed", at(0, b"\xfd7zXZ\0\0\x04")),
+        ("zstd-compressed", at(0, b"\x28\xb5\x2f\xfd")),
+        ("bzip2-compressed", at(0, b"BZh91AY&SY")),
+        ("a zip archive", at(0, b"PK\x03\x04")),
+        ("a tar archive", at(257, b"ustar\0")),
+        ("an HTML page", at(0, b"\xef\xbb\xbf\r\n <!doctype HTML><title>404</title>")),
+        ("an HTML page", at(0, b"<HTML lang=en>")),
+        ("an XML document", at(0, b"<?xml version='1.0'?>")),
+        ("a Git LFS pointer", at(0, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")),
+    ] {
+        // Whole, with the rest of a disk behind it, and under the name of an image.
+        let disk = [&*content, &vec![0; 8192 - content.len()]].concat();
+        let disk = if name == "a DMG image" { content.clone() } else { disk };
+        for (file, content) in [("a.img", &content), ("b.raw", &disk), ("c.vhd", &disk), ("d.vhdx", &disk)] {
+            let path = folder.path().join(file);
+            std::fs::write(&path, content).unwrap();
+            let error = opened(&path).unwrap_err();
+            assert!(
+                error.contains(&format!("{file}: {name}")) && error.ends_with("or name its format: raw"),
+                "{error}"
+            );
+        }
+        let meant =
+            OpenOptions { format: Some(FormatName::Raw), ..OpenOptions::new(folder.path().join("b.raw")) };
+        assert_eq!(meant.open().unwrap().info().kind.format, "raw");
+    }
+    for content in [&at(257, b"ustaX")[..], &at(63, b"\x7f\x10\xda\xbe"), b"QFI", b"\x1f\x8b", b"PK"] {
+        let path = folder.path().join("raw");
+        std::fs::write(&path, [content, &vec![0; 1024 - content.len()]].concat()).unwrap();
+        assert_eq!(opened(&path), Ok("raw"));
+    }
 }
 
 /// A guest writes a footer to the last sector of its raw disk: the disk stays raw.
