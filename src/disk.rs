@@ -60,6 +60,7 @@ fn open_file(spec: &DiskSpec, path: &Path) -> Result<Arc<dyn Disk>, OpenError> {
         format: spec.format,
         read_only: spec.read_only,
         direct: spec.direct,
+        sectors: spec.sectors,
         parents: ParentRules { directories: spec.parent_dir.iter().cloned().collect(), any_time: false },
         map_memory: spec.map_memory,
     };

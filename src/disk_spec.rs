@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use facts::names::{Adapter, UnknownName};
-use paradisk_disk_formats::{EngineKind, FormatName};
+use paradisk_disk_formats::{EngineKind, FormatName, SectorSize, Sectors};
 
 use crate::units;
 
@@ -49,6 +49,8 @@ pub(crate) struct DiskSpec {
     pub(crate) serial: Option<String>,
     /// Latency added to each request.
     pub(crate) delay: Option<Duration>,
+    /// Sector sizes of a raw or pass-through disk.
+    pub(crate) sectors: Sectors,
     /// Directory where parents of a differencing disk may be, beside its own.
     pub(crate) parent_dir: Option<PathBuf>,
     /// Bytes of memory for the map of a VHD or VHDX at the most; `None`: the default.
@@ -61,7 +63,7 @@ pub(crate) struct DiskSpec {
 
 /// The keys with their values.
 pub(crate) const KEYS: &str = "path=FILE[//[N]], fd=N, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
-     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE, queues=N, threads=N";
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, logical-sector-size=512|4096, physical-sector-size=SIZE, parent-dir=DIR, map-memory=SIZE, queues=N, threads=N";
 
 /// The help of `--disk`: the command's sentence, and then the keys.
 macro_rules! disk_help {
@@ -83,6 +85,11 @@ macro_rules! disk_help {
   queues=N       run: request queues of a virtio adapter [default: 1]
   threads=N      run: threads that serve the queues of a virtio-blk [default: the adapter's I/O thread alone]
   serial=TEXT    serial number shown to the guest
+  logical-sector-size=
+                 raw, passthrough: 512, 4096: smallest unit that guests address [default: that of the device; 512 for a file, or what
+                 its GPT counts in]
+  physical-sector-size=
+                 raw, passthrough: the unit that guests should write [default: that of the device; 4096 for a file]
   parent-dir=DIR where parents of a differencing disk may be, besides its own directory
   map-memory=    maximum memory for the map of a VHD or VHDX, as 256M [default: 64M]
   delay=TIME     ram, null: latency added to each request, as 100us or 5ms"
@@ -103,6 +110,7 @@ const FORMATS: [(&str, Option<FormatName>); 5] = [
     ("vhd", Some(FormatName::Vhd)),
     ("vhdx", Some(FormatName::Vhdx)),
 ];
+const SECTORS: [(&str, SectorSize); 2] = [("512", SectorSize::B512), ("4096", SectorSize::B4096)];
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 const ENGINES: [(&str, EngineKind); 2] =
     [("io_uring", EngineKind::IoUring), ("threads", EngineKind::Threads)];
@@ -118,6 +126,8 @@ struct Keys {
     adapter: Option<Adapter>,
     serial: Option<String>,
     delay: Option<Duration>,
+    logical_sector: Option<SectorSize>,
+    physical_sector: Option<u32>,
     parent_dir: Option<PathBuf>,
     map_memory: Option<u64>,
     queues: Option<u16>,
@@ -147,10 +157,12 @@ impl FromStr for DiskSpec {
         if !source.is_file()
             && (keys.format.is_some()
                 || keys.direct.is_some()
+                || keys.logical_sector.is_some()
+                || keys.physical_sector.is_some()
                 || keys.parent_dir.is_some()
                 || keys.map_memory.is_some())
         {
-            let reason = "format, direct, parent-dir and map-memory are for files and devices (path=, fd=)";
+            let reason = "format, direct, sector sizes, parent-dir and map-memory are for files and devices (path=, fd=)";
             return Err(wrong(reason.to_owned()));
         }
         if !source.is_file() && keys.read_only == Some(true) {
@@ -200,6 +212,7 @@ impl DiskSpec {
             adapter: keys.adapter,
             serial: keys.serial,
             delay: keys.delay,
+            sectors: Sectors { logical: keys.logical_sector, physical: keys.physical_sector },
             parent_dir: keys.parent_dir,
             map_memory: keys.map_memory,
             queues: keys.queues,
@@ -216,6 +229,13 @@ impl Keys {
             "fd" => self.source(Source::Descriptor(
                 value.parse().map_err(|_| format!("`fd={value}`: expected a number"))?,
             )),
+            "logical-sector-size" => once(&mut self.logical_sector, key, word(key, value, &SECTORS)?),
+            "physical-sector-size" => {
+                let size = units::size(value)?;
+                let size =
+                    u32::try_from(size).map_err(|_| format!("`{key}={value}`: expected at most 1M"))?;
+                once(&mut self.physical_sector, key, size)
+            }
             "parent-dir" => once(&mut self.parent_dir, key, value.into()),
             "map-memory" => once(&mut self.map_memory, key, units::size(value)?),
             "queues" => once(&mut self.queues, key, number(key, value)?),
@@ -324,6 +344,7 @@ mod tests {
             adapter: Some(Adapter::Pvscsi),
             serial: Some("S-1".into()),
             delay: None,
+            sectors: Sectors::default(),
             parent_dir: None,
             map_memory: None,
             queues: None,
@@ -332,6 +353,8 @@ mod tests {
         assert_eq!(disk, expected);
         assert_eq!(spec("queues=4,threads=2,ram=1M,adapter=virtio-blk").threads, Some(2));
         assert_eq!(spec("queues=4,ram=1M,adapter=virtio-scsi").queues, Some(4));
+        let sectors = spec("path=a,logical-sector-size=512,physical-sector-size=4K").sectors;
+        assert_eq!(sectors, Sectors { logical: Some(SectorSize::B512), physical: Some(4096) });
         assert_eq!(spec("path=a.vhdx,map-memory=256M").map_memory, Some(256 << 20));
         assert_eq!(spec("ram=256M").source, Source::Ram(256 << 20));
         assert_eq!(spec("readonly=off,null=4G").source, Source::Null(4 << 30));
@@ -359,7 +382,7 @@ mod tests {
             ("path=a,engine=threads,engine=threads", "`engine` is given twice"),
             ("readonly=on", "one of path, fd, ram, null is needed"),
             ("ram=1M,readonly=on", "readonly is for files"),
-            ("ram=1M,format=raw", "format, direct, parent-dir and map-memory are for files"),
+            ("ram=1M,format=raw", "format, direct, sector sizes, parent-dir and map-memory are for files"),
             ("path=a,delay=1ms", "delay is for disks without files"),
             ("ram=1M,queues=2", "queues is for adapter=virtio-blk and adapter=virtio-scsi"),
             ("ram=1M,queues=2,adapter=pvscsi", "queues is for adapter=virtio-blk"),

@@ -8,7 +8,7 @@ mod control;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use common::{Folder, Running, ended, ready};
 use rustix::process::Signal;

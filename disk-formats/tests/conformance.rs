@@ -7,12 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{LARGE_SECTORS, SMALL, can_direct, image, loop_device, run_suite};
-use paradisk_disk_formats::conformance::{Driver, Fresh, Peek, Suite};
+use common::{LARGE_SECTORS, SMALL, can_direct, image, loop_device, mount_ext4, run_suite};
+use paradisk_disk_formats::conformance::{Driver, Fresh, Guest, Peek, Suite};
 use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
 use paradisk_disk_formats::vhdx;
 use paradisk_disk_formats::{
-    Delayed, Disk, EngineKind, FormatName, Metered, NullDisk, OpenOptions, RamDisk, Raw, SectorSize,
+    Delayed, Disk, DiskQueue, EngineKind, FormatName, Metered, NullDisk, Op, OpenOptions, QueueConfig,
+    RamDisk, Raw, Request, SectorSize, Sectors,
 };
 
 const CAPACITY: u64 = 16 << 20;
@@ -218,5 +219,105 @@ fn passthrough() {
             let name = format!("pass-through, sectors of {sector}{}", if direct { ", direct" } else { "" });
             run_suite(&name, &make);
         }
+    }
+}
+
+/// Direct I/O in units of 4,096 bytes below disks with sectors of 512.
+#[test]
+fn sectors_smaller_than_the_units_of_direct_io() {
+    let sectors = Sectors { logical: Some(SectorSize::B512), physical: None };
+    let small = |path: &Path, format, read_only| {
+        let sectors = if format == FormatName::Passthrough { sectors } else { Sectors::default() };
+        let options = OpenOptions {
+            format: Some(format),
+            read_only,
+            direct: Some(true),
+            sectors,
+            ..OpenOptions::new(path)
+        };
+        let disk = options.open().expect("a disk");
+        assert_eq!((disk.info().logical_sector, disk.info().physical_sector), (SectorSize::B512, 4096));
+        disk
+    };
+    if let Err(reason) = loop_device(CAPACITY, 4096) {
+        return println!("SKIP: sectors_smaller_than_the_units_of_direct_io: {reason}");
+    }
+    let device = |read_only: bool| {
+        let device = loop_device(CAPACITY, 4096).expect("a loop device");
+        let disk = small(device.path(), FormatName::Passthrough, read_only);
+        Fresh { disk, peek: peek(device.path()), hold: Box::new(device) }
+    };
+    run_suite("pass-through, sectors of 512 on 4096", &device);
+    let formats: [(FormatName, fn(&Path)); 3] = [
+        (FormatName::Raw, |path| Raw::create(path, CAPACITY).expect("an image")),
+        (FormatName::Vhd, |path| create_dynamic(path, CAPACITY, Some(64 << 10)).expect("an image")),
+        (FormatName::Vhdx, |path| vhdx::create_dynamic(path, CAPACITY, SMALL).expect("an image")),
+    ];
+    let device = loop_device(400 << 20, 4096).expect("a loop device");
+    let Some(mounted) = mount_ext4(&device) else {
+        return println!(
+            "SKIP: sectors_smaller_than_the_units_of_direct_io: cannot mount /dev/loop-control's devices"
+        );
+    };
+    for (format, create) in formats {
+        let image = |read_only: bool| {
+            let folder = tempfile::tempdir_in(mounted.path()).expect("a folder");
+            let path = folder.path().join("disk");
+            create(&path);
+            let disk = small(&path, format, read_only);
+            let peek = if format == FormatName::Raw { peek(&path) } else { peek_image(&path, format) };
+            Fresh { disk, peek, hold: Box::new(folder) }
+        };
+        run_suite(&format!("{format}, sectors of 512 on 4096"), &image);
+    }
+}
+
+/// Neighbours in one unit of direct I/O, in flight at the same time on two queues: each keeps its own data.
+#[test]
+fn neighbours_in_a_unit_do_not_disturb_each_other() {
+    let device = match loop_device(CAPACITY, 4096) {
+        Ok(device) => device,
+        Err(reason) => return println!("SKIP: neighbours_in_a_unit_do_not_disturb_each_other: {reason}"),
+    };
+    let sectors = Sectors { logical: Some(SectorSize::B512), physical: None };
+    let disk = OpenOptions { sectors, ..OpenOptions::new(device.path()) }.open().expect("a disk");
+    let write = |offset: u64, len: usize, value: u8, queue: &mut Box<dyn DiskQueue>, guest: &Guest| {
+        let (tag, bufs) = (offset, [guest.buf(usize::from(value) * 8192, len)]);
+        guest.put(usize::from(value) * 8192, &vec![value; len]);
+        let len = len as u64;
+        queue
+            .push(&Request { tag, op: Op::Write { fua: value == 3 }, offset, len, bufs: &bufs })
+            .expect("space");
+    };
+    for round in 0..200u64 {
+        let base = round % 100 * 16384;
+        let guest = Guest::new(16 * 8192);
+        std::thread::scope(|scope| {
+            for part in 0..2u64 {
+                let (disk, guest) = (&disk, &guest);
+                scope.spawn(move || {
+                    let config = QueueConfig { depth: 16, engine: EngineKind::IoUring };
+                    let mut queue = disk.queue(&config).expect("a queue");
+                    // The even or the odd sectors of a unit; and a range that ends in it, or begins in it.
+                    for sector in (0..8).filter(|sector| sector % 2 == part) {
+                        write(base + 4096 + sector * 512, 512, 1 + sector as u8, &mut queue, guest);
+                    }
+                    let (start, value) = if part == 0 { (base, 9) } else { (base + 8192, 10) };
+                    write(start, 4096, value, &mut queue, guest);
+                    queue.submit();
+                    let mut done = Vec::new();
+                    while done.len() < 5 {
+                        queue.wait();
+                        queue.reap(&mut done);
+                    }
+                    assert!(done.iter().all(|completion| completion.result.is_ok()), "{done:?}");
+                });
+            }
+        });
+        let seen = Driver::new(&*disk, EngineKind::IoUring, 1).read(base, 12288);
+        let values: Vec<u8> = seen.chunks(512).map(|sector| sector[0]).collect();
+        assert_eq!(values, [[9; 8], [1, 2, 3, 4, 5, 6, 7, 8], [10; 8]].concat(), "round {round}");
+        let mut clear = Driver::new(&*disk, EngineKind::IoUring, 1);
+        clear.write(base, &[0; 12288]);
     }
 }

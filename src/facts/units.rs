@@ -13,27 +13,45 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
-/// Bytes: a number with `K`, `M`, `G`, `T` (binary) or nothing behind it.
+/// Bytes: a number with `K`, `M`, `G`, `T` (binary, also `KiB` and so on) or nothing behind it. The number may have a decimal
+/// point, if the result is whole bytes: `1.5G`.
 ///
 /// # Errors
 /// The text for the user: what is expected.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong =
-        || format!("size `{text}`: expected a number with K, M, G, T or nothing behind it, as 4096 or 64M");
-    let (digits, shift) = match text.char_indices().next_back().ok_or_else(wrong)? {
-        (at, 'K' | 'k') => (&text[..at], 10),
-        (at, 'M' | 'm') => (&text[..at], 20),
-        (at, 'G' | 'g') => (&text[..at], 30),
-        (at, 'T' | 't') => (&text[..at], 40),
-        _ => (text, 0),
+    let wrong = || {
+        format!(
+            "size `{text}`: expected a number with K, M, G, T (or KiB, MiB, GiB, TiB) or nothing behind it, as 4096, 64M or 1.5G"
+        )
     };
-    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+    let number =
+        text.strip_suffix("iB").filter(|number| number.ends_with(char::is_alphabetic)).unwrap_or(text);
+    let (number, shift) = match number.char_indices().next_back().ok_or_else(wrong)? {
+        (at, 'K' | 'k') => (&number[..at], 10),
+        (at, 'M' | 'm') => (&number[..at], 20),
+        (at, 'G' | 'g') => (&number[..at], 30),
+        (at, 'T' | 't') => (&number[..at], 40),
+        _ => (number, 0),
+    };
+    let (whole, part) = number.split_once('.').map_or((number, None), |(whole, part)| (whole, Some(part)));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+    if !digits(whole) || part.is_some_and(|part| !digits(part) || part.len() > 18 || shift == 0) {
         return Err(wrong());
     }
-    digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|number| number.checked_mul(1 << shift))
+    let bytes = whole.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    let rest = match part {
+        None => 0,
+        Some(part) => {
+            let (scaled, unit) =
+                (part.parse::<u128>().map_err(|_| wrong())? << shift, 10u128.pow(part.len() as u32));
+            if scaled % unit != 0 {
+                return Err(format!("size `{text}`: not whole bytes"));
+            }
+            (scaled / unit) as u64
+        }
+    };
+    bytes
+        .and_then(|bytes| bytes.checked_add(rest))
         .ok_or_else(|| format!("size `{text}`: larger than 16 EiB"))
 }
 

@@ -14,7 +14,7 @@ use benches::rigs::{HarnessRigs, RigConfig};
 use benches::{csv, table};
 use facts::disk::OpenDisk;
 use facts::host::host;
-use paradisk_disk_formats::{FormatName, outermost};
+use paradisk_disk_formats::{FormatName, Sectors, outermost};
 
 use crate::bench::progress::Bar;
 use crate::bench::signals;
@@ -206,6 +206,7 @@ fn as_raw(path: &Path, mode: &OpenMode) -> Result<DiskSpec, Failure> {
         adapter: None,
         serial: None,
         delay: None,
+        sectors: Sectors::default(),
         parent_dir: None,
         map_memory: None,
         queues: None,

@@ -163,9 +163,16 @@ fn sectors(
     from: &dyn paradisk_disk_formats::Format,
     target: &Target<'_>,
 ) -> Result<Option<SectorSize>, Failure> {
-    let (own, capacity) = (from.info().logical_sector, from.info().capacity);
+    let (info, capacity) = (from.info(), from.info().capacity);
     let new = match target.format {
-        Format::Vhdx => target.logical_sector.unwrap_or(own),
+        Format::Vhdx => match target.logical_sector {
+            Some(sector) => sector,
+            // A raw disk does not say how it was used; its partition table may.
+            None if !has_own_sectors(info.kind.format) => {
+                partition_sector(from)?.unwrap_or(info.logical_sector)
+            }
+            None => info.logical_sector,
+        },
         // A raw image has no sector size.
         Format::Raw => return Ok(target.logical_sector),
         Format::Vhd => target.logical_sector.unwrap_or(SectorSize::B512),
@@ -175,25 +182,33 @@ fn sectors(
         let why = format!("the disk has {capacity} bytes: not whole sectors of {bytes} (resize it first)");
         return Err(Failure::Failed(why));
     }
-    if new != own && has_partitions(from)? {
-        let why = format!(
-            "the disk has a partition table that counts in sectors of {}: with sectors of {bytes} it would mean other places",
-            own.bytes()
-        );
-        return Err(Failure::Failed(why));
-    }
-    Ok(Some(new))
+    let Some(counted) = partition_sector(from)?.filter(|counted| *counted != new) else {
+        return Ok(Some(new));
+    };
+    let why = format!(
+        "the disk has a partition table that counts in sectors of {}: with sectors of {bytes} it would mean other places",
+        counted.bytes()
+    );
+    Err(Failure::Failed(why))
 }
 
-/// Whether the disk begins with an MBR or a GPT.
-fn has_partitions(from: &dyn paradisk_disk_formats::Format) -> Result<bool, Failure> {
-    let sector = from.info().logical_sector.bytes() as usize;
-    let mut head = vec![0; 2 * sector];
-    if from.info().capacity < head.len() as u64 {
-        return Ok(false);
+/// Whether the sector size is part of the image.
+fn has_own_sectors(format: &str) -> bool {
+    format.parse().is_ok_and(FormatName::has_blocks)
+}
+
+/// The size of the sectors that the partition table counts in, if there is one: an MBR does not say it.
+fn partition_sector(from: &dyn paradisk_disk_formats::Format) -> Result<Option<SectorSize>, Failure> {
+    let content = Content::new(from);
+    let failed = |error: ImageError| Failure::Failed(error.to_string());
+    if let Some(sector) = content.gpt_sector().map_err(failed)? {
+        return Ok(Some(sector));
     }
-    Content::new(from).read_at(&mut head, 0).map_err(|error| Failure::Failed(error.to_string()))?;
-    Ok(head.get(510..512) == Some(&[0x55, 0xAA]) || head.get(sector..sector + 8) == Some(b"EFI PART"))
+    let mut mbr = [0; 512];
+    if from.info().capacity >= 512 {
+        content.read_at(&mut mbr, 0).map_err(failed)?;
+    }
+    Ok((mbr[510..] == [0x55, 0xAA]).then_some(from.info().logical_sector))
 }
 
 /// Copy the disk `from` into a new image.

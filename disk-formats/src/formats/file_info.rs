@@ -15,12 +15,11 @@ pub(crate) fn whole_sectors(path: &Path, size: u64, sector: SectorSize) -> Resul
     if size >= bytes && size.is_multiple_of(bytes) {
         return Ok(());
     }
-    let why = if sector == SectorSize::B4096 { " (as direct I/O needs here)" } else { "" };
     Err(OpenError::Invalid {
         path: path.into(),
         field: "size",
         value: format!("{size} bytes"),
-        expected: format!("whole sectors of {bytes} bytes{why}, at least one"),
+        expected: format!("whole sectors of {bytes} bytes, at least one"),
     })
 }
 

@@ -3,17 +3,48 @@
 pub(crate) mod passthrough;
 pub(crate) mod raw;
 
+use std::path::Path;
 #[expect(clippy::disallowed_types, reason = "to be resized is no request")]
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::disk::info::DiskInfo;
+use crate::disk::info::{DiskInfo, SectorSize};
 use crate::disk::revisions::Revisions;
 use crate::error::{IoError, OpenError};
 use crate::formats::file_info::whole_sectors;
 use crate::formats::format::{Format, Mapping};
 use crate::host::backing::BackingFile;
+use crate::host::backing::units::Units;
 use crate::host::store::Store;
 use crate::map::extent::{Extents, Place};
+
+/// Sector sizes of a raw or pass-through disk, in place of the defaults (`None`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sectors {
+    /// Default: that of the block device. Of a file 4,096 if a GPT counts in such sectors, else 512.
+    pub logical: Option<SectorSize>,
+    /// Bytes, a power of two from the logical sector to 1 MiB. Default: that of the block device; 4,096 for a file.
+    pub physical: Option<u32>,
+}
+
+impl Sectors {
+    /// The physical sector, at least the `logical` one.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`].
+    fn physical(&self, path: &Path, logical: SectorSize, default: u32) -> Result<u32, OpenError> {
+        let logical = logical.bytes();
+        match self.physical {
+            None => Ok(default.max(logical)),
+            Some(bytes) if bytes.is_power_of_two() && (logical..=1 << 20).contains(&bytes) => Ok(bytes),
+            Some(bytes) => Err(OpenError::Invalid {
+                path: path.into(),
+                field: "physical sector size",
+                value: format!("{bytes} bytes"),
+                expected: format!("a power of two from {logical} to 1048576"),
+            }),
+        }
+    }
+}
 
 /// A disk that is the first `capacity` bytes of one file.
 #[derive(Debug)]
@@ -22,6 +53,9 @@ pub struct Flat {
     files: [Arc<BackingFile>; 1],
     /// The disk is the whole file.
     whole: bool,
+    /// The file ends inside the last sector, whose rest reads as zeros.
+    padded: bool,
+    remark: Option<String>,
     /// Serializes resizes: compare, change and publish the size.
     #[expect(clippy::disallowed_types, reason = "to be resized is no request")]
     resize: Mutex<()>,
@@ -30,12 +64,41 @@ pub struct Flat {
 impl Flat {
     /// A disk that is the first [`DiskInfo::capacity`] bytes of a file.
     pub(crate) fn new(info: DiskInfo, file: Arc<BackingFile>) -> Self {
-        Self { info: Revisions::new(info), files: [file], whole: false, resize: Default::default() }
+        Self {
+            info: Revisions::new(info),
+            files: [file],
+            whole: false,
+            padded: false,
+            remark: None,
+            resize: Default::default(),
+        }
     }
 
     /// A disk that is a whole file, and may grow with it.
     pub(crate) fn whole(info: DiskInfo, file: Arc<BackingFile>) -> Self {
         Self { whole: true, ..Self::new(info, file) }
+    }
+
+    /// The same with a remark for the user.
+    fn remarking(mut self, remark: Option<String>) -> Self {
+        self.remark = remark;
+        self
+    }
+
+    /// The same for a file that ends inside the last sector.
+    fn padded(mut self, padded: bool) -> Self {
+        self.padded = padded;
+        self
+    }
+
+    /// The capacity of the whole file at a size in bytes.
+    fn capacity_of(&self, size: u64) -> u64 {
+        let sector = u64::from(self.info.current().logical_sector.bytes());
+        if self.padded {
+            return size.checked_next_multiple_of(sector).unwrap_or(size);
+        }
+        let unit = self.files[0].units().map_or(sector, |units| units.bytes().max(sector));
+        size - size % unit
     }
 
     fn unsupported(&self, reason: String) -> OpenError {
@@ -71,6 +134,15 @@ impl Format for Flat {
         self.map_read(offset, len, extents)
     }
 
+    fn zeros_past_end(&self) -> bool {
+        self.padded
+    }
+
+    fn remark(&self) -> Option<String> {
+        let remarks = [self.remark.clone(), self.files[0].remark()];
+        remarks.into_iter().flatten().reduce(|one, other| format!("{one}; {other}"))
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
         self.files[0].discard(offset, len)
     }
@@ -86,7 +158,7 @@ impl Format for Flat {
             return Ok(info.capacity);
         }
         let size = self.files[0].size_now()?;
-        let capacity = size - size % u64::from(info.logical_sector.bytes());
+        let capacity = self.capacity_of(size);
         if capacity < info.capacity {
             let reason = format!("it has become smaller: {size} bytes, of a disk of {}", info.capacity);
             return Err(self.unsupported(reason));
@@ -101,6 +173,12 @@ impl Format for Flat {
             return Err(crate::formats::format::cannot_grow(self));
         }
         whole_sectors(file.path(), capacity, info.logical_sector)?;
+        if self.capacity_of(capacity) != capacity {
+            let unit = file.units().map_or(0, Units::bytes);
+            return Err(self.unsupported(format!(
+                "{capacity} bytes are not whole units of {unit}, which direct I/O needs here"
+            )));
+        }
         if capacity < info.capacity {
             let reason =
                 format!("it has {} bytes: it cannot be made smaller while it is in use", info.capacity);

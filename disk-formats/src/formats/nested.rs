@@ -22,9 +22,10 @@ use table::TableError;
 
 use crate::disk::info::Kind;
 use crate::error::OpenError;
+use crate::formats::field::BadField;
 use crate::formats::format::Format;
 use crate::formats::name::FormatName;
-use crate::formats::open::{OpenOptions, open_file};
+use crate::formats::open::{OpenOptions, open_file, refuse_foreign};
 use crate::formats::signature::{has_footer, has_identifier, has_trailing_footer};
 #[cfg(feature = "vhd")]
 use crate::formats::vhd;
@@ -101,6 +102,11 @@ fn partition(disk: Arc<dyn Format>, number: &str, path: &Path) -> Result<Arc<dyn
         TableError::Image(ImageError::Io { source, .. }) => cannot_read(path, std::io::Error::other(source)),
         TableError::Image(error) => cannot_read(path, std::io::Error::other(error)),
     })?;
+    let sector = u64::from(disk.info().logical_sector.bytes());
+    if !run.start.is_multiple_of(sector) || !run.end.is_multiple_of(sector) {
+        let value = format!("{} to {} in bytes", run.start, run.end);
+        return Err(BadField::new("partition", value, format!("whole sectors of {sector}")).of(path));
+    }
     let kind = Kind { format: FormatName::Raw.as_str(), subformat: None };
     Ok(Arc::new(Part::new(disk, run.start, run.end - run.start, kind)))
 }
@@ -127,7 +133,12 @@ fn enter(
         },
     };
     let inner: Box<dyn Format> = match name {
-        FormatName::Raw => return Ok(outer),
+        FormatName::Raw => {
+            if format.is_none() {
+                refuse_foreign(&path, &store, &[FormatName::Raw])?;
+            }
+            return Ok(outer);
+        }
         FormatName::Passthrough => {
             return Err(refused("format passthrough is for block devices of the host"));
         }

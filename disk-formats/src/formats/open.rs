@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::OpenError;
+use crate::formats::flat::Sectors;
 use crate::formats::flat::passthrough::Passthrough;
 use crate::formats::flat::raw::Raw;
 use crate::formats::format::Format;
@@ -34,6 +35,9 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// `O_DIRECT`; `None`: on for `passthrough`, off for the others.
     pub direct: Option<bool>,
+    /// Sector sizes of a raw or pass-through disk. Those of a VHD or VHDX are in the image. Of a nested image: those of the
+    /// outer disk.
+    pub sectors: Sectors,
     /// Rules for locating the parents of a differencing disk.
     pub parents: ParentRules,
     /// Memory limit in bytes of the map of a VHD or VHDX; `None`: 64 MiB. It is raised to what a single request of 32
@@ -50,6 +54,7 @@ impl OpenOptions {
             format: None,
             read_only: false,
             direct: None,
+            sectors: Sectors::default(),
             parents: ParentRules::default(),
             map_memory: None,
         }
@@ -67,8 +72,14 @@ pub(crate) fn open_file(options: &OpenOptions) -> Result<Arc<dyn Format>, OpenEr
     #[cfg(any(feature = "vhd", feature = "vhdx"))]
     let map_memory = options.map_memory.unwrap_or(crate::map::block_map::DEFAULT_MEMORY);
     Ok(match name {
-        FormatName::Raw => Arc::new(Raw::open(&options.path, access)?),
-        FormatName::Passthrough => Arc::new(Passthrough::open(&options.path, access)?),
+        FormatName::Raw => Arc::new(Raw::open_with(&options.path, access, options.sectors)?),
+        FormatName::Passthrough => Arc::new(Passthrough::open_with(&options.path, access, options.sectors)?),
+        name if options.sectors != Sectors::default() => {
+            let reason = format!(
+                "a {name} image has its own sector sizes: they can be chosen for raw and passthrough"
+            );
+            return Err(OpenError::Unsupported { path: options.path.clone(), reason });
+        }
         #[cfg(feature = "vhd")]
         FormatName::Vhd => vhd::open_with(&options.path, access, &options.parents, map_memory)?,
         #[cfg(feature = "vhdx")]

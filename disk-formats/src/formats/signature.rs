@@ -6,6 +6,7 @@
 
 use std::io;
 
+use crate::disk::info::SectorSize;
 use crate::host::store::Store;
 
 /// First eight bytes of a VHD's footer (Virtual Hard Disk Image Format Specification 1.0, "Hard Disk Footer Format").
@@ -39,6 +40,25 @@ pub(crate) fn has_trailing_footer(store: &dyn Store) -> io::Result<bool> {
 /// Whether the file begins with the VHDX identifier.
 pub(crate) fn has_identifier(store: &dyn Store) -> io::Result<bool> {
     Ok(store.len()? >= VHDX_IDENTIFIER.len() as u64 && begins(store, 0, VHDX_IDENTIFIER)?)
+}
+
+/// The size of the sectors that a GPT counts in: its header is in sector 1, and says so (UEFI 2.10, 5.3.2). `len`: bytes of
+/// the disk.
+pub(crate) fn gpt_sector<E>(
+    len: u64,
+    mut read: impl FnMut(&mut [u8], u64) -> Result<(), E>,
+) -> Result<Option<SectorSize>, E> {
+    for sector in [SectorSize::B512, SectorSize::B4096] {
+        let at = u64::from(sector.bytes());
+        let mut header = [0; 32];
+        if len >= 2 * at {
+            read(&mut header, at)?;
+        }
+        if header.starts_with(b"EFI PART") && header[24..] == 1u64.to_le_bytes() {
+            return Ok(Some(sector));
+        }
+    }
+    Ok(None)
 }
 
 /// A kind of file that is no raw disk, although it is neither VHD nor VHDX.

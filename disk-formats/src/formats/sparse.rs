@@ -446,7 +446,8 @@ impl<B: Blocks> Format for SparseDisk<B> {
     }
 
     fn remark(&self) -> Option<String> {
-        B::remark(&self.chain.layers)
+        let files = self.files.iter().filter_map(|file| file.remark());
+        B::remark(&self.chain.layers).into_iter().chain(files).reduce(|one, other| format!("{one}; {other}"))
     }
 
     fn map_memory(&self) -> Option<MapMemory> {

@@ -5,6 +5,7 @@ mod flush;
 mod lock;
 mod space;
 mod stored;
+pub(crate) mod units;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -26,6 +27,7 @@ use crate::image::sync_folder_of;
 use flush::Flushes;
 pub use flush::on_flush_lost;
 use lock::Refused;
+use units::Units;
 
 pub(crate) use device::DeviceLimits;
 
@@ -79,6 +81,10 @@ pub struct BackingFile {
     file: File,
     writable: bool,
     direct: Option<DirectAlignment>,
+    /// Of direct I/O in units of more than 512 bytes.
+    units: Option<Units>,
+    /// Direct I/O was requested, but the file does not consist of units of so many bytes.
+    not_direct: Option<u32>,
     device: Option<DeviceLimits>,
     size: u64,
     block: u32,
@@ -185,8 +191,42 @@ impl BackingFile {
             false => None,
         };
         let block = stat.stx_blksize.max(512);
-        let (path, writable, flushes) = (path.into(), !access.read_only, Flushes::default());
-        Ok(Self { path, file, writable, direct, device, size, block, flushes })
+        let units = direct.filter(|direct| direct.offset > 512).map(|direct| Units::new(direct.offset));
+        let whole = units.as_ref().is_none_or(|units| size.is_multiple_of(units.bytes()));
+        let (writable, flushes) = (!access.read_only, Flushes::default());
+        let path = path.to_path_buf();
+        let mut file =
+            Self { path, file, writable, direct, units, not_direct: None, device, size, block, flushes };
+        if !whole {
+            file.use_page_cache()?;
+        }
+        Ok(file)
+    }
+
+    /// Use the page cache in place of direct I/O, for a file that does not consist of the units of direct I/O.
+    ///
+    /// # Errors
+    /// [`OpenError::Os`].
+    pub(crate) fn use_page_cache(&mut self) -> Result<(), OpenError> {
+        let Some(direct) = self.direct else { return Ok(()) };
+        let flags = fcntl_getfl(&self.file).and_then(|flags| fcntl_setfl(&self.file, flags - OFlags::DIRECT));
+        let os = |errno: Errno| OpenError::Os {
+            path: self.path.clone(),
+            action: "cannot change O_DIRECT",
+            source: errno.into(),
+        };
+        flags.map_err(os)?;
+        (self.direct, self.units, self.not_direct) = (None, None, Some(direct.offset));
+        Ok(())
+    }
+
+    /// A remark for the user if direct I/O was requested and is not used.
+    pub(crate) fn remark(&self) -> Option<String> {
+        let unit = self.not_direct?;
+        let path = self.path.display();
+        Some(format!(
+            "{path} does not consist of units of {unit} bytes, which direct I/O needs here: the page cache is used"
+        ))
     }
 
     /// Path of the file.
@@ -254,17 +294,10 @@ impl BackingFile {
         self.direct
     }
 
-    /// Whether direct I/O can transfer single sectors of this size in bytes.
-    ///
-    /// # Errors
-    /// [`OpenError::Unsupported`] if direct I/O needs larger units.
-    pub(crate) fn check_direct(&self, sector: u32) -> Result<(), OpenError> {
-        let Some(direct) = self.direct.filter(|direct| direct.offset > sector) else { return Ok(()) };
-        let reason = format!(
-            "direct I/O needs units of {} bytes here, but the disk has sectors of {sector}: open it with direct=off",
-            direct.offset
-        );
-        Err(OpenError::Unsupported { path: self.path.clone(), reason })
+    /// The units of direct I/O, if they are larger than 512 bytes.
+    #[inline]
+    pub(crate) fn units(&self) -> Option<&Units> {
+        self.units.as_ref()
     }
 
     /// Limits of a block device; `None` for a regular file.
@@ -303,8 +336,8 @@ impl BackingFile {
         Ok(())
     }
 
-    /// Write all of `data` at `offset`: for metadata, not payload. If the file is open for direct I/O, offset and
-    /// length must be multiples of its unit.
+    /// Write all of `data` at `offset`: for metadata, and for payload that does not fill the units of direct I/O. If
+    /// these are 512 bytes, offset and length must be multiples.
     ///
     /// # Errors
     /// The host's error, or [`IoError::FlushLost`] inside an [`io::Error`] if a flush of the file failed.
@@ -313,6 +346,9 @@ impl BackingFile {
         if self.direct.is_none() {
             return host::write_all_at(&self.file, data, offset);
         }
+        if let Some(units) = &self.units {
+            return units.write(self, data, offset);
+        }
         if self.direct.is_some_and(|direct| direct.allows(data, offset))
             && host::write_at(&self.file, data, offset)? == data.len()
         {
@@ -320,9 +356,14 @@ impl BackingFile {
         }
         let memory = HostMemory::new(data.len())?;
         memory.buf(0, data.len()).write(data);
+        self.write_memory(&memory, data.len(), offset)
+    }
+
+    /// Write the first `len` bytes of `memory` at `offset`.
+    fn write_memory(&self, memory: &HostMemory, len: usize, offset: u64) -> io::Result<()> {
         let mut done = 0;
-        while done < data.len() {
-            match self.transfer(&memory, done, data.len() - done, offset + done as u64, true)? {
+        while done < len {
+            match self.transfer(memory, done, len - done, offset + done as u64, true)? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 put => done += put,
             }

@@ -148,6 +148,19 @@ impl Store for BackingFile {
     }
 }
 
+/// Fill `data` from `offset`, with zeros behind the end of the store.
+pub(crate) fn read_padded(store: &dyn Store, data: &mut [u8], offset: u64) -> io::Result<()> {
+    match store.read_at(data, offset) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            let there = store.len()?.saturating_sub(offset).min(data.len() as u64);
+            let (inside, behind) = data.split_at_mut(there as usize);
+            behind.fill(0);
+            store.read_at(inside, offset)
+        }
+        done => done,
+    }
+}
+
 /// Convert an error of the operating system to an error of a request.
 pub(crate) fn io_error(error: &io::Error) -> IoError {
     // A store inside another disk wraps an `IoError`.

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::ImageError;
+use crate::disk::info::SectorSize;
 use crate::disk::{Allocation, Status};
 use crate::error::IoError;
 use crate::formats::format::Format;
-use crate::host::backing::BackingFile;
-use crate::host::store::{Store, io_error};
+use crate::formats::signature::gpt_sector;
+use crate::host::store::{Store, io_error, read_padded};
 use crate::map::extent::{Extents, Place};
 use crate::map::map_now::map_now;
 use crate::queue::check::check_range;
@@ -81,6 +82,14 @@ impl<'a> Content<'a> {
             .map_err(|error| ImageError::io(self.path(), "allocate", offset, error))
     }
 
+    /// The size of the sectors that the disk's GPT counts in; `None`: it has no GPT.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub fn gpt_sector(&self) -> Result<Option<SectorSize>, ImageError> {
+        gpt_sector(self.capacity(), |data, offset| self.read_at(data, offset))
+    }
+
     /// Fill `data` from `offset`. Any alignment is allowed, even if the files are open for direct I/O.
     ///
     /// # Errors
@@ -113,22 +122,17 @@ impl<'a> Content<'a> {
         };
         let file = self.file(file)?;
         let failed = |error: io::Error| ImageError::io(file.path(), "read", offset, io_error(&error));
-        match file.read_at(data, offset) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.format.zeros_past_end() => {
-                let there = file.len().map_err(failed)?.saturating_sub(offset).min(data.len() as u64);
-                let (inside, behind) = data.split_at_mut(there as usize);
-                behind.fill(0);
-                file.read_at(inside, offset).map_err(failed)
-            }
-            done => done.map_err(failed),
+        match self.format.zeros_past_end() {
+            true => read_padded(file, data, offset).map_err(failed),
+            false => file.read_at(data, offset).map_err(failed),
         }
     }
 
     /// Write `data` at `offset`; whole sectors.
     ///
     /// # Errors
-    /// [`ImageError::Io`] for a range that is not whole sectors inside the disk, a read-only disk, extents that direct
-    /// I/O cannot write ([`IoError::Misaligned`]), and errors of the host or the format.
+    /// [`ImageError::Io`] for a range that is not whole sectors inside the disk, a read-only disk, and errors of the host
+    /// or the format.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<(), ImageError> {
         let mut extents = Extents::new();
         self.pieces_to_write(offset, data.len() as u64, &mut extents)?;
@@ -139,15 +143,6 @@ impl<'a> Content<'a> {
 
     /// Write `data` to the extents of a mapped write.
     pub(super) fn store(&self, data: &[u8], extents: &Extents) -> Result<(), ImageError> {
-        // Check all extents before anything is written.
-        for extent in extents.as_slice() {
-            let (file, offset) = self.place_to_write(extent.place)?;
-            let direct = file.backing().and_then(BackingFile::direct);
-            let unit = direct.map_or(1, |direct| u64::from(direct.offset));
-            if !(offset | extent.len).is_multiple_of(unit) {
-                return Err(ImageError::io(file.path(), "write", offset, IoError::Misaligned));
-            }
-        }
         let mut rest = data;
         for extent in extents.as_slice() {
             let (piece, others) = rest.split_at(extent.len.min(rest.len() as u64) as usize);

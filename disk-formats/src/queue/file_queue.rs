@@ -11,6 +11,8 @@
 //!                       `-------------------'         flusher thread: flush
 //! ```
 //!
+//! If direct I/O has units that are larger than 512 bytes, a helper thread makes the transfers that do not fill them ([`part`]).
+//!
 //! Flushes run on their own thread, by [`Format::flush`] or [`BackingFile::sync`](crate::BackingFile::sync). One flush completes all flush
 //! requests that wait when it starts. A write with force unit access is a write with RWF_DSYNC if the files are open for direct I/O and the
 //! format has no metadata to record, else a write and a flush.
@@ -24,6 +26,7 @@ mod create;
 mod events;
 mod helper;
 mod inline_io;
+mod part;
 mod retry;
 mod slot;
 
@@ -38,6 +41,7 @@ use crate::disk::info::DiskInfo;
 use crate::error::{IoError, PushError};
 use crate::formats::format::{Flush, Format, Mapping};
 use crate::host::backing::BackingFile;
+use crate::host::backing::units::Units;
 use crate::host::iobuf::IoBuf;
 use crate::host::threads;
 use crate::map::epochs::{Epochs, Participant};
@@ -53,6 +57,7 @@ pub use create::file_queue;
 pub(crate) use create::file_queue_with;
 use helper::{Helpers, Job, JobKind};
 use inline_io::Inline;
+use part::PartialWork;
 use retry::AfterFailure;
 use slot::{BAD_MAP, NO_PIECE, NO_SLOT, Piece, Slot, Stage};
 
@@ -80,6 +85,8 @@ struct FileQueue<E: Engine> {
     faulted: Option<IoError>,
     /// The queue itself has staged operations, and must submit them: the owner does not know of them, and may never call `submit`.
     needs_submit: bool,
+    /// A file has units of direct I/O that are larger than 512 bytes.
+    has_units: bool,
     /// Transfers that the queue's own thread makes: none before [`DiskQueue::allow_blocking`].
     inline: Inline,
     /// Jobs sent to the helper and the flusher, except pauses.
@@ -90,6 +97,7 @@ impl<E: Engine> FileQueue<E> {
     fn new(format: &Arc<dyn Format>, engine: E, depth: u32) -> Result<Self, Errno> {
         let info = format.info();
         let cached = format.files().iter().any(|file| file.writable() && file.direct().is_none());
+        let unit = format.files().iter().filter_map(|file| file.units()).map(Units::bytes).max();
         let depth = depth as usize;
         Ok(Self {
             engine,
@@ -100,12 +108,13 @@ impl<E: Engine> FileQueue<E> {
             waiting: VecDeque::with_capacity(depth),
             ready: Vec::with_capacity(depth),
             extents: Extents::new(),
-            bounce: Bounce::new(info)?,
+            bounce: Bounce::new(info, unit.unwrap_or(1))?,
             participant: format.epochs().map(Epochs::enter),
             in_flight: 0,
             no_dsync: !info.fua || cached,
             faulted: None,
             needs_submit: false,
+            has_units: unit.is_some(),
             inline: Inline::default(),
             slow: 0,
         })
@@ -135,6 +144,15 @@ impl<E: Engine> FileQueue<E> {
     fn start_mapped(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         let len = slot.len;
+        if self.has_units && !slot.begin_in_units(&*self.format, self.extents.as_slice(), writes) {
+            let nowhere = writes && self.extents.as_slice().iter().any(|extent| extent.place == Place::Zeros);
+            if self.extents.total() != len || nowhere {
+                return self.finish(index, Err(BAD_MAP));
+            }
+            let work = PartialWork { writes, bufs: bufs.to_vec(), extents: self.extents.as_slice().to_vec() };
+            slot.begin_partial();
+            return self.help(index, JobKind::Partial(Arc::new(work)));
+        }
         slot.stage = Stage::Move;
         slot.next = 0;
         slot.bounced = false;
@@ -359,9 +377,12 @@ impl<E: Engine> FileQueue<E> {
 
     #[inline]
     fn finish(&mut self, index: u32, result: Result<(), IoError>) {
-        let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         if let Some(participant) = &mut self.participant {
             participant.end(slot.epoch_parity);
+        }
+        if self.has_units {
+            slot.end_in_units(&*self.format);
         }
         let result = result.inspect_err(|error| events::request_failed(&*self.format, slot, *error));
         self.ready.push(Completion { tag: slot.tag, result });
@@ -420,6 +441,7 @@ impl<E: Engine> FileQueue<E> {
                     self.needs_submit = true;
                     self.transfer_piece(index, piece as usize);
                 }
+                Ok(_) if matches!(job.kind, JobKind::Partial(_)) => self.ended(index),
                 Ok(mapped) if prepared => {
                     let mut bufs = std::mem::take(&mut slot.bufs);
                     match mapped {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
 use crate::formats::file_info::whole_sectors;
-use crate::formats::flat::Flat;
+use crate::formats::flat::{Flat, Sectors};
+use crate::formats::signature::gpt_sector;
 use crate::host::backing::{Access, BackingFile};
 
 /// Pass-through disks.
@@ -17,9 +18,17 @@ impl Passthrough {
     /// Open a block device.
     ///
     /// # Errors
-    /// As [`BackingFile::open`]; [`OpenError::Invalid`] if `path` is not a block device, the device is empty, or guests
-    /// cannot address its sector size.
+    /// As [`BackingFile::open`]; [`OpenError::Invalid`] if `path` is not a block device, the device is empty or not whole
+    /// sectors, or guests cannot address its sector size.
     pub fn open(path: &Path, access: Access) -> Result<Flat, OpenError> {
+        Self::open_with(path, access, Sectors::default())
+    }
+
+    /// As [`open`](Self::open), with these sector sizes in place of the device's.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn open_with(path: &Path, access: Access, sectors: Sectors) -> Result<Flat, OpenError> {
         let file = BackingFile::open(path, access)?;
         let invalid = |field, value: String, expected: &str| OpenError::Invalid {
             path: path.into(),
@@ -34,7 +43,7 @@ impl Passthrough {
                 "a block device (format raw opens files)",
             ));
         };
-        let logical_sector = SectorSize::from_bytes(device.logical).ok_or_else(|| {
+        let logical_sector = sectors.logical.or(SectorSize::from_bytes(device.logical)).ok_or_else(|| {
             invalid("logical sector size", format!("{} bytes", device.logical), "512 or 4096")
         })?;
         let capacity = file.size();
@@ -44,13 +53,20 @@ impl Passthrough {
             kind: Kind { format: "passthrough", subformat: None },
             capacity,
             logical_sector,
-            physical_sector: device.physical,
+            physical_sector: sectors.physical(path, logical_sector, device.physical)?,
             read_only: !file.writable(),
             volatile_cache: file.writable() && (device.write_back || file.direct().is_none()),
             fua: true,
             discard: discard.map(|granularity| DiscardLimits { granularity, reads_zero: false }),
             buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
         };
-        Ok(Flat::whole(info, Arc::new(file)))
+        let read = |data: &mut [u8], at| file.read_at(data, at);
+        let other = gpt_sector(capacity, read).ok().flatten().filter(|sector| *sector != logical_sector);
+        let remark = other.map(|other| {
+            let (other, own) = (other.bytes(), logical_sector.bytes());
+            let path = path.display();
+            format!("{path} has sectors of {own} bytes, and a GPT that counts in sectors of {other}: logical-sector-size={other} makes it readable")
+        });
+        Ok(Flat::whole(info, Arc::new(file)).remarking(remark))
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::disk::info::{Kind, SectorSize};
 use crate::error::OpenError;
 use crate::formats::file_info::{check_shrink, file_info, whole_sectors};
-use crate::formats::flat::Flat;
+use crate::formats::flat::{Flat, Sectors};
+use crate::formats::signature::gpt_sector;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 
@@ -15,13 +16,21 @@ use crate::host::store::Store;
 pub enum Raw {}
 
 impl Raw {
-    /// Open a raw image. If direct I/O to its storage needs units of 4,096 bytes, the disk has logical sectors of 4,096
-    /// bytes.
+    /// Open a raw image with the default sector sizes.
     ///
     /// # Errors
-    /// As [`BackingFile::open`]; [`OpenError::Invalid`] if the size is not whole sectors, at least one.
+    /// As [`open_with`](Self::open_with).
     pub fn open(path: &Path, access: Access) -> Result<Flat, OpenError> {
-        let file = BackingFile::open(path, access)?;
+        Self::open_with(path, access, Sectors::default())
+    }
+
+    /// Open a raw image. A file that ends inside a sector is only read: the rest of the sector reads as zeros.
+    ///
+    /// # Errors
+    /// As [`BackingFile::open`]; [`OpenError::Invalid`] if the file is empty, or to be written and does not consist of
+    /// whole sectors.
+    pub fn open_with(path: &Path, access: Access, sectors: Sectors) -> Result<Flat, OpenError> {
+        let mut file = BackingFile::open(path, access)?;
         if file.device().is_some() {
             return Err(OpenError::Invalid {
                 path: path.into(),
@@ -30,14 +39,38 @@ impl Raw {
                 expected: "a regular file (format passthrough opens devices)".into(),
             });
         }
-        let sector = match file.direct() {
-            None => SectorSize::B512,
-            Some(direct) => direct_sector(path, direct.offset)?,
-        };
         let size = file.size();
-        whole_sectors(path, size, sector)?;
-        let info = file_info(&file, Kind { format: "raw", subformat: None }, size, sector);
-        Ok(Flat::whole(info, Arc::new(file)))
+        let read = |data: &mut [u8], at| file.read_at(data, at);
+        let sector = match sectors.logical {
+            Some(sector) => Some(sector),
+            None => gpt_sector(size, read).map_err(|source| OpenError::Os {
+                path: path.into(),
+                action: "cannot read",
+                source,
+            })?,
+        };
+        let sector = sector.unwrap_or(SectorSize::B512);
+        let bytes = u64::from(sector.bytes());
+        let padded = !size.is_multiple_of(bytes);
+        let capacity = size.checked_next_multiple_of(bytes).unwrap_or(size);
+        if size == 0 || padded && !access.read_only {
+            let remedy = match size {
+                0 => String::new(),
+                _ => format!(": open it read-only, or resize it to {capacity}"),
+            };
+            return Err(OpenError::Invalid {
+                path: path.into(),
+                field: "size",
+                value: format!("{size} bytes"),
+                expected: format!("whole sectors of {bytes} bytes, at least one{remedy}"),
+            });
+        }
+        if padded {
+            file.use_page_cache()?;
+        }
+        let mut info = file_info(&file, Kind { format: "raw", subformat: None }, capacity, sector);
+        info.physical_sector = sectors.physical(path, sector, info.physical_sector)?;
+        Ok(Flat::whole(info, Arc::new(file)).padded(padded))
     }
 
     /// Create a sparse raw image of `size` bytes, which must not exist yet.
@@ -61,13 +94,4 @@ impl Raw {
         let resized = file.set_size(size).and_then(|()| Ok(file.sync()?));
         resized.map_err(|source| OpenError::Os { path: path.into(), action: "cannot resize", source })
     }
-}
-
-fn direct_sector(path: &Path, alignment: u32) -> Result<SectorSize, OpenError> {
-    SectorSize::from_bytes(alignment.max(512)).ok_or_else(|| OpenError::Unsupported {
-        path: path.into(),
-        reason: format!(
-            "direct I/O needs {alignment} bytes at a time here; guests know sectors of 512 and 4096"
-        ),
-    })
 }

@@ -60,6 +60,10 @@ impl Format for Part {
         self.outer.zeros_past_end()
     }
 
+    fn remark(&self) -> Option<String> {
+        self.outer.remark()
+    }
+
     fn prepare_read(&self, offset: u64, len: u64) -> Result<(), IoError> {
         self.outer.prepare_read(self.start + offset, len)
     }

@@ -141,7 +141,9 @@ pub(super) fn find(content: Content<'_>, number: u32) -> Result<Range<u64>, Tabl
         return Err(BadField::new("partition", number.to_string(), format!("1 to {MOST}")).into());
     }
     let info = content.format().info();
-    let disk = Disk { content, sector: info.logical_sector.bytes().into(), sectors: info.sectors() };
+    let gpt = content.gpt_sector().map_err(TableError::Image)?;
+    let sector = gpt.unwrap_or(info.logical_sector);
+    let disk = Disk { content, sector: sector.bytes().into(), sectors: info.capacity >> sector.shift() };
     let mbr = disk.mbr(0)?;
     if mbr.entries.iter().any(|entry| entry.kind == PROTECTIVE) {
         return in_gpt(&disk, number);

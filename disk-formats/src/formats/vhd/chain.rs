@@ -12,7 +12,7 @@ use super::footer::{self, Found, Subformat};
 use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::locator;
-use super::spec::{DynamicHeader, EPOCH, SECTOR};
+use super::spec::{DynamicHeader, EPOCH};
 use super::stamp;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
@@ -41,7 +41,6 @@ impl Image {
         let os =
             |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
         let found = footer::find(&*file).map_err(os)?.map_err(|bad| bad.of(path))?;
-        file.check_direct(SECTOR as u32)?;
         let sparse = match found.subformat {
             Subformat::Fixed => None,
             Subformat::Dynamic | Subformat::Differencing => {
@@ -75,7 +74,12 @@ impl Member for Image {
     const MEMORY: u64 = u64::MAX;
 
     fn open_within(path: &Path, access: Access, _memory: u64) -> Result<Self, OpenError> {
-        Self::of(Arc::new(BackingFile::open(path, access)?))
+        let mut file = BackingFile::open(path, access)?;
+        if file.units().is_some() {
+            // Bitmaps and footers are sectors of 512 bytes: no block begins at a unit.
+            file.use_page_cache()?;
+        }
+        Self::of(Arc::new(file))
     }
 
     fn file(&self) -> &Arc<BackingFile> {

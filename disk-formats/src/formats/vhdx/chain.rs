@@ -61,7 +61,6 @@ impl Member for Image {
         let store: Arc<dyn Store> = Arc::<BackingFile>::clone(&file);
         let replaying = if access.read_only { Replaying::InMemory(memory) } else { Replaying::InFile };
         let opened = Opened::read_with(store, replaying).map_err(os)?.map_err(|bad| bad.of(path))?;
-        file.check_direct(opened.layout.sector.bytes())?;
         Ok(Self { file, opened })
     }
 

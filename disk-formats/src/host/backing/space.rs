@@ -1,12 +1,14 @@
 //! Discard, zeroing and allocation, by the fastest call that the file or device supports.
 
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, retry_on_intr};
 
 use super::BackingFile;
+use super::units::{Units, split};
 use crate::error::IoError;
 use crate::host;
 use crate::host::memory::HostMemory;
@@ -36,6 +38,16 @@ impl BackingFile {
     /// Deallocate the range. Afterwards a file's range reads as zeros; a device's content is undefined.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
         self.check_flushes()?;
+        let unit = self.device().map_or(1, |device| u64::from(device.logical)).max(self.unit());
+        let [before, whole, after] = split(offset, len, unit);
+        if self.device().is_none() {
+            self.store_zeros_in([before, after])?;
+        }
+        if whole.is_empty() {
+            return Ok(());
+        }
+        let (offset, len) = (whole.start, whole.end - whole.start);
+        let _registered = self.units.as_ref().map(|units| units.begin(offset, len));
         let done = match self.device() {
             Some(_) => retry_on_intr(|| sys::blkdiscard(self.file(), offset, len)),
             None => punch(self, offset, len),
@@ -43,9 +55,25 @@ impl BackingFile {
         done.map_err(|errno| if unsupported(errno) { IoError::Unsupported } else { errno.into() })
     }
 
+    fn unit(&self) -> u64 {
+        self.units.as_ref().map_or(1, Units::bytes)
+    }
+
+    fn store_zeros_in(&self, ranges: [Range<u64>; 2]) -> Result<(), IoError> {
+        let store = |range: Range<u64>| self.store_zeros(range.start, range.end - range.start);
+        ranges.into_iter().try_for_each(store).map_err(|error| io_error(&error))
+    }
+
     /// Make the range read as zeros. `may_unmap` allows deallocating it.
     pub(crate) fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
         self.check_flushes()?;
+        let [before, whole, after] = split(offset, len, self.unit());
+        self.store_zeros_in([before, after])?;
+        if whole.is_empty() {
+            return Ok(());
+        }
+        let (offset, len) = (whole.start, whole.end - whole.start);
+        let registered = self.units.as_ref().map(|units| units.begin(offset, len));
         if may_unmap {
             match punch(self, offset, len) {
                 Err(errno) if unsupported(errno) => {}
@@ -57,6 +85,7 @@ impl BackingFile {
             Some(_) => sys::blkzeroout(self.file(), offset, len),
             None => host::fallocate(self.file(), zero_range, offset, len),
         });
+        drop(registered);
         match done {
             Err(errno) if unsupported(errno) => {
                 self.store_zeros(offset, len).map_err(|error| io_error(&error))
@@ -116,6 +145,13 @@ impl BackingFile {
 
     /// Write zeros, if no faster call is supported.
     fn store_zeros(&self, offset: u64, len: u64) -> io::Result<()> {
+        if let Some(units) = &self.units {
+            let zeros = vec![0; ZERO_CHUNK.min(len as usize)];
+            return (0..len).step_by(ZERO_CHUNK).try_for_each(|done| {
+                let chunk = (len - done).min(ZERO_CHUNK as u64) as usize;
+                units.write(self, &zeros[..chunk], offset + done)
+            });
+        }
         let memory = HostMemory::new(ZERO_CHUNK)?;
         let mut done = 0;
         while done < len {

@@ -35,14 +35,17 @@ struct Pool {
 }
 
 impl Bounce {
+    /// For files whose units of direct I/O have `unit` bytes.
+    ///
     /// # Errors
     /// The host's, if it refuses the memory.
-    pub(super) fn new(info: &DiskInfo) -> Result<Self, Errno> {
+    pub(super) fn new(info: &DiskInfo, unit: u64) -> Result<Self, Errno> {
         let bounces = info.buffer_alignment > 1;
+        let unit = unit.max(u64::from(info.logical_sector.bytes())) as usize;
         Ok(Self {
             pool: if bounces { Some(Pool::new()?) } else { None },
             address_mask: (info.buffer_alignment as usize).saturating_sub(1),
-            length_mask: if bounces { info.logical_sector.bytes() as usize - 1 } else { 0 },
+            length_mask: if bounces { unit - 1 } else { 0 },
             requests: 0,
         })
     }

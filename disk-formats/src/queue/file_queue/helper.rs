@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::Signal;
+use super::part::PartialWork;
 use super::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use super::thread::JoinHandle;
 use super::threads;
@@ -25,7 +26,7 @@ use crate::map::map_now::map_in_parts;
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 /// What a helper does for a job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum JobKind {
     PrepareRead,
     PrepareWrite,
@@ -39,13 +40,15 @@ pub(super) enum JobKind {
     WriteZeroes {
         may_unmap: bool,
     },
+    /// Transfer a request that does not fill the units of direct I/O.
+    Partial(Arc<PartialWork>),
     /// Sleep for [`PAUSE`]. Then the queue starts this piece of the request again.
     Pause {
         piece: u32,
     },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) slot: u32,
     pub(super) kind: JobKind,
@@ -137,7 +140,7 @@ impl Helper {
             let incoming = incoming;
             let mut batch = Vec::new();
             while let Ok(job) = incoming.recv() {
-                batch.push(job);
+                batch.push(job.clone());
                 if let JobKind::Flush = job.kind {
                     // One flush covers every flush request that was sent before it begins. The flusher has only flush
                     // jobs.
@@ -145,7 +148,7 @@ impl Helper {
                 }
                 // If the format panics, the jobs of this batch must still end.
                 let mut extents = None;
-                let result = catch_unwind(AssertUnwindSafe(|| perform(&*format, job, &mut extents)))
+                let result = catch_unwind(AssertUnwindSafe(|| perform(&*format, &job, &mut extents)))
                     .unwrap_or(Err(IoError::Damaged("the format panicked")));
                 let mut done = |job| (job, result.map(|()| extents.take()));
                 if batch.drain(..).any(|job| outgoing.send(done(job)).is_err()) {
@@ -160,7 +163,7 @@ impl Helper {
 
     /// Send a job. Returns false if the thread has died.
     pub(super) fn send(&mut self, job: Job) -> bool {
-        let taken = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        let taken = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job.clone()).is_ok());
         if taken {
             self.outstanding.push_back(job);
         }
@@ -187,10 +190,10 @@ impl Helper {
     }
 }
 
-fn perform(format: &dyn Format, job: Job, extents: &mut Option<Extents>) -> Result<(), IoError> {
+fn perform(format: &dyn Format, job: &Job, extents: &mut Option<Extents>) -> Result<(), IoError> {
     tracing::trace!(kind = ?job.kind, offset = job.offset, len = job.len, "slow path");
-    match job.kind {
-        JobKind::Map { writes } => {
+    match &job.kind {
+        &JobKind::Map { writes } => {
             let extents = extents.insert(Extents::new());
             map_in_parts(format, writes, job.offset, job.len, extents)
         }
@@ -203,7 +206,8 @@ fn perform(format: &dyn Format, job: Job, extents: &mut Option<Extents>) -> Resu
             }
         },
         JobKind::Discard => format.discard(job.offset, job.len),
-        JobKind::WriteZeroes { may_unmap } => format.write_zeroes(job.offset, job.len, may_unmap),
+        &JobKind::WriteZeroes { may_unmap } => format.write_zeroes(job.offset, job.len, may_unmap),
+        JobKind::Partial(work) => work.perform(format),
         JobKind::Pause { .. } => {
             std::thread::sleep(PAUSE);
             Ok(())

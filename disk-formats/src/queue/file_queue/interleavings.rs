@@ -14,6 +14,7 @@ use crate::formats::format::{Flush, Format, Mapping};
 use crate::host::backing::BackingFile;
 use crate::map::extent::Extents;
 
+use super::part;
 use helper::{Helper, Job, JobKind};
 
 #[allow(dead_code, reason = "the model does not use everything")]

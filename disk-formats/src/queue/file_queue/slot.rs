@@ -1,5 +1,7 @@
 //! A request in flight, and its transfers.
 
+use std::ops::Range;
+
 use rustix::io::Errno;
 
 use super::helper::JobKind;
@@ -85,6 +87,8 @@ pub(super) struct Slot {
     pub(super) pieces: Vec<Piece>,
     /// Buffers of the pieces; of a bounced request, the request's buffers.
     pub(super) iovs: Vec<IoBuf>,
+    /// Registered writes in units of direct I/O: the file, and its range.
+    pub(super) in_units: Vec<(u32, Range<u64>)>,
     /// The request's buffers while the helper prepares the mapping; else empty.
     pub(super) bufs: Vec<IoBuf>,
 }
@@ -109,6 +113,7 @@ impl Slot {
             epoch_parity: 0,
             pieces: Vec::with_capacity(1),
             iovs: Vec::new(),
+            in_units: Vec::new(),
             bufs: Vec::new(),
         }
     }

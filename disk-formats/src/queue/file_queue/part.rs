@@ -1,0 +1,110 @@
+//! Transfers that do not fill the units of direct I/O ([`Units`](crate::host::backing::units::Units)). A helper thread makes them, by
+//! [`BackingFile::read_at`](crate::BackingFile::read_at) and [`write_at`](crate::BackingFile::write_at), which read and replace whole units.
+
+use super::slot::{Slot, for_each_part};
+use crate::error::IoError;
+use crate::formats::format::Format;
+use crate::host::iobuf::IoBuf;
+use crate::host::store::{io_error, read_padded};
+use crate::map::extent::{Extent, Place};
+use crate::queue::Op;
+
+/// Bytes that are transferred at once.
+const CHUNK: u64 = 128 << 10;
+
+/// A mapped request. The queue has checked that buffers and extents cover it.
+#[derive(Debug)]
+pub(super) struct PartialWork {
+    pub(super) writes: bool,
+    pub(super) bufs: Vec<IoBuf>,
+    pub(super) extents: Vec<Extent>,
+}
+
+impl PartialWork {
+    /// Make the transfers.
+    pub(super) fn perform(&self, format: &dyn Format) -> Result<(), IoError> {
+        let mut start = 0;
+        for extent in &self.extents {
+            match extent.place {
+                Place::Zeros => for_each_part(&self.bufs, start, extent.len, |part| part.zero()),
+                Place::File { file, offset } => {
+                    let mut done = 0;
+                    while done < extent.len {
+                        let len = (extent.len - done).min(CHUNK);
+                        self.transfer(format, file, offset + done, start + done, len)?;
+                        done += len;
+                    }
+                }
+            }
+            start += extent.len;
+        }
+        Ok(())
+    }
+
+    /// Transfer `len` bytes between `offset` of a file and `start` of the buffers.
+    fn transfer(
+        &self,
+        format: &dyn Format,
+        file: u32,
+        offset: u64,
+        start: u64,
+        len: u64,
+    ) -> Result<(), IoError> {
+        let file = format.files().get(file as usize).ok_or(IoError::Damaged("no such file"))?;
+        let mut data = vec![0; len as usize];
+        if self.writes {
+            let mut rest = &mut data[..];
+            for_each_part(&self.bufs, start, len, |part| {
+                let done = part.read(rest);
+                rest = &mut std::mem::take(&mut rest)[done..];
+            });
+            return file.write_at(&data, offset).map_err(|error| io_error(&error));
+        }
+        let read = match format.zeros_past_end() {
+            true => read_padded(&**file, &mut data, offset),
+            false => file.read_at(&mut data, offset),
+        };
+        read.map_err(|error| io_error(&error))?;
+        let mut rest = &data[..];
+        for_each_part(&self.bufs, start, len, |part| rest = &rest[part.write(rest)..]);
+        Ok(())
+    }
+}
+
+impl Slot {
+    /// Register the extents of a write; `false` if the helper has to make the transfer, because an extent does not fill its units or a
+    /// partial write excludes it.
+    pub(super) fn begin_in_units(&mut self, format: &dyn Format, extents: &[Extent], writes: bool) -> bool {
+        for extent in extents {
+            let Place::File { file, offset } = extent.place else { continue };
+            let Some(units) = format.files().get(file as usize).and_then(|file| file.units()) else {
+                continue;
+            };
+            let range = offset..offset.saturating_add(extent.len);
+            if !units.filled_by(offset, extent.len) || writes && !units.try_begin(&range) {
+                self.end_in_units(format);
+                return false;
+            }
+            if writes {
+                self.in_units.push((file, range));
+            }
+        }
+        true
+    }
+
+    /// The transfers of the request have ended.
+    pub(super) fn end_in_units(&mut self, format: &dyn Format) {
+        for (file, range) in self.in_units.drain(..) {
+            if let Some(units) = format.files().get(file as usize).and_then(|file| file.units()) {
+                units.end(&range);
+            }
+        }
+    }
+
+    /// The helper transfers the request, without RWF_DSYNC.
+    pub(super) fn begin_partial(&mut self) {
+        self.pieces.clear();
+        self.next = 0;
+        self.sync_after |= self.op == (Op::Write { fua: true });
+    }
+}
