@@ -61,7 +61,11 @@ fn open_file(spec: &DiskSpec, path: &Path) -> Result<Arc<dyn Disk>, OpenError> {
         read_only: spec.read_only,
         direct: spec.direct,
         sectors: spec.sectors,
-        parents: ParentRules { directories: spec.parent_dir.iter().cloned().collect(), any_time: false },
+        parents: ParentRules {
+            parent: spec.parent.clone(),
+            directories: spec.parent_dir.iter().cloned().collect(),
+            any_time: false,
+        },
         map_memory: spec.map_memory,
     };
     let format = options.open_format()?;

@@ -51,6 +51,8 @@ pub(crate) struct DiskSpec {
     pub(crate) delay: Option<Duration>,
     /// Sector sizes of a raw or pass-through disk.
     pub(crate) sectors: Sectors,
+    /// The parent of a differencing disk.
+    pub(crate) parent: Option<PathBuf>,
     /// Directory where parents of a differencing disk may be, beside its own.
     pub(crate) parent_dir: Option<PathBuf>,
     /// Bytes of memory for the map of a VHD or VHDX at the most; `None`: the default.
@@ -63,7 +65,7 @@ pub(crate) struct DiskSpec {
 
 /// The keys with their values.
 pub(crate) const KEYS: &str = "path=FILE[//[N]], fd=N, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
-     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, logical-sector-size=512|4096, physical-sector-size=SIZE, parent-dir=DIR, map-memory=SIZE, queues=N, threads=N";
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, logical-sector-size=512|4096, physical-sector-size=SIZE, parent=FILE, parent-dir=DIR, map-memory=SIZE, queues=N, threads=N";
 
 /// The help of `--disk`: the command's sentence, and then the keys.
 macro_rules! disk_help {
@@ -90,7 +92,8 @@ macro_rules! disk_help {
                  its GPT counts in]
   physical-sector-size=
                  raw, passthrough: the unit that guests should write [default: that of the device; 4096 for a file]
-  parent-dir=DIR where parents of a differencing disk may be, besides its own directory
+  parent=FILE    the parent of a differencing disk, wherever it is; the disk itself is not written
+  parent-dir=DIR where parents of a differencing disk may be, besides its own directory; they are looked for by name
   map-memory=    maximum memory for the map of a VHD or VHDX, as 256M [default: 64M]
   delay=TIME     ram, null: latency added to each request, as 100us or 5ms"
         )
@@ -128,6 +131,7 @@ struct Keys {
     delay: Option<Duration>,
     logical_sector: Option<SectorSize>,
     physical_sector: Option<u32>,
+    parent: Option<PathBuf>,
     parent_dir: Option<PathBuf>,
     map_memory: Option<u64>,
     queues: Option<u16>,
@@ -159,10 +163,11 @@ impl FromStr for DiskSpec {
                 || keys.direct.is_some()
                 || keys.logical_sector.is_some()
                 || keys.physical_sector.is_some()
+                || keys.parent.is_some()
                 || keys.parent_dir.is_some()
                 || keys.map_memory.is_some())
         {
-            let reason = "format, direct, sector sizes, parent-dir and map-memory are for files and devices (path=, fd=)";
+            let reason = "format, direct, sector sizes, parent, parent-dir and map-memory are for files and devices (path=, fd=)";
             return Err(wrong(reason.to_owned()));
         }
         if !source.is_file() && keys.read_only == Some(true) {
@@ -213,6 +218,7 @@ impl DiskSpec {
             serial: keys.serial,
             delay: keys.delay,
             sectors: Sectors { logical: keys.logical_sector, physical: keys.physical_sector },
+            parent: keys.parent,
             parent_dir: keys.parent_dir,
             map_memory: keys.map_memory,
             queues: keys.queues,
@@ -236,6 +242,7 @@ impl Keys {
                     u32::try_from(size).map_err(|_| format!("`{key}={value}`: expected at most 1M"))?;
                 once(&mut self.physical_sector, key, size)
             }
+            "parent" => once(&mut self.parent, key, value.into()),
             "parent-dir" => once(&mut self.parent_dir, key, value.into()),
             "map-memory" => once(&mut self.map_memory, key, units::size(value)?),
             "queues" => once(&mut self.queues, key, number(key, value)?),
@@ -345,6 +352,7 @@ mod tests {
             serial: Some("S-1".into()),
             delay: None,
             sectors: Sectors::default(),
+            parent: None,
             parent_dir: None,
             map_memory: None,
             queues: None,
@@ -382,7 +390,10 @@ mod tests {
             ("path=a,engine=threads,engine=threads", "`engine` is given twice"),
             ("readonly=on", "one of path, fd, ram, null is needed"),
             ("ram=1M,readonly=on", "readonly is for files"),
-            ("ram=1M,format=raw", "format, direct, sector sizes, parent-dir and map-memory are for files"),
+            (
+                "ram=1M,format=raw",
+                "format, direct, sector sizes, parent, parent-dir and map-memory are for files",
+            ),
             ("path=a,delay=1ms", "delay is for disks without files"),
             ("ram=1M,queues=2", "queues is for adapter=virtio-blk and adapter=virtio-scsi"),
             ("ram=1M,queues=2,adapter=pvscsi", "queues is for adapter=virtio-blk"),

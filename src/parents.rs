@@ -7,7 +7,11 @@ use paradisk_disk_formats::ParentRules;
 /// Which files may be parents.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Parents {
-    /// A directory where parents of differencing disks may be, with all directories below it, besides that of the image; may be repeated
+    /// The parent of the differencing disk that is read, wherever it is; the disk itself is not written
+    #[arg(long, value_name = "FILE")]
+    parent_file: Option<PathBuf>,
+    /// A directory where parents of differencing disks may be, with all directories below it, besides that of the image; they are looked
+    /// for by name if they are not where the image says; may be repeated
     #[arg(long, value_name = "DIR")]
     parent_dir: Vec<PathBuf>,
     /// Take a parent that was changed since its child was made
@@ -17,6 +21,10 @@ pub(crate) struct Parents {
 
 impl Parents {
     pub(crate) fn rules(&self) -> ParentRules {
-        ParentRules { directories: self.parent_dir.clone(), any_time: self.any_parent_time }
+        ParentRules {
+            parent: self.parent_file.clone(),
+            directories: self.parent_dir.clone(),
+            any_time: self.any_parent_time,
+        }
     }
 }

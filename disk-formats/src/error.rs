@@ -41,6 +41,20 @@ pub enum OpenError {
         /// Who uses it, as far as is known.
         holder: String,
     },
+    /// The parent of a differencing disk is outside of the directories that may contain it
+    /// ([`ParentRules`](crate::ParentRules)).
+    #[error(
+        "{}: its parent {} is outside of {}: allow its directory (--parent-dir, parent-dir=), or name it (--parent-file, parent=)",
+        path.display(), parent.display(), paths(allowed)
+    )]
+    ParentNotAllowed {
+        /// The child.
+        path: PathBuf,
+        /// The parent.
+        parent: PathBuf,
+        /// Directories that may contain parents.
+        allowed: Vec<PathBuf>,
+    },
     /// Name and content of the file do not say which format it has, or say that it is no disk. The caller has to name the
     /// format ([`OpenOptions::format`](crate::OpenOptions::format)).
     #[error("{}: {found}, or name its format: {}", path.display(), names(formats))]
@@ -69,6 +83,7 @@ impl OpenError {
         let (Self::Os { path, .. }
         | Self::Invalid { path, .. }
         | Self::Busy { path, .. }
+        | Self::ParentNotAllowed { path, .. }
         | Self::FormatUnclear { path, .. }
         | Self::Unsupported { path, .. }) = &mut self;
         if path == from {
@@ -76,6 +91,11 @@ impl OpenError {
         }
         self
     }
+}
+
+fn paths(paths: &[PathBuf]) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    paths.join(" and ")
 }
 
 fn names(formats: &[FormatName]) -> String {

@@ -207,6 +207,7 @@ fn as_raw(path: &Path, mode: &OpenMode) -> Result<DiskSpec, Failure> {
         serial: None,
         delay: None,
         sectors: Sectors::default(),
+        parent: None,
         parent_dir: None,
         map_memory: None,
         queues: None,

@@ -94,17 +94,26 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if worst < Some(Severity::Damage)
         && let Err(error) = chain(args, &image)
     {
+        if let OpenError::ParentNotAllowed { .. } = error {
+            // That says nothing about the image.
+            eprintln!("note: its parents were not checked: {error}");
+            return finish(args, &report);
+        }
         report.ok = false;
         let (severity, field) = (word(Severity::Damage), "chain".to_owned());
         report.findings.push(Entry {
             severity,
             field,
             value: error.to_string(),
-            expected: "images that can be opened".into(),
+            expected: String::new(),
             repaired: None,
         });
     }
-    output::json_or_text(&args.json, &report, &text(&report))?;
+    finish(args, &report)
+}
+
+fn finish(args: &Args, report: &Report) -> Result<(), Failure> {
+    output::json_or_text(&args.json, report, &text(report))?;
     if report.ok { Ok(()) } else { Err(Failure::Reported) }
 }
 
@@ -141,7 +150,10 @@ fn text(report: &Report) -> String {
         let Entry { severity, field, value, expected, repaired } = entry;
         let repaired = repaired.map(|what| format!(" (repaired: {what})")).unwrap_or_default();
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{severity}: {field} is {value}, expected {expected}{repaired}");
+        let _ = match expected.is_empty() {
+            true => writeln!(text, "{severity}: {field}: {value}"),
+            false => writeln!(text, "{severity}: {field} is {value}, expected {expected}{repaired}"),
+        };
     }
     if report.more_findings > 0 {
         let _ = writeln!(text, "and {} more", report.more_findings);

@@ -134,6 +134,7 @@ fn difference(
     })?;
     drop((child, progress));
     output.finish().map_err(failed)?;
+    create::note_place(target.path, parent);
     let report = Report { capacity: own, written, cloned: 0, copied_by_server: 0, zeros: 0 };
     output::json_or_text(&args.json, &report, &format!("{} differ\n", format_size(written)))
 }

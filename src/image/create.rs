@@ -103,7 +103,26 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         logical_sector: args.logical_sector_size,
     };
     make(&output, &new, &progress)?;
-    output.finish().map_err(failed)
+    output.finish().map_err(failed)?;
+    if let Some(parent) = &args.parent {
+        note_place(&args.file, parent);
+    }
+    Ok(())
+}
+
+/// Say what later commands need to find a parent that is in another folder.
+pub(super) fn note_place(child: &Path, parent: &Path) {
+    let Ok(paths) = child.canonicalize().and_then(|child| Ok((child, parent.canonicalize()?))) else {
+        return;
+    };
+    if let ((Some(own), parent), Some(folder)) = ((paths.0.parent(), &paths.1), paths.1.parent())
+        && !parent.starts_with(own)
+    {
+        let (child, folder) = (child.display(), folder.display());
+        eprintln!(
+            "note: the parent of {child} is in another folder: to use {child}, allow it: --parent-dir {folder}, or parent-dir={folder} of a disk"
+        );
+    }
 }
 
 /// `512` or `4096`.

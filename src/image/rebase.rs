@@ -6,6 +6,7 @@ use facts::units::format_size;
 use paradisk_disk_formats::image::{ImageError, RebaseError};
 use paradisk_disk_formats::{FormatName, RebaseData};
 
+use super::create::note_place;
 use super::open::{on_its_own, stopped, with_blocks};
 use crate::failure::Failure;
 use crate::output;
@@ -48,7 +49,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         rules.any_time = true;
         let image = with_blocks(&args.child, args.format, rules)?;
         let noted = image.rebase(&args.parent, RebaseData::Assume, |_, _| true);
-        return noted.map(drop).map_err(|error| Failure::Failed(error.to_string()));
+        noted.map_err(|error| Failure::Failed(error.to_string()))?;
+        note_place(&args.child, &args.parent);
+        return Ok(());
     }
     let progress = Progress::bytes("comparing");
     let image = with_blocks(&args.child, args.format, rules)?;
@@ -58,5 +61,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         RebaseError::Image(ImageError::Cancelled) => stopped(),
         error => Failure::Failed(error.to_string()),
     })?;
+    note_place(&args.child, &args.parent);
     output::print(&format!("{} copied\n", format_size(copied)))
 }

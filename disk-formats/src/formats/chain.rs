@@ -146,7 +146,10 @@ fn find_parent<M: Member>(
 ) -> Result<M, OpenError> {
     let open = |real: &Path| M::open_within(real, access, memory).map_err(|error| M::as_parent(real, error));
     let check = |parent: &M| child.check_parent(parent, rules);
-    search.find(child.file().path(), child.candidates()?, open, check)
+    match search.take_named() {
+        Some(parent) => search.open_named(child.file().path(), &parent, open, check),
+        None => search.find(child.file().path(), child.candidates()?, open, check),
+    }
 }
 
 /// Refuse an image that is not a differencing disk.
@@ -169,7 +172,7 @@ pub(crate) fn refuse_loop<M: Member>(child: &Path, parent: M, rules: &ParentRule
     let os = |source| OpenError::Os { path: child.into(), action: "cannot open", source };
     let own = identity(child, &std::fs::File::open(child).map_err(os)?)?;
     let mut images = vec![parent];
-    let opened = open_parents(&mut images, Access::READ_ONLY, rules);
+    let opened = open_parents(&mut images, Access::READ_ONLY, &rules.below());
     for file in images.iter().map(Member::file) {
         if identity(file.path(), file.file())? == own {
             let value = file.path().display().to_string();

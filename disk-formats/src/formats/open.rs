@@ -59,6 +59,13 @@ impl OpenOptions {
             map_memory: None,
         }
     }
+
+    /// Name the parent of a differencing disk outright: see [`ParentRules::parent`].
+    #[must_use]
+    pub fn parent(mut self, path: impl Into<PathBuf>) -> Self {
+        self.parents.parent = Some(path.into());
+        self
+    }
 }
 
 /// Open a disk whose path is not nested.

@@ -1,7 +1,8 @@
 //! The rules for locating parents: which files may be opened as a parent, and which candidate of a child is its parent.
 
-use std::collections::HashSet;
-use std::fs::File;
+use std::collections::{HashSet, VecDeque};
+use std::ffi::OsStr;
+use std::fs::{DirEntry, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -12,15 +13,30 @@ use crate::formats::field::BadField;
 /// Maximum number of images of a chain, including the child.
 pub const MAX_DEPTH: usize = 1024;
 
+/// Maximum number of directory entries that are looked at for one parent.
+const MOST_ENTRIES: usize = 100_000;
+
 /// Rules for locating parents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParentRules {
+    /// The parent of the disk itself, wherever it lies and whatever paths the child has recorded. It must have the
+    /// identity that the child has recorded. Its own parents are located as if it were opened: its directory may
+    /// contain them, too.
+    pub parent: Option<PathBuf>,
     /// Directories, including subdirectories, that may contain parents, in addition to the disk's own directory. An
     /// image is untrusted: it must not be able to name any file of the host.
     pub directories: Vec<PathBuf>,
     /// Accept a parent that may have changed since its child was created: the VHD time stamp or the VHDX data write
     /// GUID differs from the one that the child has recorded.
     pub any_time: bool,
+}
+
+impl ParentRules {
+    /// The rules for the chain of a parent, or of another image: without [`parent`](Self::parent).
+    #[must_use]
+    pub fn below(&self) -> Self {
+        Self { parent: None, ..self.clone() }
+    }
 }
 
 /// The identity of a file, independent of its path: device and inode.
@@ -38,6 +54,8 @@ pub(crate) fn identity(path: &Path, file: &File) -> Result<(u64, u64), OpenError
 
 /// A search for the parents of a chain.
 pub(crate) struct Search {
+    /// The parent that the caller names; taken by the first search.
+    named: Option<PathBuf>,
     allowed: Vec<PathBuf>,
     seen: HashSet<(u64, u64)>,
 }
@@ -55,16 +73,53 @@ impl Search {
                 source,
             })
         };
-        let own = top.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let allowed = std::iter::once(own).chain(rules.directories.iter().map(PathBuf::as_path)).map(real);
-        Ok(Self { allowed: allowed.collect::<Result<_, _>>()?, seen: HashSet::from([identity(top, file)?]) })
+        let own = std::iter::once(top).chain(rules.parent.as_deref()).map(folder_of);
+        let allowed = own.chain(rules.directories.iter().map(PathBuf::as_path)).map(real);
+        Ok(Self {
+            named: rules.parent.clone(),
+            allowed: allowed.collect::<Result<_, _>>()?,
+            seen: HashSet::from([identity(top, file)?]),
+        })
     }
 
-    /// Try the candidates of the child at `path` in order. The first file that opens and passes `check` is its parent.
+    /// The parent that the caller names for the top image; `None` in every later call.
+    pub(crate) fn take_named(&mut self) -> Option<PathBuf> {
+        self.named.take()
+    }
+
+    /// Open the parent that the caller names for the child at `path`.
     ///
     /// # Errors
-    /// The error of the last candidate that opened and failed `check`; else that of the first candidate that was refused or did not open.
-    /// Without such a candidate, [`OpenError::Invalid`] lists the candidates as missing.
+    /// That of `open`; [`OpenError::Invalid`] if it fails `check` or is in the chain already.
+    pub(crate) fn open_named<I>(
+        &mut self,
+        path: &Path,
+        parent: &Path,
+        open: impl Fn(&Path) -> Result<I, OpenError>,
+        check: impl Fn(&I) -> Result<(), BadField>,
+    ) -> Result<I, OpenError> {
+        let file = File::open(parent).map_err(|source| OpenError::Os {
+            path: parent.into(),
+            action: "cannot open the parent",
+            source,
+        })?;
+        if !self.seen.insert(identity(parent, &file)?) {
+            let expected = "an image that is not in the chain already";
+            return Err(BadField::new("parent", parent.display().to_string(), expected).of(path));
+        }
+        drop(file);
+        let image = open(parent)?;
+        check(&image).map_err(|bad| bad.of(path))?;
+        Ok(image)
+    }
+
+    /// Try the candidates of the child at `path` in order, then files of the same names in the allowed directories. The first
+    /// file that opens and passes `check` is its parent.
+    ///
+    /// # Errors
+    /// The error of the last candidate that opened and failed `check`; else that of the first candidate that was refused
+    /// ([`OpenError::ParentNotAllowed`]) or did not open. Without such a candidate, [`OpenError::Invalid`] lists the candidates
+    /// as missing.
     pub(crate) fn find<I>(
         &mut self,
         path: &Path,
@@ -72,18 +127,22 @@ impl Search {
         open: impl Fn(&Path) -> Result<I, OpenError>,
         check: impl Fn(&I) -> Result<(), BadField>,
     ) -> Result<I, OpenError> {
+        let Self { allowed, seen, .. } = self;
         let mut refused: Option<OpenError> = None;
-        let mut tried = Vec::new();
-        for candidate in candidates {
-            tried.push(candidate.display().to_string());
+        let tried: Vec<String> = candidates.iter().map(|candidate| candidate.display().to_string()).collect();
+        let names = candidates.iter().filter_map(|candidate| candidate.file_name()).map(in_lower_case);
+        let names: HashSet<String> = names.collect();
+        let searched = std::iter::once_with(|| files_named(&names, allowed)).flatten();
+        for candidate in candidates.into_iter().chain(searched) {
             let Ok(real) = candidate.canonicalize() else { continue };
             let invalid = |value: String, expected: &str| BadField::new("parent", value, expected).of(path);
-            if !self.allowed.iter().any(|folder| real.starts_with(folder)) {
-                let folders: Vec<String> =
-                    self.allowed.iter().map(|folder| folder.display().to_string()).collect();
-                let expected =
-                    format!("a file below {} (allow its directory with --parent-dir)", folders.join(" or "));
-                refused.get_or_insert(invalid(real.display().to_string(), &expected));
+            if !allowed.iter().any(|folder| real.starts_with(folder)) {
+                let allowed = allowed.clone();
+                refused.get_or_insert(OpenError::ParentNotAllowed {
+                    path: path.into(),
+                    parent: real,
+                    allowed,
+                });
                 continue;
             }
             let stat = match std::fs::metadata(&real) {
@@ -91,7 +150,7 @@ impl Search {
                 _ => continue,
             };
             let identity = (stat.dev(), stat.ino());
-            if self.seen.contains(&identity) {
+            if seen.contains(&identity) {
                 let expected = "an image that is not in the chain already";
                 refused.get_or_insert(invalid(real.display().to_string(), expected));
                 continue;
@@ -108,7 +167,7 @@ impl Search {
                 refused = Some(bad.of(path));
                 continue;
             }
-            self.seen.insert(identity);
+            seen.insert(identity);
             return Ok(image);
         }
         Err(refused.unwrap_or_else(|| {
@@ -116,9 +175,42 @@ impl Search {
                 true => "not named".to_owned(),
                 false => format!("missing: {}", tried.join(", ")),
             };
-            BadField::new("parent", tried, "an existing image (name it with `image rebase`)").of(path)
+            BadField::new("parent", tried, "an existing image: allow its directory, or name it").of(path)
         }))
     }
+}
+
+fn in_lower_case(name: &OsStr) -> String {
+    name.to_string_lossy().to_lowercase()
+}
+
+/// Files with these names, in any case: in the first directory, and in the others and all below them.
+fn files_named(names: &HashSet<String>, directories: &[PathBuf]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut left: VecDeque<(PathBuf, bool)> =
+        directories.iter().enumerate().map(|(number, folder)| (folder.clone(), number > 0)).collect();
+    let mut entries = 0;
+    while let Some((folder, deeper)) = left.pop_front() {
+        // Sorted, so that the result does not depend on the file system.
+        let listed = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST_ENTRIES - entries);
+        let mut listed: Vec<_> = listed.collect();
+        entries += listed.len();
+        listed.sort_by_key(DirEntry::file_name);
+        for entry in listed {
+            if names.contains(&in_lower_case(&entry.file_name())) {
+                found.push(entry.path());
+            }
+            if deeper && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                left.push_back((entry.path(), true));
+            }
+        }
+    }
+    found
+}
+
+/// The directory of a file.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Build what a child records about its parent's path, from the real paths. Both files exist.

@@ -6,7 +6,8 @@ use crate::error::OpenError;
 use crate::formats::flat::raw::Raw;
 use crate::formats::name::FormatName;
 use crate::formats::open::OpenOptions;
-use crate::formats::vhd::create_fixed;
+use crate::formats::vhd::{self, create_fixed};
+use crate::formats::vhdx;
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -167,4 +168,45 @@ fn format_names_are_those_of_the_command_line() {
     }
     let error = "qcow2".parse::<FormatName>().unwrap_err().to_string();
     assert_eq!(error, "\"qcow2\" is no disk format: expected raw, passthrough, vhd or vhdx");
+}
+
+/// A parent that the caller names is opened wherever it lies, and its own parents beside it. The identity decides.
+#[test]
+fn a_parent_can_be_named_outright() {
+    for format in ["vhd", "vhdx"] {
+        let folder = folder();
+        let away = folder.path().join("away");
+        std::fs::create_dir(&away).unwrap();
+        let path = |name: &str| folder.path().join(name).with_extension(format);
+        let [root, parent, child, other] = ["root", "parent", "child", "other"].map(path);
+        let create = |path: &Path| match format {
+            "vhd" => vhd::create_dynamic(path, 4 << 20, None).unwrap(),
+            _ => vhdx::create_dynamic(path, 4 << 20, vhdx::CreateOptions::default()).unwrap(),
+        };
+        let differencing = |path: &Path, parent: &Path| match format {
+            "vhd" => vhd::create_differencing(path, parent, None).unwrap(),
+            _ => vhdx::create_differencing(path, parent, None).unwrap(),
+        };
+        create(&root);
+        create(&other);
+        differencing(&parent, &root);
+        differencing(&child, &parent);
+        let moved = away.join("moved");
+        std::fs::rename(&parent, &moved).unwrap();
+        std::fs::rename(&root, away.join(root.file_name().unwrap())).unwrap();
+        let open = |parent: Option<&Path>| {
+            let options = OpenOptions::new(&child);
+            let options = parent.into_iter().fold(options, |options, parent| options.parent(parent));
+            options.open_format().map(|disk| disk.files().len()).map_err(|error| error.to_string())
+        };
+        let error = open(None).unwrap_err();
+        assert!(error.contains("missing: "), "{error}");
+        assert_eq!(open(Some(&moved)), Ok(3));
+        let error = open(Some(&other)).unwrap_err();
+        assert!(error.contains("as noted in the child") && error.contains("other"), "{error}");
+        let error = open(Some(&child)).unwrap_err();
+        assert!(error.contains("in the chain already"), "{error}");
+        let error = open(Some(&path("absent"))).unwrap_err();
+        assert!(error.contains("absent") && error.contains("cannot open the parent"), "{error}");
+    }
 }

@@ -47,7 +47,7 @@ impl Merge for Image {
         }
         // Read the images again, with their new time stamps.
         let (image, base) = (Self::of(self.file)?, Self::of(base.file)?);
-        let below = chain::open_stamped(base, rules)?;
+        let below = chain::open_stamped(base, &rules.below())?;
         let alone = || Ok(chain::alone(image.clone())?);
         commit_into_parent(&image.file, image.found.size, alone, std::iter::empty(), &*below, progress)
     }
