@@ -1,7 +1,7 @@
 //! `paradisk image check`.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paradisk_disk_formats::{
     Finding, FormatName, Image, OpenError, OpenOptions, Repair, Scope, Severity, is_nested,
@@ -13,12 +13,15 @@ use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
 
-/// Find all errors of an image; exit status 0 if no data is in danger.
+/// Find all errors of images; exit status 0 if no data is in danger.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  paradisk image check disk.vhd --repair")]
+#[command(
+    after_help = "Examples:\n  paradisk image check disk.vhd --repair\n  paradisk image check *.vhdx --json"
+)]
 pub(super) struct Args {
-    /// The image.
-    file: PathBuf,
+    /// The images.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// Its format: raw, vhd, vhdx [default: probed]
     #[arg(long)]
     format: Option<FormatName>,
@@ -27,7 +30,7 @@ pub(super) struct Args {
     repair: bool,
     #[command(flatten)]
     parents: Parents,
-    /// Print JSON, or write it to OUT.
+    /// Print JSON, or write it to OUT. Of several images a list.
     #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
 }
@@ -76,12 +79,33 @@ impl Entry {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let name = format(args)?;
-    let image = Image::of_format(&args.file, name).with_parents(args.parents.rules());
+    let mut reports = Vec::new();
+    let mut unread = false;
+    for file in &args.files {
+        match check(args, file) {
+            Ok(report) => reports.push(report),
+            Err(failure) if args.files.len() == 1 => return Err(failure),
+            Err(failure) => {
+                failure.report();
+                unread = true;
+            }
+        }
+    }
+    let text: String = reports.iter().map(text).collect();
+    match &reports[..] {
+        [report] if args.files.len() == 1 => output::json_or_text(&args.json, report, &text)?,
+        _ => output::json_or_text(&args.json, &reports, &text)?,
+    }
+    if !unread && reports.iter().all(|report| report.ok) { Ok(()) } else { Err(Failure::Reported) }
+}
+
+fn check(args: &Args, file: &Path) -> Result<Report, Failure> {
+    let name = format(args, file)?;
+    let image = Image::of_format(file, name).with_parents(args.parents.rules());
     let found = image.check(if args.repair { Repair::Repair } else { Repair::ReportOnly }).map_err(failed)?;
     let worst = found.worst();
     let mut report = Report {
-        path: args.file.display().to_string(),
+        path: file.display().to_string(),
         format: name.as_str(),
         allocated_blocks: found.allocated_blocks,
         total_blocks: found.total_blocks,
@@ -92,12 +116,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     // Parents are opened only if the image itself is not damaged.
     if worst < Some(Severity::Damage)
-        && let Err(error) = chain(args, &image)
+        && let Err(error) = chain(args, file, &image)
     {
         if let OpenError::ParentNotAllowed { .. } = error {
             // That says nothing about the image.
             eprintln!("note: its parents were not checked: {error}");
-            return finish(args, &report);
+            return Ok(report);
         }
         report.ok = false;
         let (severity, field) = (word(Severity::Damage), "chain".to_owned());
@@ -109,20 +133,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             repaired: None,
         });
     }
-    finish(args, &report)
-}
-
-fn finish(args: &Args, report: &Report) -> Result<(), Failure> {
-    output::json_or_text(&args.json, report, &text(report))?;
-    if report.ok { Ok(()) } else { Err(Failure::Reported) }
+    Ok(report)
 }
 
 /// The format of the image. A damaged image may not be recognised, so the file name decides, unless the content is something else.
-fn format(args: &Args) -> Result<FormatName, Failure> {
+fn format(args: &Args, file: &Path) -> Result<FormatName, Failure> {
     if let Some(name) = args.format {
         return Ok(name);
     }
-    match (FormatName::probe(&args.file), FormatName::claimed(&args.file)) {
+    match (FormatName::probe(file), FormatName::claimed(file)) {
         (Err(OpenError::FormatUnclear { formats, .. }), Some(claimed)) if formats.contains(&claimed) => {
             Ok(claimed)
         }
@@ -131,13 +150,13 @@ fn format(args: &Args) -> Result<FormatName, Failure> {
 }
 
 /// Whether the parents of the image open.
-fn chain(args: &Args, image: &Image) -> Result<(), OpenError> {
-    if is_nested(&args.file) {
+fn chain(args: &Args, file: &Path, image: &Image) -> Result<(), OpenError> {
+    if is_nested(file) {
         let options = OpenOptions {
             format: Some(image.format()),
             read_only: true,
             parents: args.parents.rules(),
-            ..OpenOptions::new(&args.file)
+            ..OpenOptions::new(file)
         };
         return options.open_format().map(drop);
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use paradisk_disk_formats::image::MergeError;
-use paradisk_disk_formats::{FormatName, Image, Shrink};
+use paradisk_disk_formats::{FormatName, Image, OpenOptions, Shrink};
 
 use super::open::{failed, format_of, on_its_own};
 use crate::failure::Failure;
@@ -43,7 +43,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage("the host determines the size of a block device".to_owned()));
     }
     let shrink = if args.shrink { Shrink::Allow } else { Shrink::Refuse };
+    if args.shrink && shrinks(args, format)? && image.move_gpt_backup(args.size).map_err(failed)? {
+        eprintln!("note: the backup GPT was moved to the new end of the disk");
+    }
     image.resize(args.size, shrink).map_err(failed)
+}
+
+/// Whether the disk is larger than the size that it is to have.
+fn shrinks(args: &Args, format: FormatName) -> Result<bool, Failure> {
+    let options = OpenOptions {
+        format: Some(format),
+        read_only: true,
+        parents: args.parents.rules(),
+        ..OpenOptions::new(&args.file)
+    };
+    Ok(options.open_format().map_err(failed)?.info().capacity > args.size)
 }
 
 /// Refuse an image that is a parent of others: it must not change.

@@ -202,6 +202,22 @@ impl Image {
         }
     }
 
+    /// Move the backup GPT, if the disk has one, to where the disk ends when it has `size` bytes: before a
+    /// [`resize`](Self::resize) that makes it smaller. Returns whether it was moved. After a power failure one of the two
+    /// GPTs is valid.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] for a damaged GPT, and for a partition that does not fit; those of opening and writing the
+    /// disk.
+    pub fn move_gpt_backup(&self, size: u64) -> Result<bool, OpenError> {
+        let options = OpenOptions {
+            format: Some(self.format),
+            parents: self.parents.clone(),
+            ..OpenOptions::new(&self.path)
+        };
+        nested::move_gpt_backup(&options, size)
+    }
+
     /// Make the file as small as its content allows: free blocks that read as zeros, move other blocks into the gaps,
     /// and truncate the file. `progress` is called with the number of blocks examined and the total number, and returns
     /// whether to continue. The image is consistent after a power failure and if `progress` stops the call.

@@ -7,6 +7,7 @@
 
 mod composed;
 mod container;
+mod gpt_backup;
 mod part;
 pub(crate) mod path;
 mod table;
@@ -93,15 +94,30 @@ fn cannot_read(path: &Path, source: std::io::Error) -> OpenError {
     OpenError::Os { path: path.into(), action: "cannot read", source }
 }
 
+fn table_error(path: &Path, action: &'static str, error: TableError) -> OpenError {
+    let source = match error {
+        TableError::Bad(bad) => return bad.of(path),
+        TableError::Image(ImageError::Io { source, .. }) => std::io::Error::other(source),
+        TableError::Image(error) => std::io::Error::other(error),
+    };
+    OpenError::Os { path: path.into(), action, source }
+}
+
+/// Move the backup GPT of the disk at `options` to where it ends when it has `size` bytes; `false` if it has no GPT, or a backup there.
+///
+/// # Errors
+/// Those of opening the disk, and of its GPT; [`OpenError::Invalid`] for a partition that does not fit.
+pub(crate) fn move_gpt_backup(options: &OpenOptions, size: u64) -> Result<bool, OpenError> {
+    let disk = open_file(options)?;
+    let moved = gpt_backup::move_to(Content::new(&*disk), size);
+    moved.map_err(|error| table_error(&options.path, "cannot move the backup GPT", error))
+}
+
 /// Open a partition as a disk.
 fn partition(disk: Arc<dyn Format>, number: &str, path: &Path) -> Result<Arc<dyn Format>, OpenError> {
     // A number that does not fit u32 is a partition that does not exist.
     let found = table::find(Content::new(&*disk), number.parse().unwrap_or(u32::MAX));
-    let run = found.map_err(|error| match error {
-        TableError::Bad(bad) => bad.of(path),
-        TableError::Image(ImageError::Io { source, .. }) => cannot_read(path, std::io::Error::other(source)),
-        TableError::Image(error) => cannot_read(path, std::io::Error::other(error)),
-    })?;
+    let run = found.map_err(|error| table_error(path, "cannot read", error))?;
     let sector = u64::from(disk.info().logical_sector.bytes());
     if !run.start.is_multiple_of(sector) || !run.end.is_multiple_of(sector) {
         let value = format!("{} to {} in bytes", run.start, run.end);

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::disk::info::SectorSize;
 use crate::error::IoError;
 use crate::formats::field::BadField;
 use crate::image::{Content, ImageError};
@@ -56,43 +57,52 @@ struct Mbr {
 }
 
 /// The header of a GPT.
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
-struct GptHeader {
-    signature: [u8; 8],
-    revision: U32,
-    size: U32,
-    crc: U32,
-    reserved: U32,
-    own: U64,
-    other: U64,
-    first_usable: U64,
-    last_usable: U64,
-    disk: [u8; 16],
-    entries: U64,
-    count: U32,
-    entry_size: U32,
-    entries_crc: U32,
+pub(super) struct GptHeader {
+    pub(super) signature: [u8; 8],
+    pub(super) revision: U32,
+    pub(super) size: U32,
+    pub(super) crc: U32,
+    pub(super) reserved: U32,
+    pub(super) own: U64,
+    pub(super) other: U64,
+    pub(super) first_usable: U64,
+    pub(super) last_usable: U64,
+    pub(super) disk: [u8; 16],
+    pub(super) entries: U64,
+    pub(super) count: U32,
+    pub(super) entry_size: U32,
+    pub(super) entries_crc: U32,
 }
 
 /// The fields of a GPT entry up to the partition's location.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct GptEntry {
+pub(super) struct GptEntry {
     kind: [u8; 16],
     id: [u8; 16],
     first: U64,
-    last: U64,
+    pub(super) last: U64,
 }
 
 /// A disk addressed by sectors.
-struct Disk<'a> {
+pub(super) struct Disk<'a> {
     content: Content<'a>,
-    sector: u64,
-    sectors: u64,
+    pub(super) sector: u64,
+    pub(super) sectors: u64,
 }
 
-impl Disk<'_> {
+impl<'a> Disk<'a> {
+    pub(super) fn new(content: Content<'a>, sector: SectorSize) -> Self {
+        Self { content, sector: sector.bytes().into(), sectors: content.capacity() >> sector.shift() }
+    }
+
+    /// Write whole sectors.
+    pub(super) fn write(&self, sector: u64, data: &[u8]) -> Result<(), TableError> {
+        self.content.write_at(data, sector.saturating_mul(self.sector)).map_err(TableError::Image)
+    }
+
     fn read(&self, sector: u64, len: u64) -> Result<Vec<u8>, TableError> {
         let mut bytes = vec![0; len as usize];
         let offset = sector.checked_mul(self.sector);
@@ -142,8 +152,7 @@ pub(super) fn find(content: Content<'_>, number: u32) -> Result<Range<u64>, Tabl
     }
     let info = content.format().info();
     let gpt = content.gpt_sector().map_err(TableError::Image)?;
-    let sector = gpt.unwrap_or(info.logical_sector);
-    let disk = Disk { content, sector: sector.bytes().into(), sectors: info.capacity >> sector.shift() };
+    let disk = Disk::new(content, gpt.unwrap_or(info.logical_sector));
     let mbr = disk.mbr(0)?;
     if mbr.entries.iter().any(|entry| entry.kind == PROTECTIVE) {
         return in_gpt(&disk, number);
@@ -210,15 +219,22 @@ fn in_gpt(disk: &Disk<'_>, number: u32) -> Result<Range<u64>, TableError> {
     disk.run(first, count, &entries.usable)
 }
 
-/// The entries of a GPT in their stored form.
-struct Entries {
-    bytes: Vec<u8>,
+/// A GPT: its header, and its entries in their stored form.
+pub(super) struct Entries {
+    pub(super) header: GptHeader,
+    /// The header as stored, all of its size.
+    pub(super) sealed: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     size: usize,
-    usable: Range<u64>,
+    pub(super) usable: Range<u64>,
 }
 
 impl Entries {
-    fn get(&self, number: u32) -> Option<GptEntry> {
+    pub(super) fn count(&self) -> u32 {
+        (self.bytes.len() / self.size) as u32
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<GptEntry> {
         let bytes = self.bytes.chunks_exact(self.size).nth(number as usize - 1)?;
         let (entry, _) = GptEntry::read_from_prefix(bytes).ok()?;
         (entry.kind != [0; 16]).then_some(entry)
@@ -226,7 +242,7 @@ impl Entries {
 }
 
 /// Read the GPT whose header is in this sector.
-fn entries(disk: &Disk<'_>, sector: u64) -> Result<Entries, TableError> {
+pub(super) fn entries(disk: &Disk<'_>, sector: u64) -> Result<Entries, TableError> {
     let bad = |field, value: String, expected: &str| TableError::Bad(BadField::new(field, value, expected));
     if sector >= disk.sectors {
         return Err(bad("GPT", "missing".into(), "a header in sector 1"));
@@ -274,11 +290,11 @@ fn entries(disk: &Disk<'_>, sector: u64) -> Result<Entries, TableError> {
     if stored != computed {
         return Err(bad("GPT entries' checksum", format!("{stored:#010x}"), &format!("{computed:#010x}")));
     }
-    Ok(Entries { bytes, size: entry as usize, usable })
+    Ok(Entries { header, sealed, bytes, size: entry as usize, usable })
 }
 
 /// CRC-32 (ISO 3309), bit by bit: it runs only when a disk is opened.
-fn crc32(bytes: &[u8]) -> u32 {
+pub(super) fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _: u32| crc >> 1 ^ (0xEDB8_8320 & (crc & 1).wrapping_neg());
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
