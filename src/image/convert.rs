@@ -44,6 +44,9 @@ pub(super) struct Args {
     /// Smallest unit that guests address, of a VHDX: 512 or 4096 [default: the source's]
     #[arg(long, value_name = "BYTES", value_parser = create::sector_size)]
     logical_sector_size: Option<SectorSize>,
+    /// Allocate no space for zeros of a fixed vhd (--subformat fixed). Windows does not attach sparse files
+    #[arg(long)]
+    sparse: bool,
     /// Format of the source: raw, passthrough, vhd, vhdx [default: probed]
     #[arg(long)]
     from_format: Option<FormatName>,
@@ -81,6 +84,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         subformat: args.subformat,
         block_size: args.block_size,
         logical_sector: args.logical_sector_size,
+        sparse: args.sparse,
         direct: args.direct,
     };
     match (&args.parent, args.subformat) {
@@ -106,6 +110,7 @@ fn difference(
         parent: Some(parent),
         block_size: target.block_size,
         logical_sector: target.logical_sector,
+        sparse: target.sparse,
     };
     create::make(&output, &new, &progress)?;
     let options = OpenOptions {
@@ -148,6 +153,8 @@ pub(super) struct Target<'a> {
     pub(super) block_size: Option<u64>,
     /// Of a VHDX; `None`: the source's.
     pub(super) logical_sector: Option<SectorSize>,
+    /// Of a fixed VHD: without space for zeros.
+    pub(super) sparse: bool,
     /// Write with direct I/O.
     pub(super) direct: bool,
 }
@@ -155,7 +162,15 @@ pub(super) struct Target<'a> {
 impl<'a> Target<'a> {
     /// A dynamic disk with default options.
     pub(super) fn dynamic(path: &'a Path, format: Format) -> Self {
-        Self { path, format, subformat: None, block_size: None, logical_sector: None, direct: false }
+        Self {
+            path,
+            format,
+            subformat: None,
+            block_size: None,
+            logical_sector: None,
+            sparse: false,
+            direct: false,
+        }
     }
 }
 
@@ -238,6 +253,7 @@ pub(super) fn copy(
         parent: None,
         block_size: target.block_size,
         logical_sector,
+        sparse: target.sparse,
     };
     create::make(&output, &new, &progress)?;
     progress.now("converting");
@@ -245,6 +261,9 @@ pub(super) fn copy(
     drop(progress);
     let done = done?;
     output.finish().map_err(failed)?;
+    if target.sparse {
+        create::note_sparse(target.path);
+    }
     let moved = done.written + done.cloned + done.copied_by_server;
     let report = Report {
         capacity,

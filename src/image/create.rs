@@ -40,6 +40,9 @@ pub(super) struct Args {
     /// Smallest unit that guests address, of a VHDX: 512 or 4096 [default: 512; the parent's]
     #[arg(long, value_name = "BYTES", value_parser = sector_size)]
     logical_sector_size: Option<SectorSize>,
+    /// Allocate no space for the data of a fixed vhd. Windows does not attach sparse files
+    #[arg(long)]
+    sparse: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -88,6 +91,8 @@ pub(super) struct New<'a> {
     pub(super) parent: Option<&'a Path>,
     pub(super) block_size: Option<u64>,
     pub(super) logical_sector: Option<SectorSize>,
+    /// Of a fixed VHD: without space for its data.
+    pub(super) sparse: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -101,13 +106,25 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         parent: args.parent.as_deref(),
         block_size: args.block_size,
         logical_sector: args.logical_sector_size,
+        sparse: args.sparse,
     };
     make(&output, &new, &progress)?;
     output.finish().map_err(failed)?;
+    if args.sparse {
+        note_sparse(&args.file);
+    }
     if let Some(parent) = &args.parent {
         note_place(&args.file, parent);
     }
     Ok(())
+}
+
+/// Say where a sparse VHD cannot be used.
+pub(super) fn note_sparse(path: &Path) {
+    let path = path.display();
+    eprintln!(
+        "note: {path} is sparse: Windows does not attach sparse files; `cp --sparse=never` makes a copy that it attaches. Uploads to Azure take it"
+    );
 }
 
 /// Say what later commands need to find a parent that is in another folder.
@@ -139,6 +156,12 @@ pub(super) fn make(output: &Output, new: &New<'_>, progress: &Progress) -> Resul
     };
     if new.format != Format::Vhdx && new.logical_sector.is_some_and(|sector| sector != SectorSize::B512) {
         return Err(usage("--logical-sector-size is for vhdx: other images have sectors of 512 bytes"));
+    }
+    let fixed = matches!((new.subformat, new.parent), (None | Some(Subformat::Fixed), None));
+    if new.sparse && (new.format != Format::Vhd || !fixed) {
+        return Err(usage(
+            "--sparse is for a fixed vhd: other images have no space before it is written, or all of it",
+        ));
     }
     if new.format == Format::Raw {
         if new.subformat.is_some() || new.parent.is_some() || new.block_size.is_some() {
@@ -185,6 +208,7 @@ pub(super) fn make(output: &Output, new: &New<'_>, progress: &Progress) -> Resul
         (Subformat::Fixed, None, _) if block_size.is_some() => {
             Err(usage("--block-size of a vhd is for --subformat dynamic and differencing"))
         }
+        (Subformat::Fixed, None, _) if new.sparse => vhd::create_fixed_sparse(path, size()?).map_err(failed),
         (Subformat::Fixed, None, _) => vhd::create_fixed_watched(path, size()?, step).map_err(failed),
         (Subformat::Dynamic, None, _) => vhd::create_dynamic(path, size()?, block_size).map_err(failed),
     }

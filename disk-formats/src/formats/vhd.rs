@@ -46,7 +46,9 @@ pub(crate) use chain::{Image, NestedVhd, open_inside, open_with};
 pub use chain::{open, open_alone};
 pub(crate) use check::check;
 pub(crate) use compact::compact;
-pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed_watched};
+pub use create::{
+    create_differencing, create_dynamic, create_fixed, create_fixed_sparse, create_fixed_watched,
+};
 pub use footer::Subformat;
 pub use geometry::Geometry;
 pub(crate) use resize::resize;

@@ -47,9 +47,25 @@ pub fn create_fixed_watched(
     size: u64,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<(), OpenError> {
+    fixed(path, size, |file| file.allocate(size + FOOTER_SIZE as u64, progress))
+}
+
+/// As [`create_fixed`], without space for the data: the file is sparse.
+///
+/// # Errors
+/// As for [`create_fixed`].
+pub fn create_fixed_sparse(path: &Path, size: u64) -> Result<(), OpenError> {
+    fixed(path, size, |_| Ok(()))
+}
+
+fn fixed(
+    path: &Path,
+    size: u64,
+    allocate: impl FnOnce(&BackingFile) -> io::Result<()>,
+) -> Result<(), OpenError> {
     footer::check_size("size", size, Subformat::Fixed).map_err(|bad| bad.of(path))?;
     BackingFile::create_image(path, 0, |file| {
-        file.allocate(size + FOOTER_SIZE as u64, progress)?;
+        allocate(file)?;
         let id = guid::random()?.into_bytes();
         file.write_at(footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, stamp::now()).as_bytes(), size)
     })
