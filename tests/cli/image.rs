@@ -51,15 +51,22 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     let moved = path("elsewhere/base.vhd");
     fs::create_dir(folder.path().join("elsewhere")).unwrap();
     fs::rename(&base, &moved).unwrap();
-    failed(&["image", "compare", &raw, &child], &["child.vhd: parent is missing:", "image rebase"]);
+    failed(
+        &["image", "compare", &raw, &child],
+        &["child.vhd: parent is missing:", "allow its directory, or name it"],
+    );
     failed(&["image", "check", &child], &[]);
+    // It is found by its name in a folder that is given, and by its path.
+    let elsewhere = path("elsewhere");
+    assert_eq!(done(&["compare", &raw, &child, "--parent-dir", &elsewhere]), "the same\n");
+    assert_eq!(done(&["compare", &raw, &child, "--parent-file", &moved]), "the same\n");
     done(&["rebase", &child, "--parent", &moved]);
     assert_eq!(done(&["compare", &raw, &child]), "the same\n");
     let outside = tempfile::tempdir().unwrap();
     let far = outside.path().join("base.vhd").display().to_string();
     fs::rename(&moved, &far).unwrap();
     done(&["rebase", &child, "--parent", &far]);
-    failed(&["image", "compare", &raw, &child], &["expected a file below", "--parent-dir"]);
+    failed(&["image", "compare", &raw, &child], &["child.vhd: its parent", "is outside of", "--parent-dir"]);
     let allowed = outside.path().display().to_string();
     done(&["compare", &raw, &child, "--parent-dir", &allowed]);
     // Merging: refused beside others on the same parent, then done, and the orphan is named.
@@ -113,7 +120,8 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().contains("part")), "{left:?}");
     fs::write(&back, [&content[..], &[1]].concat()).unwrap();
-    failed(&["image", "compare", &raw, &back], &["back.raw"]);
+    let output = paradisk(&["image", "compare", &raw, &back]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), "different from byte 3145728 on\n".to_owned()));
 }
 
 #[test]

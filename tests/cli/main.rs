@@ -3,6 +3,7 @@
 mod bench;
 mod compare;
 mod image;
+mod others;
 mod resume;
 
 use std::fs;
