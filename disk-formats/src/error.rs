@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::formats::name::FormatName;
-
 /// The error of opening or creating a disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -57,14 +55,14 @@ pub enum OpenError {
     },
     /// Name and content of the file do not say which format it has, or say that it is no disk. The caller has to name the
     /// format ([`OpenOptions::format`](crate::OpenOptions::format)).
-    #[error("{}: {found}, or name its format: {}", path.display(), names(formats))]
+    #[error("{}: {found}, or name its format: {}", path.display(), formats.join(" or "))]
     FormatUnclear {
         /// The file.
         path: PathBuf,
         /// What was found.
         found: String,
-        /// Formats that it may have.
-        formats: &'static [FormatName],
+        /// Names of formats that it may have.
+        formats: &'static [&'static str],
     },
     /// An option or a feature that this disk or this host does not support.
     #[error("{}: {reason}", path.display())]
@@ -96,11 +94,6 @@ impl OpenError {
 fn paths(paths: &[PathBuf]) -> String {
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     paths.join(" and ")
-}
-
-fn names(formats: &[FormatName]) -> String {
-    let names: Vec<&str> = formats.iter().map(|format| format.as_str()).collect();
-    names.join(" or ")
 }
 
 /// The error of a request. Small and `Copy`, because each completion contains one.

@@ -142,7 +142,9 @@ fn format(args: &Args, file: &Path) -> Result<FormatName, Failure> {
         return Ok(name);
     }
     match (FormatName::probe(file), FormatName::claimed(file)) {
-        (Err(OpenError::FormatUnclear { formats, .. }), Some(claimed)) if formats.contains(&claimed) => {
+        (Err(OpenError::FormatUnclear { formats, .. }), Some(claimed))
+            if formats.contains(&claimed.as_str()) =>
+        {
             Ok(claimed)
         }
         (probed, _) => probed.map_err(|error| Failure::opening(&error, FORMAT)),

@@ -121,7 +121,10 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     assert!(left.iter().all(|name| !name.to_string_lossy().contains("part")), "{left:?}");
     fs::write(&back, [&content[..], &[1]].concat()).unwrap();
     let output = paradisk(&["image", "compare", &raw, &back]);
-    assert_eq!((output.status.code(), stdout(&output)), (Some(1), "different from byte 3145728 on\n".to_owned()));
+    assert_eq!(
+        (output.status.code(), stdout(&output)),
+        (Some(1), "different from byte 3145728 on\n".to_owned())
+    );
 }
 
 #[test]

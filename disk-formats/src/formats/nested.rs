@@ -26,7 +26,7 @@ use crate::error::OpenError;
 use crate::formats::field::BadField;
 use crate::formats::format::Format;
 use crate::formats::name::FormatName;
-use crate::formats::open::{OpenOptions, open_file, refuse_foreign};
+use crate::formats::open::{OpenOptions, RAW, open_file, refuse_foreign};
 use crate::formats::signature::{has_footer, has_identifier, has_trailing_footer};
 #[cfg(feature = "vhd")]
 use crate::formats::vhd;
@@ -151,7 +151,7 @@ fn enter(
     let inner: Box<dyn Format> = match name {
         FormatName::Raw => {
             if format.is_none() {
-                refuse_foreign(&path, &store, &[FormatName::Raw])?;
+                refuse_foreign(&path, &store, RAW)?;
             }
             return Ok(outer);
         }

@@ -19,6 +19,12 @@ use crate::formats::vhdx;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 
+/// Formats that the caller may have to name.
+pub(crate) const RAW: &[&str] = &[FormatName::Raw.as_str()];
+const PASSTHROUGH: &[&str] = &[FormatName::Passthrough.as_str()];
+const VHD_OR_RAW: &[&str] = &[FormatName::Vhd.as_str(), FormatName::Raw.as_str()];
+const VHDX_OR_RAW: &[&str] = &[FormatName::Vhdx.as_str(), FormatName::Raw.as_str()];
+
 /// Options for opening a disk. The I/O engine is chosen for each queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -105,7 +111,7 @@ pub(crate) fn probe_file(path: &Path) -> Result<FormatName, OpenError> {
     let kind = std::fs::metadata(path).map_err(os("cannot open"))?.file_type();
     let file = BackingFile::open(path, Access::READ_ONLY)?;
     if kind.is_block_device() {
-        return refuse_foreign(path, &file, &[FormatName::Passthrough]).map(|()| FormatName::Passthrough);
+        return refuse_foreign(path, &file, PASSTHROUGH).map(|()| FormatName::Passthrough);
     }
     let vhdx = has_identifier(&file).map_err(os("cannot read"))?;
     let vhd = has_footer(&file).map_err(os("cannot read"))?;
@@ -115,25 +121,17 @@ pub(crate) fn probe_file(path: &Path) -> Result<FormatName, OpenError> {
     match (FormatName::claimed(path), vhd, vhdx) {
         (Some(FormatName::Vhd), true, _) => Ok(FormatName::Vhd),
         (Some(FormatName::Vhdx), _, true) => Ok(FormatName::Vhdx),
-        (None, true, _) => unclear(
-            "ends with a VHD footer, but is not named as a VHD: rename it",
-            &[FormatName::Vhd, FormatName::Raw],
-        ),
-        (None, _, true) => unclear(
-            "begins as a VHDX, but is not named as one: rename it",
-            &[FormatName::Vhdx, FormatName::Raw],
-        ),
+        (None, true, _) => {
+            unclear("ends with a VHD footer, but is not named as a VHD: rename it", VHD_OR_RAW)
+        }
+        (None, _, true) => unclear("begins as a VHDX, but is not named as one: rename it", VHDX_OR_RAW),
         (claimed, ..) => {
-            refuse_foreign(path, &file, &[FormatName::Raw])?;
+            refuse_foreign(path, &file, RAW)?;
             match claimed {
-                Some(FormatName::Vhd) => unclear(
-                    "named as a VHD, but has no VHD footer: rename it",
-                    &[FormatName::Vhd, FormatName::Raw],
-                ),
-                Some(_) => unclear(
-                    "named as a VHDX, but has no VHDX identifier: rename it",
-                    &[FormatName::Vhdx, FormatName::Raw],
-                ),
+                Some(FormatName::Vhd) => {
+                    unclear("named as a VHD, but has no VHD footer: rename it", VHD_OR_RAW)
+                }
+                Some(_) => unclear("named as a VHDX, but has no VHDX identifier: rename it", VHDX_OR_RAW),
                 None => Ok(FormatName::Raw),
             }
         }
@@ -148,7 +146,7 @@ pub(crate) fn probe_file(path: &Path) -> Result<FormatName, OpenError> {
 pub(crate) fn refuse_foreign(
     path: &Path,
     store: &dyn Store,
-    formats: &'static [FormatName],
+    formats: &'static [&'static str],
 ) -> Result<(), OpenError> {
     let found = Foreign::find(store);
     let found = found.map_err(|source| OpenError::Os { path: path.into(), action: "cannot read", source })?;

@@ -9,6 +9,7 @@ pub(crate) mod units;
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -347,7 +348,7 @@ impl BackingFile {
             return host::write_all_at(&self.file, data, offset);
         }
         if let Some(units) = &self.units {
-            return units.write(self, data, offset);
+            return self.write_in_units(units, data, offset);
         }
         if self.direct.is_some_and(|direct| direct.allows(data, offset))
             && host::write_at(&self.file, data, offset)? == data.len()
@@ -357,6 +358,29 @@ impl BackingFile {
         let memory = HostMemory::new(data.len())?;
         memory.buf(0, data.len()).write(data);
         self.write_memory(&memory, data.len(), offset)
+    }
+
+    /// Write all of `data` at `offset`, whatever their alignment. Waits for other writes of the same units.
+    fn write_in_units(&self, units: &Units, data: &[u8], offset: u64) -> io::Result<()> {
+        let registered = units.begin(offset, data.len() as u64);
+        let Range { start, end } = registered.range();
+        let memory = HostMemory::new((end - start) as usize)?;
+        if registered.is_partial() {
+            let last = (end - units.bytes() > start).then_some(end - units.bytes());
+            for unit in [Some(start), last].into_iter().flatten() {
+                let mut have = 0;
+                // Behind the end of the file there are zeros, as in the new memory.
+                while have < units.bytes() {
+                    let at = (unit - start + have) as usize;
+                    match self.transfer(&memory, at, (units.bytes() - have) as usize, unit + have, false)? {
+                        0 => break,
+                        got => have += got as u64,
+                    }
+                }
+            }
+        }
+        memory.buf((offset - start) as usize, data.len()).write(data);
+        self.write_memory(&memory, (end - start) as usize, start)
     }
 
     /// Write the first `len` bytes of `memory` at `offset`.

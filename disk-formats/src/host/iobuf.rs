@@ -108,6 +108,25 @@ impl IoBuf {
     }
 }
 
+/// Call `visit` for the parts of `bufs` that make up their range `[start, start + len)`, in order.
+pub(crate) fn for_each_part(bufs: &[IoBuf], start: u64, len: u64, mut visit: impl FnMut(IoBuf)) {
+    let (mut skip, mut left) = (start, len);
+    for buf in bufs {
+        let size = buf.len() as u64;
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        if left == 0 {
+            return;
+        }
+        let part = buf.slice(skip as usize, left.min(usize::MAX as u64) as usize);
+        left -= part.len() as u64;
+        skip = 0;
+        visit(part);
+    }
+}
+
 /// Total length of the buffers; `None` if it overflows.
 #[must_use]
 pub fn total_len(bufs: &[IoBuf]) -> Option<u64> {

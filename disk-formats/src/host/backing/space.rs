@@ -149,7 +149,7 @@ impl BackingFile {
             let zeros = vec![0; ZERO_CHUNK.min(len as usize)];
             return (0..len).step_by(ZERO_CHUNK).try_for_each(|done| {
                 let chunk = (len - done).min(ZERO_CHUNK as u64) as usize;
-                units.write(self, &zeros[..chunk], offset + done)
+                self.write_in_units(units, &zeros[..chunk], offset + done)
             });
         }
         let memory = HostMemory::new(ZERO_CHUNK)?;

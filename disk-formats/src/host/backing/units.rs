@@ -4,7 +4,7 @@
 //! A write that does not fill its units reads them, replaces its part, and writes them back. It is *partial*: until it has
 //! ended, no other write may change its units, or the data that it wrote back would replace the other's. So every write is
 //! registered here. A partial write waits until no other write of its units is registered; a write of whole units waits for
-//! partial ones alone. All queues and threads of this process that use the [`BackingFile`] take part; writers in other
+//! partial ones alone. All queues and threads of this process that use the [`BackingFile`](super::BackingFile) take part; writers in other
 //! processes are excluded by the lock of the file.
 
 use std::ops::Range;
@@ -13,9 +13,6 @@ use std::ops::Range;
     reason = "only for disks whose sectors are smaller than the units of direct I/O"
 )]
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-
-use super::BackingFile;
-use crate::host::memory::HostMemory;
 
 /// The units of a file, and the writes that are in flight.
 #[derive(Debug)]
@@ -101,28 +98,6 @@ impl Units {
         drop(registered);
         Registered { units: self, write }
     }
-
-    /// Write all of `data` at `offset`, whatever their alignment. Waits for other writes of the same units.
-    pub(super) fn write(&self, file: &BackingFile, data: &[u8], offset: u64) -> std::io::Result<()> {
-        let registered = self.begin(offset, data.len() as u64);
-        let Range { start, end } = registered.write.range;
-        let memory = HostMemory::new((end - start) as usize)?;
-        if registered.write.partial {
-            // The first unit and the last one. Behind the end of the file there are zeros, as in the new memory.
-            let last = (end - self.bytes > start).then_some(end - self.bytes);
-            for unit in [Some(start), last].into_iter().flatten() {
-                let (mut at, mut have) = ((unit - start) as usize, 0);
-                while have < self.bytes {
-                    match file.transfer(&memory, at, (self.bytes - have) as usize, unit + have, false)? {
-                        0 => break,
-                        got => (at, have) = (at + got, have + got as u64),
-                    }
-                }
-            }
-        }
-        memory.buf((offset - start) as usize, data.len()).write(data);
-        file.write_memory(&memory, (end - start) as usize, start)
-    }
 }
 
 /// A registered write of a thread that may block.
@@ -130,6 +105,18 @@ impl Units {
 pub(super) struct Registered<'a> {
     units: &'a Units,
     write: Write,
+}
+
+impl Registered<'_> {
+    /// Its units.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.write.range.clone()
+    }
+
+    /// Whether it does not fill them.
+    pub(super) fn is_partial(&self) -> bool {
+        self.write.partial
+    }
 }
 
 impl Drop for Registered<'_> {

@@ -5,9 +5,9 @@
 
 use rustix::io::Errno;
 
-use super::slot::{NO_PIECE, Piece, for_each_part};
+use super::slot::{NO_PIECE, Piece};
 use crate::disk::info::DiskInfo;
-use crate::host::iobuf::IoBuf;
+use crate::host::iobuf::{IoBuf, for_each_part};
 use crate::host::memory::HostMemory;
 
 /// Size of a bounce buffer in bytes.

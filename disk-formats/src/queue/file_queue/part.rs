@@ -1,13 +1,11 @@
 //! Transfers that do not fill the units of direct I/O ([`Units`](crate::host::backing::units::Units)). A helper thread makes them, by
 //! [`BackingFile::read_at`](crate::BackingFile::read_at) and [`write_at`](crate::BackingFile::write_at), which read and replace whole units.
 
-use super::slot::{Slot, for_each_part};
 use crate::error::IoError;
 use crate::formats::format::Format;
-use crate::host::iobuf::IoBuf;
+use crate::host::iobuf::{IoBuf, for_each_part};
 use crate::host::store::{io_error, read_padded};
 use crate::map::extent::{Extent, Place};
-use crate::queue::Op;
 
 /// Bytes that are transferred at once.
 const CHUNK: u64 = 128 << 10;
@@ -68,43 +66,5 @@ impl PartialWork {
         let mut rest = &data[..];
         for_each_part(&self.bufs, start, len, |part| rest = &rest[part.write(rest)..]);
         Ok(())
-    }
-}
-
-impl Slot {
-    /// Register the extents of a write; `false` if the helper has to make the transfer, because an extent does not fill its units or a
-    /// partial write excludes it.
-    pub(super) fn begin_in_units(&mut self, format: &dyn Format, extents: &[Extent], writes: bool) -> bool {
-        for extent in extents {
-            let Place::File { file, offset } = extent.place else { continue };
-            let Some(units) = format.files().get(file as usize).and_then(|file| file.units()) else {
-                continue;
-            };
-            let range = offset..offset.saturating_add(extent.len);
-            if !units.filled_by(offset, extent.len) || writes && !units.try_begin(&range) {
-                self.end_in_units(format);
-                return false;
-            }
-            if writes {
-                self.in_units.push((file, range));
-            }
-        }
-        true
-    }
-
-    /// The transfers of the request have ended.
-    pub(super) fn end_in_units(&mut self, format: &dyn Format) {
-        for (file, range) in self.in_units.drain(..) {
-            if let Some(units) = format.files().get(file as usize).and_then(|file| file.units()) {
-                units.end(&range);
-            }
-        }
-    }
-
-    /// The helper transfers the request, without RWF_DSYNC.
-    pub(super) fn begin_partial(&mut self) {
-        self.pieces.clear();
-        self.next = 0;
-        self.sync_after |= self.op == (Op::Write { fua: true });
     }
 }

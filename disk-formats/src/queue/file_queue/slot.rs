@@ -6,7 +6,8 @@ use rustix::io::Errno;
 
 use super::helper::JobKind;
 use crate::error::IoError;
-use crate::host::iobuf::IoBuf;
+use crate::formats::format::Format;
+use crate::host::iobuf::{IoBuf, for_each_part};
 use crate::map::extent::{Extent, Place};
 use crate::map::map_now::WHOLE_TRIES;
 use crate::queue::engine::{MAX_BUFS, MAX_LEN};
@@ -268,23 +269,40 @@ impl Slot {
         }
         self.iovs.get(piece.first as usize..(piece.first + piece.count) as usize)
     }
-}
 
-/// Call `visit` for the parts of `bufs` that make up their range `[start, start + len)`, in order.
-pub(super) fn for_each_part(bufs: &[IoBuf], start: u64, len: u64, mut visit: impl FnMut(IoBuf)) {
-    let (mut skip, mut left) = (start, len);
-    for buf in bufs {
-        let size = buf.len() as u64;
-        if skip >= size {
-            skip -= size;
-            continue;
+    /// Register the extents of a write; `false` if the helper has to make the transfer, because an extent does not fill its units or a
+    /// partial write excludes it.
+    pub(super) fn begin_in_units(&mut self, format: &dyn Format, extents: &[Extent], writes: bool) -> bool {
+        for extent in extents {
+            let Place::File { file, offset } = extent.place else { continue };
+            let Some(units) = format.files().get(file as usize).and_then(|file| file.units()) else {
+                continue;
+            };
+            let range = offset..offset.saturating_add(extent.len);
+            if !units.filled_by(offset, extent.len) || writes && !units.try_begin(&range) {
+                self.end_in_units(format);
+                return false;
+            }
+            if writes {
+                self.in_units.push((file, range));
+            }
         }
-        if left == 0 {
-            return;
+        true
+    }
+
+    /// The transfers of the request have ended.
+    pub(super) fn end_in_units(&mut self, format: &dyn Format) {
+        for (file, range) in self.in_units.drain(..) {
+            if let Some(units) = format.files().get(file as usize).and_then(|file| file.units()) {
+                units.end(&range);
+            }
         }
-        let part = buf.slice(skip as usize, left.min(usize::MAX as u64) as usize);
-        left -= part.len() as u64;
-        skip = 0;
-        visit(part);
+    }
+
+    /// The helper transfers the request, without RWF_DSYNC.
+    pub(super) fn begin_partial(&mut self) {
+        self.pieces.clear();
+        self.next = 0;
+        self.sync_after |= self.op == (Op::Write { fua: true });
     }
 }
