@@ -131,7 +131,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let listeners = args.monitoring.listen()?;
     let ignored = Ignored::read();
     let manager = Manager::connect();
-    let confined = args.confinement.enter(Program::Run, &args.grants())?;
+    let program = if args.sandbox_path.is_empty() { Program::Run } else { Program::RunAttaching };
+    let confined = args.confinement.enter(program, &args.grants())?;
     let mut running = Running::new(machine, args, disks, stats)?;
     let loaded = load(args, &host, &running.machine)?;
     let _server = listeners.control.map(|listener| serve(listener, sender.clone())).transpose()?;

@@ -141,7 +141,7 @@ fn vhost_user_client(socket: &Path) -> vhost_client::Client {
     client
 }
 
-/// A server, its client, and the names of its threads beside those of control socket and metrics.
+/// A server, its client, and the names of its threads beside those of control socket and metrics, and the one that makes rings in a sandbox.
 struct Case {
     args: &'static [&'static str],
     format: &'static str,
@@ -172,13 +172,19 @@ const CASES: [Case; 5] = [
         connect: vhost_user,
         threads: &["disk-io", "queue-0", "vhost-user"],
     },
-    Case { args: &["vfio-user"], format: "raw", engine: "io_uring", connect: silent, threads: &[] },
+    Case {
+        args: &["vfio-user"],
+        format: "raw",
+        engine: "io_uring",
+        connect: silent,
+        threads: &["vfio-user"],
+    },
     Case {
         args: &["vfio-user", "--adapter", "virtio-blk", "--queues", "2", "--threads", "2"],
         format: "raw",
         engine: "threads",
         connect: silent,
-        threads: &["blk-queues-0", "blk-queues-1", "disk-io"],
+        threads: &["blk-queues-0", "blk-queues-1", "disk-io", "vfio-user"],
     },
 ];
 
@@ -200,7 +206,8 @@ impl Case {
         let (mut child, line) = start(command.args(mode));
         assert!(line.starts_with("serving "), "{line}");
         let client = (self.connect)(&folder.path().join("socket"));
-        let mut expected = [self.threads, &["control", "metrics", "paradisk"]].concat();
+        let maker: &[&str] = if mode.is_empty() { &["ring-maker"] } else { &[] };
+        let mut expected = [self.threads, maker, &["control", "metrics", "paradisk"]].concat();
         expected.sort_unstable();
         await_threads(&child, &expected, good);
         then(&child);
@@ -283,7 +290,7 @@ fn what_is_reported_is_not_stopped() {
     let mut command = serve(&["nbd", "--sandbox", "log"], "raw", "io_uring", folder.path());
     let (mut child, said) = ready_with_notes(&mut command);
     let client = silent(&folder.path().join("socket"));
-    await_threads(&child, &["nbd", "nbd-client", "paradisk"], |_| true);
+    await_threads(&child, &["nbd", "nbd-client", "paradisk", "ring-maker"], |_| true);
     drop(client);
     let mut stderr = child.stderr.take().unwrap();
     ended(&mut child, Signal::TERM);

@@ -50,6 +50,7 @@ pub use map::extent::{Extent, Extents, Place};
 pub use queue::conformance;
 pub use queue::delayed::Delayed;
 pub use queue::engine::restrictions::{restrict_rings, rings_are_restricted};
+pub use queue::engine::ring_maker::{make_ring, start_ring_maker};
 pub use queue::file_queue::file_queue;
 pub use queue::metered::{Histogram, KindMetrics, Metered, Metrics, QueueMetrics};
 pub use queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};

@@ -25,7 +25,7 @@ use std::thread::{self, Thread};
 
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode};
-use paradisk_disk_formats::{ThreadKind, rings_are_restricted, spawn};
+use paradisk_disk_formats::{ThreadKind, make_ring, rings_are_restricted, spawn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, readlinkat};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -51,9 +51,11 @@ impl Notifier {
     /// # Errors
     /// `EINVAL`: it is not an eventfd. Other errors: the host can make neither a ring nor a thread.
     pub(crate) fn new(event: OwnedFd) -> io::Result<Self> {
-        match ring(event.as_fd()) {
+        // The kernel's reference to the eventfd outlives this copy.
+        let copy = event.try_clone()?;
+        match make_ring(move || ring(copy.as_fd()).map_err(|error| errno(&error))) {
             Ok(ring) => Ok(Self(Method::Ring(Box::new(ring), event))),
-            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Err(error),
+            Err(Errno::INVAL) => Err(Errno::INVAL.into()),
             Err(_) => {
                 require_eventfd(event.as_fd())?;
                 Writer::start(event).map(|writer| Self(Method::Thread(writer)))
@@ -83,6 +85,10 @@ impl Notifier {
             self.0 = Method::Thread(writer);
         }
     }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 /// A ring that signals `event` with each completion.

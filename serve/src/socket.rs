@@ -4,16 +4,19 @@
 //! listens before it gets its path. A server that replaces a leftover file holds a lock on the folder from the check to the
 //! replacement. A server that ends removes the file only if it is its own.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::fs::{AtFlags, FlockOperation, Mode, RawDir, SeekFrom, fchmod, flock, seek, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
@@ -85,24 +88,38 @@ impl Socket {
     }
 }
 
-/// Device and inode number.
-type Identity = (u64, u64);
-
-fn identity(path: &Path) -> io::Result<Identity> {
-    fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
-}
-
 /// The file of a socket, at its current path.
+///
+/// At the end of a server its sandbox allows no call that looks up any path, but the one that removes the file. So the folder stays open, and
+/// its entries tell whether the file is still the same.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
-    identity: Identity,
+    /// `None`: it cannot be read. The file is then left to the next server.
+    folder: Option<fs::File>,
+    /// The number of its inode, as the folder has it. It is not used again while the socket lives.
+    inode: Option<u64>,
+}
+
+/// The number of the inode that this name has in the folder.
+fn inode(folder: &fs::File, name: &OsStr) -> Option<u64> {
+    // The position belongs to the descriptor.
+    seek(folder, SeekFrom::Start(0)).ok()?;
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut entries = RawDir::new(folder, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry.ok()?;
+        if entry.file_name().to_bytes() == name.as_bytes() {
+            return Some(entry.ino());
+        }
+    }
+    None
 }
 
 impl SocketFile {
     /// Give it another path. A socket that somebody else serves there is not replaced.
     fn move_to(&mut self, path: &Path) -> io::Result<()> {
-        let _lock = lock(path);
+        let _lock = fs::File::open(folder(path)).ok().filter(lock);
         match fs::hard_link(&self.path, path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 if !abandoned(path) {
@@ -118,17 +135,16 @@ impl SocketFile {
     }
 }
 
-/// Lock the folder of `path`: one starting server at a time checks for a leftover file and replaces it. `None`: another process has held
-/// the lock for 1 s. No server holds it for so long, so the caller continues without the lock.
-fn lock(path: &Path) -> Option<fs::File> {
-    let folder = fs::File::open(folder(path)).ok()?;
+/// Lock a folder until it is closed: one starting server at a time checks for a leftover file and replaces it. False: another process has
+/// held the lock for 1 s. No server holds it for so long, so the caller continues without the lock.
+fn lock(folder: &fs::File) -> bool {
     for _ in 0..LOCK_TRIES {
-        if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Some(folder);
+        if flock(folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return true;
         }
         std::thread::sleep(LOCK_PAUSE);
     }
-    None
+    false
 }
 
 fn folder(path: &Path) -> &Path {
@@ -138,10 +154,13 @@ fn folder(path: &Path) -> &Path {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // A starting server may be about to replace the file.
-        let _lock = lock(&self.path);
-        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+        self.folder.as_ref().map(lock);
+        if let Some((folder, name)) = self.folder.as_ref().zip(self.path.file_name())
+            && self.inode.is_some()
+            && inode(folder, name) == self.inode
+        {
             // It may have been removed already.
-            let _ = fs::remove_file(&self.path);
+            let _ = unlinkat(folder, name, AtFlags::empty());
         }
     }
 }
@@ -161,7 +180,9 @@ fn bound(path: &Path, permissions: Permissions) -> io::Result<(UnixListener, Soc
             result => break result?,
         }
     };
-    let file = SocketFile { identity: identity(&beside)?, path: beside };
+    let folder = fs::File::open(folder(&beside)).ok();
+    let inode = folder.as_ref().zip(beside.file_name()).and_then(|(folder, name)| inode(folder, name));
+    let file = SocketFile { path: beside, folder, inode };
     if permissions != Permissions::OWNER {
         // Nobody can connect before the socket listens.
         lchown(&file.path, None, permissions.group)?;
@@ -203,6 +224,7 @@ fn abandoned(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
     use std::os::unix::net::UnixStream;
     use std::sync::Barrier;
     use std::time::Instant;
@@ -282,6 +304,19 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"a file");
     }
 
+    /// The entries of a large folder do not fit into one buffer.
+    #[test]
+    fn the_file_is_found_among_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        for number in 0..1000 {
+            fs::write(folder.path().join(format!("another file of this folder, {number}")), "").unwrap();
+        }
+        drop(Socket::listen(&path).unwrap());
+        assert_eq!(names(folder.path()).len(), 1000);
+        assert!(!path.exists());
+    }
+
     /// However servers start, there is never a socket at the path at which nobody listens, and one server has it.
     #[test]
     fn servers_that_start_together_do_not_replace_each_other() {
@@ -317,7 +352,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let socket = Socket::listen(&path).unwrap();
-        let (lock, begin) = (lock(&path).unwrap(), Instant::now());
+        let (held, begin) = (fs::File::open(folder.path()).unwrap(), Instant::now());
+        assert!(lock(&held));
         let ending = std::thread::spawn(move || drop(socket));
         // The server that ends waits for the lock for a bounded time only.
         while begin.elapsed() < LOCK_TRIES * LOCK_PAUSE / 4 {
@@ -325,7 +361,7 @@ mod tests {
             assert!(connected.is_ok() || begin.elapsed() >= LOCK_TRIES * LOCK_PAUSE, "{connected:?}");
             std::thread::sleep(LOCK_PAUSE);
         }
-        drop(lock);
+        drop(held);
         ending.join().unwrap();
         assert!(names(folder.path()).is_empty());
     }

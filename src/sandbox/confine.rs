@@ -36,6 +36,7 @@ impl Sandbox {
                      limited",
                 );
                 filters::prepare(mode)?;
+                paradisk_disk_formats::start_ring_maker().map_err(Error::RingMaker)?;
             }
             Mode::On => {
                 drop_privileges().map_err(Error::Privileges)?;
@@ -44,6 +45,7 @@ impl Sandbox {
                     note(&format!("sandbox: {lacking}"));
                 }
                 filters::prepare(mode)?;
+                paradisk_disk_formats::start_ring_maker().map_err(Error::RingMaker)?;
             }
         }
         Ok(Self { mode, program })
@@ -57,6 +59,7 @@ impl Sandbox {
     pub fn of_threads(program: Program) -> Result<Self, Error> {
         read_ahead();
         filters::prepare(Mode::On)?;
+        paradisk_disk_formats::start_ring_maker().map_err(Error::RingMaker)?;
         Ok(Self { mode: Mode::On, program })
     }
 

@@ -164,15 +164,17 @@ impl Write for Line {
 
 /// A kind, as messages name it.
 pub(crate) const fn label(kind: Kind) -> &'static str {
-    use crate::mode::Program::{Nbd, Run, VfioUser, VhostUser};
+    use crate::mode::Program::{Nbd, Run, RunAttaching, VfioUser, VhostUser};
     use paradisk_disk_formats::ThreadKind::*;
     match kind {
         Kind::Main(Run) => "main of run",
+        Kind::Main(RunAttaching) => "main of run, which attaches images",
         Kind::Main(Nbd) => "main of nbd",
         Kind::Main(VhostUser) => "main of vhost-user-blk",
         Kind::Main(VfioUser) => "main of vfio-user",
         Kind::Thread(DiskTransfer) => "disk-io",
         Kind::Thread(DiskHelper) => "disk-helper",
+        Kind::Thread(RingMaker) => "ring maker",
         Kind::Thread(Adapter) => "adapter",
         Kind::Thread(AdapterQueue) => "adapter queue",
         Kind::Thread(Vcpu) => "vcpu",
@@ -186,6 +188,7 @@ pub(crate) const fn label(kind: Kind) -> &'static str {
         Kind::Thread(NbdClient) => "nbd client",
         Kind::Thread(VhostUserSession) => "vhost-user session",
         Kind::Thread(VhostUserQueue) => "vhost-user queue",
+        Kind::Thread(VfioUserSession) => "vfio-user session",
         Kind::Thread(Notifier) => "notifier",
         Kind::Thread(_) => "other",
     }

@@ -26,4 +26,7 @@ pub enum Error {
     /// The handler of denied calls.
     #[error("handler of SIGSYS: {0}")]
     Handler(io::Error),
+    /// The thread that makes rings.
+    #[error("thread for io_uring: {0}")]
+    RingMaker(io::Error),
 }

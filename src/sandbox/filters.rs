@@ -29,15 +29,17 @@ use crate::mode::{Mode, Program};
 use crate::tables::{self, Kind, Rule, Test};
 
 /// Every kind that has a filter.
-pub(crate) const KINDS: [Kind; 20] = {
+pub(crate) const KINDS: [Kind; 23] = {
     use ThreadKind::*;
     [
         Kind::Main(Program::Run),
+        Kind::Main(Program::RunAttaching),
         Kind::Main(Program::Nbd),
         Kind::Main(Program::VhostUser),
         Kind::Main(Program::VfioUser),
         Kind::Thread(DiskTransfer),
         Kind::Thread(DiskHelper),
+        Kind::Thread(RingMaker),
         Kind::Thread(Adapter),
         Kind::Thread(AdapterQueue),
         Kind::Thread(Vcpu),
@@ -51,6 +53,7 @@ pub(crate) const KINDS: [Kind; 20] = {
         Kind::Thread(NbdClient),
         Kind::Thread(VhostUserSession),
         Kind::Thread(VhostUserQueue),
+        Kind::Thread(VfioUserSession),
         Kind::Thread(Notifier),
     ]
 };
@@ -136,6 +139,9 @@ fn alternatives_of(rules: &[&Rule]) -> Result<Vec<SeccompRule>, seccompiler::Err
 
 fn condition(test: &Test) -> Result<SeccompCondition, seccompiler::Error> {
     let (argument, operator, value) = match *test {
+        Test::Null(argument) => {
+            return Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?);
+        }
         Test::Is(argument, value) => (argument, SeccompCmpOp::Eq, value),
         Test::Not(argument, value) => (argument, SeccompCmpOp::Ne, value),
         Test::Has(argument, bits) => (argument, SeccompCmpOp::MaskedEq(bits.into()), bits),

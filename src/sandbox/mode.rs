@@ -31,10 +31,12 @@ impl FromStr for Mode {
 pub enum Program {
     /// `paradisk run`: waits for events, executes commands of the control socket.
     Run,
+    /// The same with `--sandbox-path`: opens images for `paradisk ctl attach`.
+    RunAttaching,
     /// `paradisk serve nbd`: waits for the end.
     Nbd,
     /// `paradisk serve vhost-user-blk`: accepts clients.
     VhostUser,
-    /// `paradisk serve vfio-user`: accepts and serves clients.
+    /// `paradisk serve vfio-user`: waits for the end.
     VfioUser,
 }

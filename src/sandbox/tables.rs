@@ -13,9 +13,9 @@ use libc::c_long;
 use paradisk_disk_formats::ThreadKind;
 
 use crate::mode::Program;
-use Test::{Has, Is, Lacks, Not, Own};
+use Test::{Has, Is, Lacks, Not, Null, Own};
 
-/// A condition on an argument, of which the lower 32 bits count.
+/// A condition on an argument, of which the lower 32 bits count, but for `Null`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     /// Argument N has this value.
@@ -28,6 +28,8 @@ pub(crate) enum Test {
     Lacks(u8, u32),
     /// Argument N is the number of this process.
     Own(u8),
+    /// Argument N, an address, is 0 in all 64 bits.
+    Null(u8),
 }
 
 /// A call that is allowed. Rules of one call are alternatives; all tests of a rule must hold.
@@ -63,10 +65,8 @@ pub(crate) enum Kind {
 
 const EXEC: u32 = libc::PROT_EXEC as u32;
 const THREAD: u32 = libc::CLONE_THREAD as u32;
-/// Flags of an open that changes something, or that makes a file.
-const CHANGES: u32 =
-    (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | (libc::O_TMPFILE & !libc::O_DIRECTORY))
-        as u32;
+/// A flag of the calls that send: connect to the address first, where neither the table nor Landlock sees a connect.
+const FAST_OPEN: u32 = libc::MSG_FASTOPEN as u32;
 
 /// A request of KVM (include/uapi/linux/kvm.h): direction, number, size of the argument (`_IOC` of include/uapi/asm-generic/ioctl.h).
 const fn kvm(direction: u32, number: u32, size: u32) -> u32 {
@@ -106,7 +106,7 @@ rules! {
         SYS_rt_sigprocmask "start and end of threads, abort";
         SYS_rt_sigreturn "the end of each signal handler";
         SYS_sigaltstack "start and end of threads";
-        SYS_sendto "a signal handler wakes the thread that waits for signals";
+        SYS_sendto [Null(4), Lacks(3, FAST_OPEN)] "a signal handler wakes the thread that waits for signals; replies. To the peer alone";
         SYS_recvfrom "that thread; requests and commands";
         SYS_clock_gettime "time, where the vDSO has none";
         SYS_clock_nanosleep "pauses";
@@ -147,8 +147,6 @@ rules! {
         SYS_ftruncate "images that grow";
         SYS_lseek "size of a device; holes";
         SYS_fstat "size of a file";
-        SYS_newfstatat "the same: glibc has fstat by it";
-        SYS_statx "the same: the standard library has metadata by it";
         SYS_fcntl [Is(1, libc::F_OFD_SETLK as u32)] "locks of images, which the last close releases";
         SYS_fcntl [Is(1, libc::F_OFD_GETLK as u32)] "the same";
         SYS_ioctl [Is(1, blk(NONE, 119, 0))] "BLKDISCARD";
@@ -170,14 +168,19 @@ rules! {
         SYS_io_uring_register [Is(1, IORING_UNREGISTER_FILES)] "the end of a ring: its files are closed at once, and their locks released";
     }
 
-    /// Threads that make queues: for clients, for disks that are attached, for the flush at the end.
-    QUEUE_SETUP {
+    /// The thread that makes all rings. It takes no input of guests, clients or images.
+    RING_MAKER {
         SYS_io_uring_setup "a ring";
         SYS_io_uring_register "its files, its restrictions";
         SYS_eventfd2 "signals between threads";
+        SYS_pipe2 "tells when a ring is torn down";
+    }
+
+    /// Threads that make queues: for clients, for disks that are attached, for the flush at the end.
+    QUEUE_SETUP {
+        SYS_eventfd2 "signals between threads";
         SYS_epoll_create1 "a set of descriptors to wait for";
         SYS_timerfd_create "disks with `delay=`";
-        SYS_pipe2 "tells when a ring is torn down";
         SYS_fstatfs "which transfers a queue makes itself";
         SYS_fcntl [Is(1, libc::F_DUPFD_CLOEXEC as u32)] "a copy of a descriptor";
     }
@@ -225,7 +228,7 @@ rules! {
     /// Threads that speak with clients.
     CLIENT {
         SYS_recvmsg "requests; descriptors of memory and eventfds";
-        SYS_sendmsg "replies";
+        SYS_sendmsg [Lacks(2, FAST_OPEN)] "replies";
         SYS_readv "requests";
         SYS_poll "sleep until the client sends or receives";
         SYS_ppoll "the same";
@@ -238,8 +241,6 @@ rules! {
     /// Threads that map memory of clients.
     CLIENT_MEMORY {
         SYS_fstat "what a client's descriptor is";
-        SYS_newfstatat "the same";
-        SYS_statx "the same";
         SYS_lseek "the size of a client's memory";
         SYS_getsockopt "what a client sends for messages to it is a socket (the crate `vhost`)";
         SYS_readlinkat "whether a descriptor is an eventfd";
@@ -262,42 +263,39 @@ rules! {
     /// The control socket of a server: growing disks is done on this thread.
     CONTROL {
         SYS_setsockopt "timeouts";
-        SYS_sendmsg "a vhost-user client is told of a new capacity";
+        SYS_sendmsg [Lacks(2, FAST_OPEN)] "a vhost-user client is told of a new capacity";
     }
 
     /// The thread that serves metrics: a server's reads the state of disks by itself.
     METRICS {
         SYS_fstat "size of a disk's file";
-        SYS_newfstatat "the same";
-        SYS_statx "the same";
     }
 
     /// The end of a program: sockets are removed.
     END {
-        SYS_openat [Lacks(2, CHANGES)] "the folder of a socket, for its lock";
-        SYS_flock "the same";
-        SYS_statx "whether the socket's file is this server's";
-        SYS_lstat "the same";
-        SYS_unlink "the socket's file";
-        SYS_unlinkat "the same";
+        SYS_flock "the folder of a socket is locked while its file is removed";
+        SYS_getdents64 "whether the file is this server's: the number of its inode";
+        SYS_unlinkat "the socket's file";
         SYS_shutdown "connections";
     }
 
-    /// A machine's main thread: `paradisk ctl` attaches disks, and Landlock says from where.
-    MACHINE_MAIN {
+    /// A main thread that opens images for `paradisk ctl attach`. Landlock says where images may be opened. It does not limit who may ask for
+    /// the attributes of a file.
+    ATTACHES {
         SYS_openat "images that are attached";
-        SYS_flock "the folder of a socket is locked while its file is removed";
-        SYS_statx "files before they are opened";
+        SYS_newfstatat "files before they are opened";
+        SYS_statx "the same";
         SYS_readlink "the folder of an image, where its parents are looked for";
         SYS_readlinkat "the same";
         SYS_getcwd "the same";
-        SYS_getdents64 "holders of a busy image";
-        SYS_unlink "the control socket, at the end";
-        SYS_unlinkat "the same";
         SYS_fcntl [Is(1, libc::F_GETFL as u32)] "files that were passed open";
         SYS_fcntl [Is(1, libc::F_SETFL as u32)] "the same";
         SYS_ioctl [Is(1, blk(NONE, 104, 0))] "BLKSSZGET: a block device that is attached";
         SYS_ioctl [Is(1, blk(NONE, 123, 0))] "BLKPBSZGET: the same";
+    }
+
+    /// A machine's main thread.
+    MACHINE_MAIN {
         SYS_ioctl [Is(1, libc::TCGETS as u32)] "the terminal is restored";
         SYS_ioctl [Is(1, libc::TCSETS as u32)] "the same";
         SYS_ioctl [Is(1, libc::TCGETS2 as u32)] "the same";
@@ -328,12 +326,13 @@ pub(crate) const REFUSED: &[(c_long, &str)] = &[
 fn own(kind: Kind) -> &'static [&'static [Rule]] {
     use ThreadKind::*;
     match kind {
-        Kind::Main(Program::Run) => &[EVERY, MACHINE_MAIN, MACHINE, LINES, DISK, QUEUE, QUEUE_SETUP],
-        Kind::Main(Program::Nbd) => &[EVERY, END, DISK, QUEUE, QUEUE_SETUP],
-        Kind::Main(Program::VhostUser) => &[EVERY, END, LISTENER, DISK, QUEUE, QUEUE_SETUP],
-        Kind::Main(Program::VfioUser) => {
-            &[EVERY, END, LISTENER, CLIENT, CLIENT_MEMORY, DISK, QUEUE, QUEUE_SETUP]
+        Kind::Main(Program::Run) => &[EVERY, END, MACHINE_MAIN, MACHINE, LINES, DISK, QUEUE, QUEUE_SETUP],
+        Kind::Main(Program::RunAttaching) => {
+            &[EVERY, END, MACHINE_MAIN, ATTACHES, MACHINE, LINES, DISK, QUEUE, QUEUE_SETUP]
         }
+        Kind::Main(Program::Nbd | Program::VfioUser) => &[EVERY, END, DISK, QUEUE, QUEUE_SETUP],
+        Kind::Main(Program::VhostUser) => &[EVERY, END, LISTENER, DISK, QUEUE, QUEUE_SETUP],
+        Kind::Thread(RingMaker) => &[EVERY, RING_MAKER],
         Kind::Thread(DiskTransfer | DiskHelper) => &[EVERY, DISK],
         // A queue's thread of a server has these ioctls, too. The server has no descriptor of KVM.
         Kind::Thread(Adapter | AdapterQueue) => &[EVERY, MACHINE, LINES, DISK, QUEUE],
@@ -345,6 +344,7 @@ fn own(kind: Kind) -> &'static [&'static [Rule]] {
         Kind::Thread(NbdListener) => &[EVERY, LISTENER],
         Kind::Thread(NbdClient) => &[EVERY, CLIENT, DISK, QUEUE, QUEUE_SETUP],
         Kind::Thread(VhostUserSession) => &[EVERY, CLIENT, CLIENT_MEMORY, QUEUE_SETUP],
+        Kind::Thread(VfioUserSession) => &[EVERY, LISTENER, CLIENT, CLIENT_MEMORY, DISK, QUEUE, QUEUE_SETUP],
         Kind::Thread(VhostUserQueue) => &[EVERY, DISK, QUEUE, STARTS_NOTIFIER, NOTIFIER],
         Kind::Thread(Notifier) => &[EVERY, NOTIFIER],
         // Console and Signals; and a kind that this table does not know may do the least.
@@ -362,14 +362,16 @@ pub(crate) fn starts(kind: Kind) -> &'static [Kind] {
     const HELPER: Kind = thread(DiskHelper);
     match kind {
         // Each flushes its disks at the end, by a queue of its own.
-        Kind::Main(Program::Run | Program::Nbd) => &[ENGINE, HELPER],
+        Kind::Main(Program::Run | Program::RunAttaching | Program::Nbd | Program::VfioUser) => {
+            &[ENGINE, HELPER]
+        }
         Kind::Main(Program::VhostUser) => &const { [ENGINE, HELPER, thread(VhostUserSession)] },
-        Kind::Main(Program::VfioUser) => &const { [ENGINE, HELPER, thread(Notifier)] },
         Kind::Thread(Adapter | AdapterQueue) => &[HELPER],
         Kind::Thread(ControlListener) => &const { [thread(ControlClient)] },
         Kind::Thread(NbdListener) => &const { [thread(NbdClient)] },
         Kind::Thread(NbdClient) => &[ENGINE, HELPER],
         Kind::Thread(VhostUserSession) => &const { [thread(Notifier)] },
+        Kind::Thread(VfioUserSession) => &const { [HELPER, thread(Notifier)] },
         Kind::Thread(VhostUserQueue) => &const { [HELPER, thread(Notifier)] },
         Kind::Thread(_) => &[],
     }
@@ -433,6 +435,7 @@ const NOBODY: &[(c_long, &str)] = &[
     (libc::SYS_bpf, "SYS_bpf"),
     (libc::SYS_keyctl, "SYS_keyctl"),
     (libc::SYS_userfaultfd, "SYS_userfaultfd"),
+    (libc::SYS_unlink, "SYS_unlink"),
     (libc::SYS_rename, "SYS_rename"),
     (libc::SYS_renameat2, "SYS_renameat2"),
     (libc::SYS_mkdir, "SYS_mkdir"),
@@ -447,6 +450,7 @@ pub(crate) const ALL: &[&[Rule]] = &[
     STARTS_THREADS,
     DISK,
     QUEUE,
+    RING_MAKER,
     QUEUE_SETUP,
     VCPU,
     MACHINE,
@@ -459,5 +463,6 @@ pub(crate) const ALL: &[&[Rule]] = &[
     CONTROL,
     METRICS,
     END,
+    ATTACHES,
     MACHINE_MAIN,
 ];

@@ -15,29 +15,43 @@ use crate::filters::{KINDS, compile};
 use crate::mode::{Mode, Program};
 use crate::tables::{ALL, Kind, Rule, Test, allowed, name, refused, starts};
 
-const MAINS: [Kind; 4] = [
+const MAINS: [Kind; 5] = [
     Kind::Main(Program::Run),
+    Kind::Main(Program::RunAttaching),
     Kind::Main(Program::Nbd),
     Kind::Main(Program::VhostUser),
     Kind::Main(Program::VfioUser),
 ];
 
-/// Threads beside main that make rings and use them. The listener makes none, but starts threads that do.
-const MAKE_AND_USE_RINGS: [Kind; 2] =
-    [Kind::Thread(ThreadKind::NbdListener), Kind::Thread(ThreadKind::NbdClient)];
+/// It opens images: the only kind that opens anything by path, or asks for attributes by path.
+const OPENER: Kind = Kind::Main(Program::RunAttaching);
 
-/// It makes rings for other threads.
-const MAKES_RINGS: Kind = Kind::Thread(ThreadKind::VhostUserSession);
+/// It makes all rings, and uses none.
+const RING_MAKER: Kind = Kind::Thread(ThreadKind::RingMaker);
 
-/// They use rings that were made at the start or by the thread above.
-const USE_RINGS: [Kind; 3] = [
+/// Kinds beside main threads that use the rings of disks. The listener uses none, but starts threads that do.
+const USE_RINGS: [Kind; 6] = [
     Kind::Thread(ThreadKind::Adapter),
     Kind::Thread(ThreadKind::AdapterQueue),
+    Kind::Thread(ThreadKind::NbdListener),
+    Kind::Thread(ThreadKind::NbdClient),
+    Kind::Thread(ThreadKind::VfioUserSession),
     Kind::Thread(ThreadKind::VhostUserQueue),
 ];
 
-fn makes_and_uses_rings(kind: Kind) -> bool {
-    MAINS.contains(&kind) || MAKE_AND_USE_RINGS.contains(&kind)
+/// Kinds that make queues of disks after the start.
+const MAKE_QUEUES: [Kind; 7] = [
+    Kind::Main(Program::Run),
+    Kind::Main(Program::RunAttaching),
+    Kind::Main(Program::Nbd),
+    Kind::Main(Program::VhostUser),
+    Kind::Main(Program::VfioUser),
+    Kind::Thread(ThreadKind::NbdClient),
+    Kind::Thread(ThreadKind::VfioUserSession),
+];
+
+fn uses_rings(kind: Kind) -> bool {
+    MAINS.contains(&kind) || USE_RINGS.contains(&kind)
 }
 
 #[track_caller]
@@ -110,10 +124,48 @@ fn nobody_makes_the_calls_that_lead_out() {
             assert!(!unlimited(number), "{}: {:?}", label(kind), name(number));
         }
     }
-    // Only these kinds open files by path, and only the first of them for writing.
-    let opens = |kind: &Kind| allowed(*kind).contains_key(&libc::SYS_openat);
-    let openers: Vec<Kind> = KINDS.into_iter().filter(opens).collect();
-    assert_eq!(openers, MAINS);
+    // These calls take a path, and a filter cannot see which.
+    for number in [
+        libc::SYS_open,
+        libc::SYS_openat,
+        libc::SYS_stat,
+        libc::SYS_lstat,
+        libc::SYS_newfstatat,
+        libc::SYS_statx,
+        libc::SYS_access,
+        libc::SYS_faccessat2,
+        libc::SYS_readlink,
+        libc::SYS_unlink,
+        libc::SYS_truncate,
+    ] {
+        let may: Vec<Kind> = KINDS.into_iter().filter(|kind| allowed(*kind).contains_key(&number)).collect();
+        let opener = [libc::SYS_openat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_readlink];
+        let expected: &[Kind] = if opener.contains(&number) { &[OPENER] } else { &[] };
+        assert_eq!(may, expected, "{:?}", name(number));
+    }
+    let may = |number| {
+        let kinds = KINDS.into_iter().filter(move |kind| allowed(*kind).contains_key(&number));
+        kinds.collect::<Vec<Kind>>()
+    };
+    // The socket's file.
+    assert_eq!(may(libc::SYS_unlinkat), MAINS);
+    assert_eq!(may(libc::SYS_io_uring_setup), [RING_MAKER]);
+}
+
+/// No call sends to any other address than that of the socket's peer, or connects to one.
+#[test]
+fn what_is_sent_goes_to_the_peer() {
+    for rule in KINDS.into_iter().flat_map(|kind| allowed(kind).into_values().flatten()) {
+        match rule.number {
+            libc::SYS_sendto => assert!(
+                rule.tests.contains(&Test::Null(4)) && rule.tests.contains(&Test::Lacks(3, 0x2000_0000)),
+                "{rule:?}"
+            ),
+            libc::SYS_sendmsg => assert!(rule.tests.contains(&Test::Lacks(2, 0x2000_0000)), "{rule:?}"),
+            libc::SYS_sendmmsg => panic!("{rule:?}: its flags are in memory"),
+            _ => {}
+        }
+    }
 }
 
 /// No rule is made useless by another one: each is written once in its table, and each condition limits the call in some kind of thread.
@@ -145,7 +197,8 @@ fn each_rule_says_what_needs_it() {
             | Test::Not(argument, _)
             | Test::Has(argument, _)
             | Test::Lacks(argument, _)
-            | Test::Own(argument) => argument,
+            | Test::Own(argument)
+            | Test::Null(argument) => argument,
         });
         assert!(arguments.into_iter().all(|argument| argument < 6));
     }
@@ -172,10 +225,21 @@ fn a_call_outside_of_its_filter_kills_each_kind_of_thread() {
 #[test]
 fn arguments_count() {
     let of = |program| KINDS.iter().position(|kind| *kind == Kind::Main(program)).unwrap();
-    for act_of in [Act::Exec, Act::MapCode, Act::SignalOther, Act::ReplaceHandler, Act::TypeInto] {
+    for act_of in [
+        Act::Exec,
+        Act::MapCode,
+        Act::SignalOther,
+        Act::ReplaceHandler,
+        Act::TypeInto,
+        Act::SendToAddress,
+        Act::SendToHighAddress,
+        Act::SendFastOpen,
+    ] {
         let child = act(act_of, Mode::On, of(Program::VfioUser));
         assert_eq!(child.status.signal(), Some(libc::SIGSYS), "{act_of:?}: {child:?}");
     }
+    let child = act(Act::SendToPeer, Mode::On, of(Program::VfioUser));
+    assert!(child.status.success(), "{child:?}");
     // KVM_RUN is allowed on a virtual CPU's thread only, and no other ioctl of this test is allowed there.
     let vcpu = KINDS.iter().position(|kind| *kind == Kind::Thread(ThreadKind::Vcpu)).unwrap();
     let child = act(Act::RunGuest, Mode::On, vcpu);
@@ -212,13 +276,17 @@ fn what_the_allocator_and_panics_do_is_refused_and_survived() {
 fn each_kind_of_thread_opens_no_path_but_those_that_were_granted_to_it() {
     for (index, kind) in KINDS.into_iter().enumerate() {
         assert_succeeds(&act(Act::Open, Mode::On, index), kind);
-        match kind {
-            // It opens images that are attached: `Act::Paths`.
-            Kind::Main(Program::Run) => {}
-            // A server's main thread opens folders to read them, and nothing to write.
-            Kind::Main(_) => assert_killed(&act(Act::OpenForWriting, Mode::On, index), kind, "openat"),
-            Kind::Thread(_) => assert_succeeds(&act(Act::OpenForWriting, Mode::On, index), kind),
+        // `Act::Paths` has what that kind may write.
+        if kind != OPENER {
+            assert_succeeds(&act(Act::OpenForWriting, Mode::On, index), kind);
         }
+    }
+}
+
+#[test]
+fn no_thread_but_the_one_that_opens_images_learns_attributes_by_path() {
+    for (index, kind) in KINDS.into_iter().enumerate().filter(|(_, kind)| *kind != OPENER) {
+        assert_succeeds(&act(Act::Attributes, Mode::On, index), kind);
     }
 }
 
@@ -232,45 +300,37 @@ fn what_an_old_kernel_lacks_is_one_line_and_threads_still_open_nothing() {
 }
 
 #[test]
-fn a_ring_that_a_thread_makes_opens_only_paths_that_were_granted() {
+fn no_thread_but_the_ring_maker_makes_a_ring() {
     for (index, kind) in KINDS.into_iter().enumerate() {
-        let [called, polled] = [Act::OwnRing, Act::OwnPolledRing].map(|act_of| act(act_of, Mode::On, index));
-        if makes_and_uses_rings(kind) {
-            assert_succeeds(&called, kind);
-            assert_succeeds(&polled, kind);
-        } else if kind == MAKES_RINGS {
-            assert_killed(&called, kind, "io_uring_enter");
-            // The kernel's own thread takes the entries.
-            assert_succeeds(&polled, kind);
-        } else {
-            assert_killed(&called, kind, "io_uring_setup");
-            assert_killed(&polled, kind, "io_uring_setup");
-        }
+        let child = act(Act::OwnRing, Mode::On, index);
+        // The maker uses no ring.
+        assert_killed(&child, kind, if kind == RING_MAKER { "io_uring_enter" } else { "io_uring_setup" });
     }
 }
 
 #[test]
 fn a_ring_of_a_disk_transfers_and_does_nothing_else() {
     for (index, kind) in KINDS.into_iter().enumerate() {
-        let [given, new] = [Act::DiskRing, Act::NewDiskRing].map(|act_of| act(act_of, Mode::On, index));
-        if makes_and_uses_rings(kind) {
-            assert_succeeds(&given, kind);
-            assert_succeeds(&new, kind);
-            continue;
-        }
-        if USE_RINGS.contains(&kind) {
+        let given = act(Act::DiskRing, Mode::On, index);
+        if uses_rings(kind) {
             assert_succeeds(&given, kind);
         } else {
             assert_killed(&given, kind, "io_uring_enter");
         }
-        // The session finds its new ring restricted before it makes this call.
-        assert_killed(&new, kind, if kind == MAKES_RINGS { "io_uring_enter" } else { "io_uring_setup" });
+    }
+}
+
+/// The ring maker makes the ring.
+#[test]
+fn a_queue_that_a_thread_makes_has_a_restricted_ring() {
+    for (index, kind) in KINDS.into_iter().enumerate().filter(|(_, kind)| MAKE_QUEUES.contains(kind)) {
+        assert_succeeds(&act(Act::NewDiskRing, Mode::On, index), kind);
     }
 }
 
 #[test]
 fn paths_are_limited_to_those_that_were_granted() {
-    let kind = KINDS.iter().position(|kind| *kind == Kind::Main(Program::Run)).unwrap();
+    let kind = KINDS.iter().position(|kind| *kind == OPENER).unwrap();
     let child = act(Act::Paths, Mode::On, kind);
     assert!(child.status.success(), "{child:?}");
 }

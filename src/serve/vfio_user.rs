@@ -7,6 +7,7 @@ use std::time::Duration;
 use facts::disk::OpenDisk;
 use facts::names::Adapter;
 use paradisk_devices::{AdapterConfig, AdapterKind, Coalescing};
+use paradisk_disk_formats::{ThreadKind, spawn};
 use paradisk_serve::Socket;
 use paradisk_serve::vfio_user::{Ended, Note, Server};
 use sandbox::{Grants, Program};
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     disk::number(&mut places.zip(&mut opened).collect::<Vec<_>>())?;
     let socket = args.listen.open()?;
     let manager = Manager::connect();
-    match serve(args, kind, &opened, (&socket, &manager), (stop.as_fd(), end)) {
+    match serve(args, kind, &opened, (&socket, &manager), (stop, end)) {
         Ok(pending) => close(&manager, opened, Ok(()), pending),
         Err(failure) => close(&manager, opened, Err(failure), None),
     }
@@ -124,7 +125,7 @@ fn serve(
     kind: AdapterKind,
     opened: &[OpenDisk],
     ((socket, place), manager): (&(Socket, String), &Manager),
-    (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
+    (stop, end): (UnixStream, UnixStream),
 ) -> Result<Option<PendingCommand>, Failure> {
     let config = AdapterConfig {
         kind,
@@ -158,15 +159,20 @@ fn serve(
     });
     let (refresh, coalescing) = (Some(refresh), Some(coalescing));
     let control = Control { disks, adapter, report, refresh, coalescing, end }.serve(listeners)?;
-    sandbox.close()?;
-    announce(manager, &format!("serving {kind} at {place}"));
-    let report = |note| {
+    let report = move |note| {
         if let Note::Left(_) = note {
             clients.disconnected();
         }
         tell(note);
     };
-    server.run(stop, report).map_err(|error| failed(&error))?;
+    // Not on this thread, which removes the sockets at the end: a client's input is for threads that open and remove nothing.
+    let served = spawn(ThreadKind::VfioUserSession, "vfio-user", move || server.run(stop.as_fd(), report));
+    let served = served.map_err(|error| failed(&error))?;
+    sandbox.close()?;
+    announce(manager, &format!("serving {kind} at {place}"));
+    let served =
+        served.join().unwrap_or_else(|_| Err(std::io::Error::other("the thread of the clients has failed")));
+    served.map_err(|error| failed(&error))?;
     Ok(control.end())
 }
 

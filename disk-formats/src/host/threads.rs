@@ -13,6 +13,8 @@ pub enum ThreadKind {
     DiskTransfer,
     /// Does the work of a queue that may block: allocation, discard, zeroing, flushes.
     DiskHelper,
+    /// Makes all rings ([`start_ring_maker`](crate::start_ring_maker)).
+    RingMaker,
     /// Runs an adapter of a machine.
     Adapter,
     /// Runs queues of an adapter that has threads of its own.
@@ -39,6 +41,8 @@ pub enum ThreadKind {
     VhostUserSession,
     /// Runs a queue of a vhost-user client.
     VhostUserQueue,
+    /// Serves the clients of a vfio-user server.
+    VfioUserSession,
     /// Signals an eventfd of a client where io_uring cannot.
     Notifier,
 }

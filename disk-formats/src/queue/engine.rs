@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "declares `Engine::stage`, whose caller keeps buffers in place")]
 
 pub(crate) mod restrictions;
+pub(crate) mod ring_maker;
 mod signal;
 mod threads;
 #[cfg(feature = "io-uring")]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use guest_driver::{DmaRegion, Platform};
 use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Policy, Stats};
-use paradisk_disk_formats::{Disk, EngineKind};
+use paradisk_disk_formats::{Disk, EngineKind, ThreadKind, spawn};
 use paradisk_serve::vfio_user::spec::{self, IrqSet};
 use paradisk_serve::vfio_user::{Handle, Note, Server};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -63,18 +63,18 @@ impl Served {
         let target = config.kind.targets().next().unwrap();
         let disks = [(target, Attachment { disk, engine: EngineKind::default(), serial: None })];
         let config = AdapterConfig { coalescing: Coalescing::policy(Policy::Batch), ..config };
-        let sandbox = Sandbox::of_threads(Program::VfioUser).unwrap();
+        drop(Sandbox::of_threads(Program::VfioUser).unwrap());
         let mut server = Server::new(listener, |memory, interrupts| {
             Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
         let handle = server.handle();
-        let thread = std::thread::spawn(move || {
-            sandbox.close().unwrap();
+        let run = move || {
             let mut notes = Vec::new();
             server.run(stopped.as_fd(), |note| notes.push(note)).unwrap();
             (notes, server.stats())
-        });
+        };
+        let thread = spawn(ThreadKind::VfioUserSession, "vfio-user", run).unwrap();
         Self { socket, handle, stop: Some(stop), thread: Some(thread), _directory: directory }
     }
 

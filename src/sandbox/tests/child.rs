@@ -5,7 +5,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -38,10 +40,15 @@ pub(super) enum Act {
     Panic,
     StartThread,
     Paths,
+    /// Ask for attributes of files by their path.
+    Attributes,
     /// Open files by a ring that the thread makes.
     OwnRing,
-    /// The same, without a call that submits.
-    OwnPolledRing,
+    SendToPeer,
+    SendToAddress,
+    /// The lower 32 bits of the address of the address are 0.
+    SendToHighAddress,
+    SendFastOpen,
     /// Use the ring of a disk's queue that was made at the start.
     DiskRing,
     /// Make a disk's queue and use its ring.
@@ -49,7 +56,7 @@ pub(super) enum Act {
     Status,
 }
 
-const ACTS: [Act; 19] = [
+const ACTS: [Act; 23] = [
     Act::Socket,
     Act::Exec,
     Act::MapCode,
@@ -64,8 +71,12 @@ const ACTS: [Act; 19] = [
     Act::Panic,
     Act::StartThread,
     Act::Paths,
+    Act::Attributes,
     Act::OwnRing,
-    Act::OwnPolledRing,
+    Act::SendToPeer,
+    Act::SendToAddress,
+    Act::SendToHighAddress,
+    Act::SendFastOpen,
     Act::DiskRing,
     Act::NewDiskRing,
     Act::Status,
@@ -91,6 +102,8 @@ struct Scene {
     disk: Option<DiskOfRings>,
     /// Made before the thread starts, as an adapter's queues are.
     queue: Option<Ringed>,
+    /// Two connected sockets.
+    sockets: [UnixStream; 2],
 }
 
 /// A panic is a failure of the child.
@@ -111,6 +124,7 @@ fn the_child() {
     let grants =
         Grants { images: vec![granted.clone()], sockets: vec![granted.join("socket")], ..Grants::default() };
     let program = if let Kind::Main(program) = kind { program } else { Program::Nbd };
+    let sockets = UnixStream::pair().unwrap().into();
     let has_disk = matches!(act, Act::DiskRing | Act::NewDiskRing);
     let disk = has_disk.then(|| DiskOfRings::open(&granted.join("image")));
     let notes = RefCell::new(Vec::new());
@@ -125,7 +139,7 @@ fn the_child() {
         assert_eq!(*notes.borrow(), [expected]);
     }
     let queue = disk.as_ref().filter(|_| act == Act::DiskRing).map(DiskOfRings::queue);
-    let scene = Scene { kind, granted, other, disk, queue };
+    let scene = Scene { kind, granted, other, disk, queue, sockets };
     if let Kind::Thread(thread) = kind {
         drop(sandbox);
         let run = move || perform(act, scene);
@@ -154,14 +168,14 @@ fn denied(result: std::io::Result<File>) {
     assert_eq!(result.map(drop).unwrap_err().kind(), ErrorKind::PermissionDenied);
 }
 
-/// Open files for reading: only main threads open any, and of those only what is granted.
+/// Open files for reading: only the main thread that attaches images opens any, and of those only what is granted.
 fn open_files(scene: &Scene) {
     let Scene { kind, granted, other, .. } = scene;
     let granted = granted.join("image");
     for path in [&other.join("image"), Path::new("/etc/passwd"), Path::new("/proc/self/maps")] {
         denied(File::open(path));
     }
-    if let Kind::Main(_) = kind {
+    if *kind == Kind::Main(Program::RunAttaching) {
         drop(File::open(&granted).unwrap());
     } else {
         denied(File::open(&granted));
@@ -214,17 +228,53 @@ fn perform(act: Act, mut scene: Scene) {
                 denied(File::create(granted.join("new")));
                 // Descriptors that were open before stay as they were.
                 eprintln!("written");
-                fs::remove_file(granted.join("image")).unwrap();
-                assert!(fs::remove_file(other.join("image")).is_err());
+                let remove = |folder: &Path| {
+                    let path = std::ffi::CString::new(folder.join("image").as_os_str().as_bytes()).unwrap();
+                    libc::unlinkat(libc::AT_FDCWD, path.as_ptr(), 0)
+                };
+                assert_eq!((remove(granted), remove(other)), (0, -1));
             }
-            Act::OwnRing | Act::OwnPolledRing => {
-                open_by_a_ring_of_its_own(act == Act::OwnPolledRing, granted, other);
+            Act::Attributes => {
+                let path = c"/etc/passwd".as_ptr();
+                let mut found: libc::stat = std::mem::zeroed();
+                let mut more: libc::statx = std::mem::zeroed();
+                let calls = [
+                    libc::syscall(libc::SYS_stat, path, &raw mut found),
+                    libc::syscall(
+                        libc::SYS_newfstatat,
+                        libc::AT_FDCWD,
+                        path,
+                        &raw mut found,
+                        libc::AT_EMPTY_PATH,
+                    ),
+                    libc::syscall(libc::SYS_statx, libc::AT_FDCWD, path, 0, libc::STATX_ALL, &raw mut more),
+                    // With this flag, a path that is not empty counts, too.
+                    libc::syscall(
+                        libc::SYS_statx,
+                        libc::AT_FDCWD,
+                        path,
+                        libc::AT_EMPTY_PATH,
+                        libc::STATX_ALL,
+                        &raw mut more,
+                    ),
+                ];
+                assert_eq!((calls, found.st_size, more.stx_size), ([-1; 4], 0, 0));
+            }
+            Act::OwnRing => open_by_a_ring_of_its_own(other),
+            Act::SendToPeer | Act::SendToAddress | Act::SendToHighAddress | Act::SendFastOpen => {
+                let address = [1u8; 16];
+                let (address, flags): (*const u8, _) = match act {
+                    Act::SendToAddress => (address.as_ptr(), 0),
+                    Act::SendToHighAddress => (std::ptr::without_provenance(1 << 32), 0),
+                    Act::SendFastOpen => (std::ptr::null(), libc::MSG_FASTOPEN),
+                    _ => (std::ptr::null(), 0),
+                };
+                let socket = scene.sockets[0].as_raw_fd();
+                assert_eq!(libc::sendto(socket, c"x".as_ptr().cast(), 1, flags, address.cast(), 0), 1);
             }
             Act::DiskRing => scene.queue.take().unwrap().only_transfers(),
             Act::NewDiskRing => {
-                let queue = scene.disk.as_ref().unwrap().queue();
-                queue.is_closed_to_registrations();
-                queue.only_transfers();
+                scene.disk.as_ref().unwrap().queue().only_transfers();
             }
             Act::Status => {
                 let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -6,7 +6,6 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, Parameters, Probe, opcode, squeue, types};
 use paradisk_disk_formats::{
@@ -17,9 +16,6 @@ use paradisk_disk_formats::{
 const ENTRIES: u32 = 8;
 /// Bytes of the image.
 pub(super) const SIZE: usize = 4096;
-/// How long an operation of a polled ring may take.
-const BOUND: Duration = Duration::from_secs(120);
-
 /// An entry that opens the file for reading.
 fn open(path: &CString) -> squeue::Entry {
     opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path.as_ptr()).flags(libc::O_RDONLY).build()
@@ -34,44 +30,14 @@ fn name(path: &Path) -> CString {
 fn result(ring: &mut IoUring, entry: &squeue::Entry) -> i32 {
     // SAFETY: an entry here points to a path of its caller, which lives until this returns, or to nothing.
     unsafe { ring.submission().push(entry) }.unwrap();
-    if !ring.params().is_setup_sqpoll() {
-        ring.submit_and_wait(1).unwrap();
-    }
-    ended(ring)
-}
-
-/// The result of the operation in flight.
-#[track_caller]
-fn ended(ring: &mut IoUring) -> i32 {
-    let start = Instant::now();
-    while ring.completion().is_empty() {
-        assert!(start.elapsed() < BOUND, "no completion");
-        std::thread::yield_now();
-    }
+    ring.submit_and_wait(1).unwrap();
     ring.completion().next().unwrap().result()
 }
 
-/// A ring whose entries a thread of the kernel takes: no call submits them. That thread starts asleep, and enabling the ring wakes it. Then
-/// it does not sleep again while a test runs.
-fn polled_ring() -> IoUring {
-    let mut builder = IoUring::builder();
-    builder.setup_sqpoll(4 * BOUND.as_millis() as u32).setup_r_disabled();
-    let mut ring: IoUring = builder.build(ENTRIES).unwrap();
-    // SAFETY: a no-op points to nothing.
-    unsafe { ring.submission().push(&opcode::Nop::new().build()) }.unwrap();
-    ring.submitter().register_enable_rings().unwrap();
-    assert_eq!(ended(&mut ring), 0);
-    ring
-}
-
-/// Make a ring and open files by it.
-pub(super) fn open_by_a_ring_of_its_own(polled: bool, granted: &Path, other: &Path) {
-    let mut ring = if polled { polled_ring() } else { IoUring::new(ENTRIES).unwrap() };
-    for path in [&other.join("image"), Path::new("/etc/passwd")] {
-        assert_eq!(result(&mut ring, &open(&name(path))), -libc::EACCES, "{}", path.display());
-    }
-    let opened = result(&mut ring, &open(&name(&granted.join("image"))));
-    assert!(opened >= 0, "this path is granted: {opened}");
+/// Make a ring and open a file by it.
+pub(super) fn open_by_a_ring_of_its_own(other: &Path) {
+    let mut ring = IoUring::new(ENTRIES).unwrap();
+    assert_eq!(result(&mut ring, &open(&name(&other.join("image")))), -libc::EACCES);
 }
 
 /// A disk that is open, and what its rings look like.
@@ -107,12 +73,6 @@ pub(super) struct Ringed {
 }
 
 impl Ringed {
-    /// The ring takes no further call of io_uring_register, with which restrictions could be undone or files added.
-    pub(super) fn is_closed_to_registrations(&self) {
-        let refused = self.ring.submitter().register_probe(&mut Probe::new());
-        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EACCES));
-    }
-
     /// The queue reads its disk by the ring, and the ring does nothing else. The path is granted, and sockets are not limited otherwise: only
     /// the restrictions of the ring refuse these operations.
     pub(super) fn only_transfers(mut self) {

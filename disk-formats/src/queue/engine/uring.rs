@@ -21,6 +21,7 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::ring_maker::make_ring;
 use super::{
     Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer, restrictions,
 };
@@ -67,6 +68,11 @@ fn errno(error: &std::io::Error) -> Errno {
 impl Uring {
     /// A ring for `files`. Transfers name the files by index.
     pub(crate) fn new(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, Errno> {
+        let files = files.to_vec();
+        make_ring(move || Self::make(&files, depth))
+    }
+
+    fn make(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, Errno> {
         let entries = depth.next_power_of_two().clamp(8, MAX_ENTRIES);
         let restricted = restrictions::rings_are_restricted();
         match Self::with_setup(files, entries, true, restricted) {
