@@ -183,11 +183,12 @@ fn bound(path: &Path, permissions: Permissions) -> io::Result<(UnixListener, Soc
     let folder = fs::File::open(folder(&beside)).ok();
     let inode = folder.as_ref().zip(beside.file_name()).and_then(|(folder, name)| inode(folder, name));
     let file = SocketFile { path: beside, folder, inode };
-    if permissions != Permissions::OWNER {
-        // Nobody can connect before the socket listens.
+    // Nobody can connect before the socket listens.
+    if permissions.group.is_some() {
         lchown(&file.path, None, permissions.group)?;
-        fs::set_permissions(&file.path, fs::Permissions::from_mode(permissions.mode))?;
     }
+    // The umask has taken bits from the mode, perhaps all.
+    fs::set_permissions(&file.path, fs::Permissions::from_mode(permissions.mode))?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), file))
 }
@@ -315,6 +316,25 @@ mod tests {
         drop(Socket::listen(&path).unwrap());
         assert_eq!(names(folder.path()).len(), 1000);
         assert!(!path.exists());
+    }
+
+    /// In a process of its own, because the umask is that of all threads.
+    #[test]
+    fn the_umask_takes_nothing_from_the_mode() {
+        const ALONE: &str = "PARADISK_TEST_UMASK";
+        if std::env::var_os(ALONE).is_none() {
+            let name = "socket::tests::the_umask_takes_nothing_from_the_mode";
+            let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+            assert!(alone.args(["--exact", name]).env(ALONE, "1").status().unwrap().success());
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        rustix::process::umask(Mode::RWXU | Mode::RWXG | Mode::RWXO);
+        for mode in [0o600, 0o666] {
+            let _socket = Socket::listen_for(&path, Permissions { mode, group: None }).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, mode);
+        }
     }
 
     /// However servers start, there is never a socket at the path at which nobody listens, and one server has it.
