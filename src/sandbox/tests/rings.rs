@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use io_uring::{IoUring, Parameters, Probe, opcode, squeue, types};
+use io_uring::{IoUring, Parameters, opcode, squeue, types};
 use paradisk_disk_formats::{
     Access, Completion, Disk, DiskQueue, FileDisk, IoBuf, Op, QueueConfig, Raw, Request,
 };
