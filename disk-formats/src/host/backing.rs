@@ -32,10 +32,10 @@ use units::Units;
 
 pub(crate) use device::DeviceLimits;
 
-/// How long an open waits for a file that is locked though no running process has it open, and the time between two tries.
+/// How long an open waits for a file that is locked though no process has it open but such as are ending, and the time between two tries.
 ///
-/// The kernel closes the files of an io_uring on a thread of its own, after the process that was killed has ended. Until
-/// then, requests of that process may be in flight, and its locks stay.
+/// The locks of a process that was killed stay until its threads have left the kernel and its memory is freed. The kernel closes the files of
+/// an io_uring on a thread of its own, even after the process has ended. Until then, requests of that process may be in flight.
 const RELEASE_WAIT: Duration = Duration::from_secs(1);
 const RELEASE_POLL: Duration = Duration::from_millis(10);
 
@@ -502,7 +502,7 @@ fn lock(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
     })
 }
 
-/// Try to get a file. While others use it, but no running process is known to have it open, try again for [`RELEASE_WAIT`].
+/// Try to get a file. While others use it, but no process is known to have it open that is not ending, try again for [`RELEASE_WAIT`].
 fn when_released<T, E>(mut attempt: impl FnMut() -> Result<T, Refused<E>>) -> Result<T, Refused<E>> {
     let begin = Instant::now();
     loop {

@@ -8,7 +8,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -32,7 +32,7 @@ const NAMED: usize = 3;
 /// The reason why a file could not be opened or locked.
 #[derive(Debug)]
 pub(super) enum Refused<E> {
-    /// Others use the file. The text names the processes; `None`: no running process is known to have it open.
+    /// Others use the file. The text names the processes; `None`: no process is known to have it open but such as are ending.
     Busy(Option<String>),
     Other(E),
 }
@@ -96,8 +96,37 @@ pub(super) fn writers(device: &Metadata) -> Option<String> {
 fn processes(file: &Metadata, byte: u64) -> Vec<String> {
     let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let holding = numbers.filter(|number| holds(Path::new(&format!("/proc/{number}")), file, byte));
+    let holding = numbers.filter(|number| {
+        let process = PathBuf::from(format!("/proc/{number}"));
+        holds(&process, file, byte) && !is_ending(&process)
+    });
     holding.take(NAMED).map(name).collect()
+}
+
+/// Whether the process was killed or ends by itself: the kernel is about to close its files, and releases their locks.
+fn is_ending(process: &Path) -> bool {
+    let read = |name| fs::read_to_string(process.join(name));
+    // A process that has gone has no files.
+    read("stat").map_or(true, |stat| exits(&stat))
+        || read("status").map_or(true, |status| was_killed(&status))
+}
+
+/// Whether the line of proc_pid_stat(5) has PF_EXITING (include/linux/sched.h) in its flags, the seventh field after the name, which is in
+/// parentheses and may have others.
+fn exits(stat: &str) -> bool {
+    const PF_EXITING: u32 = 4;
+    let flags =
+        stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(6)?.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
+/// Whether SIGKILL is pending, by the masks of proc_pid_status(5).
+fn was_killed(status: &str) -> bool {
+    const SIGKILL: u64 = 1 << (9 - 1);
+    let masks = status
+        .lines()
+        .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")));
+    masks.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).any(|mask| mask & SIGKILL != 0)
 }
 
 fn name(process: u32) -> String {
@@ -141,6 +170,20 @@ mod tests {
         for line in ["", "lock:", "lock: 1: FLOCK", "pos:\t0 1 2 3 4 5 0 EOF", "lock:\ta b c d e f g h"] {
             assert!(!covers(line, 100), "{line}");
         }
+    }
+
+    #[test]
+    fn a_process_that_ends_is_told_by_its_flags_and_signals() {
+        let stat = |flags: u32| format!("77 (a) b (c) S 1 77 77 0 -1 {flags} 100 0 0 0 4 5");
+        assert!(exits(&stat(0x0040_0104)) && !exits(&stat(0x0040_0100)) && !exits("77 (a"));
+        let status = |own: &str, shared: &str| {
+            format!("Name:\ta\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t0000000000000100\n")
+        };
+        let (none, kill, others) = ("0000000000000000", "0000000000000100", "fffffffffffffeff");
+        assert!(was_killed(&status(kill, none)) && was_killed(&status(others, kill)));
+        assert!(!was_killed(&status(others, others)));
+        // This process lives.
+        assert!(!is_ending(Path::new("/proc/self")));
     }
 
     /// Single locks on single bytes, as QEMU takes them.

@@ -115,3 +115,34 @@ fn an_open_waits_while_no_process_holds_the_lock() {
     });
     assert!(matches!(refused, Err(Refused::Busy(Some(_)))) && tries == 1, "{refused:?} after {tries}");
 }
+
+/// A process that was killed frees its memory before it closes its files. Here that takes as long as some tries.
+#[test]
+fn an_open_waits_while_the_holder_of_the_lock_is_killed() {
+    const HOLDER: &str = "PARADISK_TEST_HOLDER";
+    if let Some(path) = std::env::var_os(HOLDER) {
+        let _held = BackingFile::open(Path::new(&path), Access::default()).unwrap();
+        let memory = vec![1u8; 256 << 20];
+        println!("\nheld {}", std::hint::black_box(&memory).len());
+        loop {
+            thread::park();
+        }
+    }
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let name = "host::backing::tests::an_open_waits_while_the_holder_of_the_lock_is_killed";
+    let mut holder = std::process::Command::new(std::env::current_exe().unwrap());
+    holder.args(["--exact", name, "--nocapture"]).env(HOLDER, image.path());
+    let mut holder = holder.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = io::BufRead::lines(io::BufReader::new(holder.stdout.take().unwrap()));
+    assert!(lines.any(|line| line.unwrap().starts_with("held")));
+    let busy = BackingFile::open(image.path(), Access::default()).unwrap_err().to_string();
+    assert!(busy.contains(&format!("process {} (", holder.id())), "{busy}");
+    holder.kill().unwrap();
+    // On a machine that is very slow, the wait ends before the process does: it is not named then.
+    let opened = BackingFile::open(image.path(), Access::default()).map_err(|error| error.to_string());
+    holder.wait().unwrap();
+    assert!(
+        opened.is_ok() || opened.as_ref().is_err_and(|busy| busy.ends_with("another process has it open")),
+        "{opened:?}"
+    );
+}
