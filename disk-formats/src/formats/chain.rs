@@ -164,10 +164,10 @@ pub(crate) fn require_differencing<M: Member>(image: &M) -> Result<(), OpenError
     Err(OpenError::Unsupported { path: image.file().path().into(), reason })
 }
 
-/// Open the chain of `parent`, the new parent of `child`, and refuse it if it contains `child`.
+/// Open the chain of `parent`, the new parent of `child`, and refuse it if it contains `child`, or has no place for another image.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] for a loop; else the errors of opening the chain.
+/// [`OpenError::Invalid`] for a loop; [`OpenError::Unsupported`] for a chain of [`MAX_DEPTH`] images; else the errors of opening the chain.
 pub(crate) fn refuse_loop<M: Member>(child: &Path, parent: M, rules: &ParentRules) -> Result<(), OpenError> {
     let os = |source| OpenError::Os { path: child.into(), action: "cannot open", source };
     let own = identity(child, &std::fs::File::open(child).map_err(os)?)?;
@@ -179,7 +179,45 @@ pub(crate) fn refuse_loop<M: Member>(child: &Path, parent: M, rules: &ParentRule
             return Err(BadField::new("parent", value, "an image that is not in the chain already").of(child));
         }
     }
-    opened
+    opened?;
+    images
+        .first()
+        .filter(|_| images.len() >= MAX_DEPTH)
+        .map_or(Ok(()), |parent| Err(full_chain(parent, MAX_DEPTH)))
+}
+
+/// Refuse `parent` as the parent of a new child whose chain would be too long to be opened.
+///
+/// Its own parents are only counted, one open at a time. Where one is not found, the count ends: other rules may find it later.
+///
+/// # Errors
+/// [`OpenError::Unsupported`]; errors of resolving the directory.
+pub(crate) fn refuse_full_chain<M: Member>(parent: &M) -> Result<(), OpenError> {
+    refuse_chain_of(parent, MAX_DEPTH)
+}
+
+/// As [`refuse_full_chain`], for chains of so many images.
+fn refuse_chain_of<M: Member>(parent: &M, most: usize) -> Result<(), OpenError> {
+    let rules = ParentRules { any_time: true, ..ParentRules::default() };
+    let mut search = Search::new(parent.file().path(), parent.file().file(), &rules)?;
+    let (mut below, mut images) = (None::<M>, 1);
+    while images < most {
+        let image = below.as_ref().unwrap_or(parent);
+        if !image.is_child() {
+            return Ok(());
+        }
+        match find_parent(image, Access::READ_ONLY, &rules, &mut search, M::MEMORY) {
+            Ok(found) => below = Some(found),
+            Err(_) => return Ok(()),
+        }
+        images += 1;
+    }
+    Err(full_chain(parent, most))
+}
+
+fn full_chain<M: Member>(parent: &M, most: usize) -> OpenError {
+    let reason = format!("its chain has {most} images, so a child of it could not be opened: merge some");
+    OpenError::Unsupported { path: parent.file().path().into(), reason }
 }
 
 /// Refuse to resize a differencing disk whose old or new size is below its parent's: cutting off would hide the
@@ -226,4 +264,42 @@ pub(crate) fn children_of<M: Member>(parent: &M, beside: [&Path; 2], except: &Pa
 /// The buffer alignment that direct I/O to all images requires.
 pub(crate) fn buffer_alignment<M: Member>(images: &[M]) -> u32 {
     images.iter().filter_map(|image| image.file().direct()).map(|direct| direct.memory).max().unwrap_or(1)
+}
+
+#[cfg(all(test, feature = "vhd", feature = "vhdx"))]
+mod tests {
+    use super::*;
+    use crate::formats::{vhd, vhdx};
+
+    #[test]
+    fn a_chain_takes_no_child_that_could_not_be_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        vhd::create_dynamic(&path("0.vhd"), 1 << 20, None).unwrap();
+        vhdx::create_dynamic(&path("0.vhdx"), 1 << 20, vhdx::CreateOptions::default()).unwrap();
+        for number in 0..3 {
+            let of = |number: i32, format| path(&format!("{number}.{format}"));
+            vhd::create_differencing(&of(number + 1, "vhd"), &of(number, "vhd"), None).unwrap();
+            vhdx::create_differencing(&of(number + 1, "vhdx"), &of(number, "vhdx"), None).unwrap();
+        }
+        let refused = |format| match format {
+            "vhd" => refuse_chain_of(&vhd::Image::open(&path("3.vhd"), Access::READ_ONLY).unwrap(), 4),
+            _ => refuse_chain_of(&vhdx::Image::open(&path("3.vhdx"), Access::READ_ONLY).unwrap(), 4),
+        };
+        let allowed = |format| match format {
+            "vhd" => refuse_chain_of(&vhd::Image::open(&path("3.vhd"), Access::READ_ONLY).unwrap(), 5),
+            _ => refuse_chain_of(&vhdx::Image::open(&path("3.vhdx"), Access::READ_ONLY).unwrap(), 5),
+        };
+        for format in ["vhd", "vhdx"] {
+            let text = refused(format).unwrap_err().to_string();
+            assert!(
+                text.ends_with("its chain has 4 images, so a child of it could not be opened: merge some"),
+                "{text}"
+            );
+            allowed(format).unwrap();
+            // As far as it is found.
+            std::fs::rename(path(&format!("0.{format}")), path("elsewhere")).unwrap();
+            refused(format).unwrap();
+        }
+    }
 }

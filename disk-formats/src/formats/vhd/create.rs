@@ -15,7 +15,7 @@ use super::spec::{
 };
 use super::stamp;
 use crate::error::OpenError;
-use crate::formats::chain::Member;
+use crate::formats::chain::{Member, refuse_full_chain};
 use crate::formats::field::BadField;
 use crate::formats::guid;
 use crate::formats::parents::locate;
@@ -97,6 +97,7 @@ pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result
 /// locators.
 pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) -> Result<(), OpenError> {
     let base = Image::open(parent, Access::READ_ONLY)?;
+    refuse_full_chain(&base)?;
     let size = base.found.size;
     let inherited = base.sparse.map(|(_, layout)| layout.block_size() as u32);
     let block_size = block_size.or(inherited).unwrap_or(DEFAULT_BLOCK_SIZE);

@@ -13,7 +13,7 @@ use super::region::{self, Run};
 use super::spec::{FILE_SIGNATURE, HEADER_SIGNATURE, Header, MIB, REGION_TABLES_AT, VERSION};
 use crate::disk::info::SectorSize;
 use crate::error::OpenError;
-use crate::formats::chain::Member;
+use crate::formats::chain::{Member, refuse_full_chain};
 use crate::formats::guid;
 use crate::formats::parents::locate;
 use crate::host::backing::{Access, BackingFile};
@@ -102,7 +102,8 @@ pub fn create_fixed_watched(
 /// `block_size` is 2 MiB. The child records the parent's data write GUID: from now on the parent must not change.
 ///
 /// # Errors
-/// As for [`create_dynamic`]; errors of opening the parent; [`OpenError::Unsupported`] if the parent is a VHD.
+/// As for [`create_dynamic`]; errors of opening the parent; [`OpenError::Unsupported`] if the parent is a VHD, or its chain has
+/// [`MAX_DEPTH`](crate::MAX_DEPTH) images.
 pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) -> Result<(), OpenError> {
     let base = Image::open(parent, Access::READ_ONLY).map_err(|error| Image::as_parent(parent, error))?;
     let parameters = Parameters {
@@ -112,6 +113,7 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
         ..base.opened.metadata.parameters
     };
     let linkage = base.linkage()?;
+    refuse_full_chain(&base)?;
     create(path, &parameters, |file| {
         let locator = locator(path, parent, linkage)?;
         write(file, &parameters, Some(&locator.encode()?))
