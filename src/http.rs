@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use paradisk_disk_formats::{ThreadKind, spawn};
+use paradisk_serve::client_refused;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, send, shutdown};
@@ -245,7 +246,10 @@ fn run(listener: &OwnedFd, mut page: Page, times: Times) {
                 Ok(socket) => connections.push(Connection::new(socket, times)),
                 // The client has disconnected already.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-                Err(_) => thread::sleep(ACCEPT_PAUSE),
+                Err(errno) => {
+                    client_refused(&errno);
+                    thread::sleep(ACCEPT_PAUSE);
+                }
             }
         }
     }

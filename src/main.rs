@@ -87,9 +87,13 @@ fn survive_file_size_limit() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
-/// Print errors of disks that a guest or a client uses, which itself sees only an I/O error. Tools return theirs.
+/// Print errors of disks that a guest or a client uses, which itself sees only an I/O error, and those of the host that keep clients from being
+/// served. Tools return theirs.
 fn report_disk_errors() {
     paradisk_devices::on_disk_fault(|fault| eprintln!("error: {fault}"));
+    paradisk_serve::on_client_refused(|text| {
+        eprintln!("warning: {text} (limits: `ulimit -n` and `-u`, LimitNOFILE= and TasksMax= of a unit)");
+    });
     paradisk_disk_formats::on_flush_lost(|error| {
         eprintln!("error: {error}. Stop, make space or replace the storage, then run `paradisk image check`");
     });

@@ -18,10 +18,10 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Running, ended, ready, refused};
-use rustix::process::{Signal, getegid, geteuid, getgroups};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getegid, geteuid, getgroups, prlimit};
 use vhost_client::{FLUSH, Guest, IN, OUT, Shape};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_paradisk");
@@ -385,5 +385,46 @@ fn a_server_may_end_with_its_client() {
         drop(connect(&socket));
         assert!(child.wait().unwrap().success());
         assert!(!socket.exists());
+    }
+}
+
+/// Wait until a condition holds.
+#[track_caller]
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(120), "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A line says why clients are not served. When there are descriptors again, they are.
+#[test]
+fn a_server_without_descriptors_says_so_and_goes_on() {
+    for args in SERVERS {
+        let folder = tempfile::tempdir().unwrap();
+        let [socket, control, said] = &["socket", "control", "said"].map(|name| folder.path().join(name));
+        let mut server = command(args);
+        server.arg("--socket").arg(socket).arg("--control").arg(control);
+        server.stdout(Stdio::null()).stderr(fs::File::create(said).unwrap());
+        let mut child = Running(server.spawn().unwrap());
+        soon("the server listens", || control.exists() && UnixStream::connect(socket).is_ok());
+        assert_eq!(control::answer(control, &["list"])[0]["id"], "disk0");
+        let limit = |current| {
+            let pid = Some(Pid::from_child(&child));
+            let before = prlimit(pid, Resource::Nofile, Rlimit { current, maximum: Some(1024) }).unwrap();
+            assert!(before.current > Some(3) || current > Some(3));
+        };
+        // Those that are open stay open.
+        limit(Some(3));
+        let waiting = [socket, control].map(|path| UnixStream::connect(path).unwrap());
+        let text = || fs::read_to_string(said).unwrap();
+        soon("it says so", || text().contains("warning: a client could not be served: Too many open files"));
+        limit(Some(1024));
+        drop(waiting);
+        assert_eq!(control::answer(control, &["list"])[0]["id"], "disk0");
+        assert_eq!(text().matches("warning: a client").count(), 1, "{}", text());
+        assert!(child.try_wait().unwrap().is_none(), "{}", text());
+        ended(&mut child, Signal::TERM);
     }
 }

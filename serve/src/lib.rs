@@ -13,6 +13,7 @@
 pub mod nbd;
 #[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
 mod notifier;
+mod refusals;
 #[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
 mod sigbus;
 mod socket;
@@ -21,4 +22,5 @@ pub mod vfio_user;
 #[cfg(feature = "vhost-user-blk")]
 pub mod vhost_user_blk;
 
+pub use refusals::{client_refused, on_client_refused};
 pub use socket::{Permissions, Socket};

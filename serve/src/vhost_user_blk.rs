@@ -37,18 +37,24 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use paradisk_devices::Coalescing;
 use paradisk_devices::virtio::blk::{MAX_QUEUE_SIZE, MAX_QUEUES, Ring, RingConfig, serial};
 use paradisk_devices::worker::Worker;
 use paradisk_disk_formats::{Disk, EngineKind, OpenError, QueueConfig, ThreadKind, spawn_scoped};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
 
 use self::backchannel::Backchannel;
 use self::memory::Memory;
 use self::queue_thread::Queue;
 pub use self::queue_thread::QueueReport;
 use self::session::{Outcome, Session};
+use crate::refusals::client_refused;
+
+/// Pause after the host could not accept a client.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a disk is served.
 #[derive(Clone, Debug)]
@@ -215,8 +221,19 @@ impl Server {
     /// Serve one client. Messages are received on a thread of their own, so that a client that stops in the middle of a message
     /// does not keep the server from stopping.
     fn serve(&self, stream: UnixStream, stop: BorrowedFd<'_>) -> Result<Outcome, Error> {
-        let connection = stream.try_clone().map_err(Error::host("socket"))?;
-        let ended = eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::host("eventfd"))?;
+        // A shortage of descriptors or threads ends this connection, and not the server.
+        let refused = |error: io::Error| {
+            client_refused(&error);
+            Ok(Outcome::Disconnected(error.to_string()))
+        };
+        let connection = match stream.try_clone() {
+            Ok(connection) => connection,
+            Err(error) => return refused(error),
+        };
+        let ended = match eventfd(0, EventfdFlags::CLOEXEC) {
+            Ok(ended) => ended,
+            Err(errno) => return refused(errno.into()),
+        };
         let (disk, workers) = (Arc::clone(&self.disk), Arc::clone(&self.workers));
         let session = Session::new(disk, self.options.queues, workers, Arc::clone(&self.backchannel));
         thread::scope(|scope| {
@@ -225,7 +242,10 @@ impl Server {
                 let _ = rustix::io::write(&ended, &1u64.to_ne_bytes());
                 outcome
             });
-            let messages = messages.map_err(Error::host("thread of a client"))?;
+            let messages = match messages {
+                Ok(messages) => messages,
+                Err(error) => return refused(error),
+            };
             let stopped =
                 wait([&PollFd::from_borrowed_fd(stop, PollFlags::IN), &PollFd::new(&ended, PollFlags::IN)]);
             // Also after an error of `poll`: the shutdown ends the thread, which is joined next.
@@ -246,6 +266,10 @@ fn accept(listener: &UnixListener, stop: BorrowedFd<'_>) -> Result<Option<UnixSt
         match listener.accept() {
             Ok((stream, _)) => return Ok(Some(stream)),
             Err(error) if is_passing(error.kind()) => {}
+            Err(error) if is_shortage(&error) => {
+                client_refused(&error);
+                thread::sleep(ACCEPT_PAUSE);
+            }
             Err(error) => return Err(Error::Host { what: "accept", source: error }),
         }
     }
@@ -256,13 +280,19 @@ const fn is_passing(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted | io::ErrorKind::WouldBlock)
 }
 
+/// Whether the host lacks descriptors or memory, now.
+fn is_shortage(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
+}
+
 /// Wait until at least one of two descriptors is readable. True: the first is.
 fn wait(fds: [&PollFd<'_>; 2]) -> Result<bool, Error> {
     let mut fds = fds.map(Clone::clone);
     loop {
         match poll(&mut fds, None) {
             Ok(_) => return Ok(!fds[0].revents().is_empty()),
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(errno) => return Err(Error::Host { what: "poll", source: errno.into() }),
         }
     }

@@ -6,11 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
 use std::time::Duration;
 
 use facts::host::host;
 use paradisk_disk_formats::{ThreadKind, spawn};
-use paradisk_serve::Socket;
+use paradisk_serve::{Socket, client_refused};
 use serde_json::{Value, json};
 
 use super::{Command, LONGEST, Reply};
@@ -20,6 +21,9 @@ use crate::failure::Failure;
 const CONNECTIONS: usize = 8;
 /// A client that neither sends nor receives for so long is disconnected.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Pause after the host could not accept a client.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long to wait for the client of `stop` to take its answer.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
@@ -82,7 +86,14 @@ impl Listener {
         }
         spawn(ThreadKind::ControlListener, "control", move || {
             for stream in listener.incoming() {
-                let Ok(stream) = stream else { continue };
+                let stream = match stream {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        client_refused(&error);
+                        thread::sleep(ACCEPT_PAUSE);
+                        continue;
+                    }
+                };
                 let _ = tokens.recv();
                 let (execute, back) = (Arc::clone(&execute), token_back.clone());
                 let serve = move || {
@@ -91,7 +102,8 @@ impl Listener {
                     let _ = back.send(());
                 };
                 // Without a thread, the connection is closed without an answer.
-                if spawn(ThreadKind::ControlClient, "control", serve).is_err() {
+                if let Err(error) = spawn(ThreadKind::ControlClient, "control", serve) {
+                    client_refused(&error);
                     let _ = token_back.send(());
                 }
             }
@@ -143,7 +155,6 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
-    use std::thread;
 
     use super::*;
 

@@ -8,8 +8,8 @@ use facts::disk::OpenDisk;
 use facts::names::Adapter;
 use paradisk_devices::{AdapterConfig, AdapterKind, Coalescing};
 use paradisk_disk_formats::{ThreadKind, spawn};
-use paradisk_serve::Socket;
 use paradisk_serve::vfio_user::{Ended, Note, Server};
+use paradisk_serve::{Socket, client_refused};
 use sandbox::{Grants, Program};
 
 use super::control::{Control, SetPolicy};
@@ -180,6 +180,6 @@ fn tell(note: Note) {
     match note {
         Note::Connected | Note::Left(Ended::Closed) => {}
         Note::Left(ended) => eprintln!("disconnected a client: {ended}"),
-        Note::NotAccepted(error) => eprintln!("a client could not connect: {error}"),
+        Note::NotAccepted(error) => client_refused(&error),
     }
 }

@@ -6,7 +6,7 @@
 use std::io::IoSliceMut;
 use std::time::{Duration, Instant};
 
-use paradisk_disk_formats::{IoError, Op, QueueConfig};
+use paradisk_disk_formats::{IoError, Op, OpenError, QueueConfig};
 use rustix::event::Timespec;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -25,6 +25,7 @@ use super::spec::*;
 use super::status::status;
 use super::stop::Stop;
 use super::stream::Stream;
+use crate::refusals::client_refused;
 
 /// Maximum number of requests that were taken and are not answered yet.
 const DEPTH: u32 = 128;
@@ -49,10 +50,13 @@ pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Op
     let Some(export) = exports.as_slice().get(agreed.export) else { return };
     // An error closes the connection. Requests that have no reply then may or may not have been executed.
     tracing::info!(export = export.name, "NBD client connected");
-    if let Ok(mut connection) = Connection::new(stream, exports, export, agreed, stop) {
-        connection.slot = slot;
-        let ended = connection.run();
-        tracing::info!(export = export.name, ?ended, "NBD client disconnected");
+    match Connection::new(stream, exports, export, agreed, stop) {
+        Ok(mut connection) => {
+            connection.slot = slot;
+            let ended = connection.run();
+            tracing::info!(export = export.name, ?ended, "NBD client disconnected");
+        }
+        Err(error) => client_refused(&error),
     }
 }
 
@@ -146,14 +150,19 @@ impl<'a> Connection<'a> {
         export: &'a Export,
         agreed: Agreed,
         stop: &'a Stop,
-    ) -> Result<Self, Failed> {
+    ) -> Result<Self, OpenError> {
         let pool = exports.pool();
         let config = QueueConfig { depth: DEPTH, engine: export.engine };
-        let mut queue = export.disk.queue(&config).map_err(|_| Failed::Host)?;
+        let os = |errno: Errno| OpenError::Os {
+            path: export.name.clone().into(),
+            action: "cannot make what a connection needs",
+            source: errno.into(),
+        };
+        let mut queue = export.disk.queue(&config)?;
         queue.allow_blocking();
         let disk = BufferQueue::new(queue, DEPTH as usize);
-        let buffers = Buffers::new(pool)?;
-        let sleeper = Sleeper::new(&stream, &disk, stop, buffers.event())?;
+        let buffers = Buffers::new(pool).map_err(os)?;
+        let sleeper = Sleeper::new(&stream, &disk, stop, buffers.event()).map_err(os)?;
         Ok(Self {
             disk,
             buffers,

@@ -17,6 +17,7 @@ use super::export::Exports;
 use super::slots::Slots;
 use super::stop::Stop;
 use super::stream::Stream;
+use crate::refusals::client_refused;
 use crate::socket::Socket;
 
 /// How long to wait after the host could not accept a client.
@@ -126,7 +127,8 @@ fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, slots: &Arc<Slots>, st
             Ok(socket) => socket,
             // The client has disconnected already.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => continue,
-            Err(_) => {
+            Err(errno) => {
+                client_refused(&errno);
                 let _ = stop.wait(stop.as_fd(), PollFlags::empty(), Some(Instant::now() + ACCEPT_RETRY));
                 continue;
             }
@@ -137,13 +139,15 @@ fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, slots: &Arc<Slots>, st
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let _ = sockopt::set_socket_keepalive(&socket, true);
         let (exports, stop) = (Arc::clone(exports), Arc::clone(stop));
-        let client = move || {
-            if let Ok(stream) = Stream::new(socket) {
-                serve(stream, &exports, &stop, Some(&slot));
-            }
+        let client = move || match Stream::new(socket) {
+            Ok(stream) => serve(stream, &exports, &stop, Some(&slot)),
+            Err(error) => client_refused(&error),
         };
         // If the host refuses the thread, the socket is closed.
-        clients.extend(spawn(ThreadKind::NbdClient, "nbd-client", client));
+        match spawn(ThreadKind::NbdClient, "nbd-client", client) {
+            Ok(client) => clients.push(client),
+            Err(error) => client_refused(&error),
+        }
     }
     for client in clients {
         let _ = client.join();
