@@ -4,17 +4,17 @@
 //! deadline that nothing extends. A client that connects when all places are taken replaces the oldest connection to which no response is
 //! being sent; if responses are being sent to all, the client waits.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use paradisk_disk_formats::{ThreadKind, spawn};
-use paradisk_serve::client_refused;
+use paradisk_serve::{ClientSocket, client_refused, start_closer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, send, shutdown};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, send, shutdown};
 
 /// Clients at a time.
 const CONNECTIONS: usize = 16;
@@ -60,6 +60,7 @@ pub(crate) fn serve(listener: OwnedFd, thread: &str, page: Page) -> io::Result<(
 
 fn serve_within(times: Times, listener: OwnedFd, thread: &str, page: Page) -> io::Result<()> {
     rustix::io::ioctl_fionbio(&listener, true)?;
+    start_closer()?;
     spawn(ThreadKind::Metrics, thread, move || run(&listener, page, times)).map(drop)
 }
 
@@ -155,7 +156,7 @@ enum Phase {
 }
 
 struct Connection {
-    socket: OwnedFd,
+    socket: ClientSocket,
     phase: Phase,
     deadline: Instant,
     times: Times,
@@ -165,7 +166,7 @@ struct Connection {
 struct Over;
 
 impl Connection {
-    fn new(socket: OwnedFd, times: Times) -> Self {
+    fn new(socket: ClientSocket, times: Times) -> Self {
         let deadline = Instant::now() + times.request;
         Self { socket, phase: Phase::Request(Vec::new()), deadline, times }
     }
@@ -215,10 +216,10 @@ impl Connection {
 }
 
 /// Receive once. False: nothing has arrived.
-fn receive(socket: &OwnedFd, part: &mut [u8], mut take: impl FnMut(&[u8])) -> Result<bool, Over> {
-    match recv(socket, &mut *part, RecvFlags::empty()) {
-        Ok((0, _)) => Err(Over),
-        Ok((length, _)) => {
+fn receive(socket: &ClientSocket, part: &mut [u8], mut take: impl FnMut(&[u8])) -> Result<bool, Over> {
+    match socket.receive(&mut [IoSliceMut::new(part)], RecvFlags::empty()) {
+        Ok(0) => Err(Over),
+        Ok(length) => {
             take(part.get(..length).unwrap_or_default());
             Ok(true)
         }
@@ -242,7 +243,7 @@ fn run(listener: &OwnedFd, mut page: Page, times: Times) {
             (!ready || connection.advance(&mut page).is_ok()) && Instant::now() < connection.deadline
         });
         if accepts && make_place(&mut connections) {
-            match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            match ClientSocket::accept(listener, SocketFlags::NONBLOCK) {
                 Ok(socket) => connections.push(Connection::new(socket, times)),
                 // The client has disconnected already.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}

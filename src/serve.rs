@@ -1,5 +1,6 @@
 //! `paradisk serve`: disks and adapters for other programs.
 
+mod client_memory;
 mod control;
 mod conventions;
 mod lifecycle;

@@ -15,7 +15,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use common::{Running, ended, ready, ready_with_notes, refused};

@@ -9,6 +9,9 @@
     allow(clippy::duplicate_mod, reason = "a checker runs the source with primitives of its own")
 )]
 
+mod client_socket;
+#[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
+mod memory_sources;
 #[cfg(feature = "nbd")]
 pub mod nbd;
 #[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
@@ -22,5 +25,8 @@ pub mod vfio_user;
 #[cfg(feature = "vhost-user-blk")]
 pub mod vhost_user_blk;
 
+pub use client_socket::{ClientSocket, start_closer};
+#[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
+pub use memory_sources::MemorySources;
 pub use refusals::{client_refused, on_client_refused};
 pub use socket::{Permissions, Socket};

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::client_socket::refuse_clients;
 use rustix::fs::{AtFlags, FlockOperation, Mode, RawDir, SeekFrom, fchmod, flock, seek, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
@@ -50,9 +51,19 @@ impl Permissions {
 /// A listening socket. Dropping it removes its file, if that is still the same.
 #[derive(Debug)]
 pub struct Socket {
-    /// The first field, so dropped first: the file is removed while the socket still listens. `None`: the file is another process's.
-    _file: Option<SocketFile>,
+    /// `None`: file and socket are another process's.
+    file: Option<SocketFile>,
     listener: UnixListener,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            // The file is removed while the socket still listens.
+            drop(file);
+            refuse_clients(&self.listener);
+        }
+    }
 }
 
 impl Socket {
@@ -72,13 +83,13 @@ impl Socket {
     pub fn listen_for(path: &Path, permissions: Permissions) -> io::Result<Self> {
         let (listener, mut file) = bound(path, permissions)?;
         file.move_to(path)?;
-        Ok(Self { listener, _file: Some(file) })
+        Ok(Self { listener, file: Some(file) })
     }
 
     /// A socket that listens already. Its file is left to the process that made it.
     #[must_use]
     pub const fn given(listener: UnixListener) -> Self {
-        Self { listener, _file: None }
+        Self { listener, file: None }
     }
 
     /// The socket that accepts clients.

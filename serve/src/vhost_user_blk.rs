@@ -6,6 +6,7 @@
 //! ([`paradisk_devices::virtio::blk::Ring`]).
 //!
 //! - `session`: the client's messages,
+//! - `relay`: those messages, before the `vhost` crate has them,
 //! - `backchannel`: messages from the server to the client,
 //! - `memory`: guest memory as the client has described it,
 //! - `queue_thread`: the thread of a queue,
@@ -17,11 +18,14 @@
 //! one was killed repeats the requests that were not completed. A client that shortens the file of its memory harms only itself: the
 //! first mapping installs a handler of SIGBUS for the process, which passes other faults on to the handler before it.
 //!
+//! A descriptor whose close may sleep is closed by a thread that nobody waits for, and only memory that waits for nobody is mapped
+//! ([`MemorySources`]).
+//!
 //! Messages are parsed by the `vhost` crate. The daemon of `vhost-user-backend` is not used: it refuses the messages of
 //! in-flight tracking, and locks its rings.
 //!
 //! ```text
-//! client -> socket -> session (a thread): memory, rings, eventfds -> queue_thread (one for each queue)
+//! client -> socket -> relay -> session (a thread): memory, rings, eventfds -> queue_thread (one for each queue)
 //! guest: ring, kick -> queue_thread -> Ring -> disk queue
 //! guest: used ring, call <- queue_thread <- Ring <- completions
 //! ```
@@ -30,6 +34,7 @@ mod backchannel;
 mod inflight;
 mod memory;
 mod queue_thread;
+mod relay;
 mod session;
 
 use std::io;
@@ -45,12 +50,15 @@ use paradisk_devices::worker::Worker;
 use paradisk_disk_formats::{Disk, EngineKind, OpenError, QueueConfig, ThreadKind, spawn_scoped};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
+use rustix::net::SocketFlags;
 
 use self::backchannel::Backchannel;
 use self::memory::Memory;
 use self::queue_thread::Queue;
 pub use self::queue_thread::QueueReport;
 use self::session::{Outcome, Session};
+use crate::client_socket::{ClientSocket, start_closer};
+use crate::memory_sources::MemorySources;
 use crate::refusals::client_refused;
 
 /// Pause after the host could not accept a client.
@@ -67,6 +75,8 @@ pub struct Options {
     pub engine: EngineKind,
     /// Interrupt moderation of each queue, in addition to the guest's own suppression.
     pub coalescing: Coalescing,
+    /// Which files are mapped as the client's memory.
+    pub memory: MemorySources,
 }
 
 impl Default for Options {
@@ -76,6 +86,7 @@ impl Default for Options {
             serial: String::new(),
             engine: EngineKind::default(),
             coalescing: Coalescing::default(),
+            memory: MemorySources::default(),
         }
     }
 }
@@ -131,6 +142,7 @@ impl Server {
         if !(1..=MAX_QUEUES).contains(&options.queues) {
             return Err(Error::Queues(options.queues));
         }
+        start_closer().map_err(Error::host("thread"))?;
         let queue = QueueConfig { depth: MAX_QUEUE_SIZE.into(), engine: options.engine };
         let ring = RingConfig {
             max_size: MAX_QUEUE_SIZE,
@@ -156,8 +168,8 @@ impl Server {
         stop: BorrowedFd<'_>,
         report: &(dyn Fn(Event) + Sync),
     ) -> Result<(), Error> {
-        while let Some(stream) = accept(listener, stop)? {
-            if self.serve_and_report(stream, stop, report)? == Outcome::Stopped {
+        while let Some(client) = accept(listener, stop)? {
+            if self.serve_and_report(client, stop, report)? == Outcome::Stopped {
                 break;
             }
         }
@@ -174,18 +186,18 @@ impl Server {
         stop: BorrowedFd<'_>,
         report: &(dyn Fn(Event) + Sync),
     ) -> Result<(), Error> {
-        self.serve_and_report(client, stop, report).map(drop)
+        self.serve_and_report(client.into(), stop, report).map(drop)
     }
 
     fn serve_and_report(
         &self,
-        stream: UnixStream,
+        client: ClientSocket,
         stop: BorrowedFd<'_>,
         report: &(dyn Fn(Event) + Sync),
     ) -> Result<Outcome, Error> {
         tracing::info!("vhost-user client connected");
         report(Event::Connected);
-        let outcome = self.serve(stream, stop)?;
+        let outcome = self.serve(&client, stop)?;
         tracing::info!(?outcome, "vhost-user client disconnected");
         let reason = if let Outcome::Disconnected(reason) = &outcome { Some(reason.clone()) } else { None };
         report(Event::Gone(reason));
@@ -220,15 +232,11 @@ impl Server {
 
     /// Serve one client. Messages are received on a thread of their own, so that a client that stops in the middle of a message
     /// does not keep the server from stopping.
-    fn serve(&self, stream: UnixStream, stop: BorrowedFd<'_>) -> Result<Outcome, Error> {
+    fn serve(&self, client: &ClientSocket, stop: BorrowedFd<'_>) -> Result<Outcome, Error> {
         // A shortage of descriptors or threads ends this connection, and not the server.
         let refused = |error: io::Error| {
             client_refused(&error);
             Ok(Outcome::Disconnected(error.to_string()))
-        };
-        let connection = match stream.try_clone() {
-            Ok(connection) => connection,
-            Err(error) => return refused(error),
         };
         let ended = match eventfd(0, EventfdFlags::CLOEXEC) {
             Ok(ended) => ended,
@@ -238,7 +246,7 @@ impl Server {
         let session = Session::new(disk, self.options.queues, workers, Arc::clone(&self.backchannel));
         thread::scope(|scope| {
             let messages = spawn_scoped(scope, ThreadKind::VhostUserSession, "vhost-user", || {
-                let outcome = session.run(stream);
+                let outcome = session.run(client, &self.options.memory);
                 let _ = rustix::io::write(&ended, &1u64.to_ne_bytes());
                 outcome
             });
@@ -249,7 +257,7 @@ impl Server {
             let stopped =
                 wait([&PollFd::from_borrowed_fd(stop, PollFlags::IN), &PollFd::new(&ended, PollFlags::IN)]);
             // Also after an error of `poll`: the shutdown ends the thread, which is joined next.
-            let _ = connection.shutdown(std::net::Shutdown::Both);
+            client.shut_down();
             let outcome =
                 messages.join().unwrap_or_else(|_| Outcome::Disconnected("internal error".to_owned()));
             Ok(if stopped? { Outcome::Stopped } else { outcome })
@@ -258,32 +266,23 @@ impl Server {
 }
 
 /// The next client; `None`: `stop` is readable.
-fn accept(listener: &UnixListener, stop: BorrowedFd<'_>) -> Result<Option<UnixStream>, Error> {
+fn accept(listener: &UnixListener, stop: BorrowedFd<'_>) -> Result<Option<ClientSocket>, Error> {
     loop {
         if wait([&PollFd::from_borrowed_fd(stop, PollFlags::IN), &PollFd::new(listener, PollFlags::IN)])? {
             return Ok(None);
         }
-        match listener.accept() {
-            Ok((stream, _)) => return Ok(Some(stream)),
-            Err(error) if is_passing(error.kind()) => {}
-            Err(error) if is_shortage(&error) => {
-                client_refused(&error);
+        match ClientSocket::accept(listener, SocketFlags::empty()) {
+            Ok(client) => return Ok(Some(client)),
+            // Errors of one connection only: the client may have closed it.
+            Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
+            // The host lacks descriptors or memory, now.
+            Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                client_refused(&errno);
                 thread::sleep(ACCEPT_PAUSE);
             }
-            Err(error) => return Err(Error::Host { what: "accept", source: error }),
+            Err(errno) => return Err(Error::host("accept")(errno)),
         }
     }
-}
-
-/// Errors of `accept` that concern one connection only: the client may have closed it.
-const fn is_passing(kind: io::ErrorKind) -> bool {
-    matches!(kind, io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted | io::ErrorKind::WouldBlock)
-}
-
-/// Whether the host lacks descriptors or memory, now.
-fn is_shortage(error: &io::Error) -> bool {
-    let errno = Errno::from_io_error(error);
-    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
 /// Wait until at least one of two descriptors is readable. True: the first is.

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -11,7 +10,10 @@ use std::time::Duration;
 
 use facts::host::host;
 use paradisk_disk_formats::{ThreadKind, spawn};
-use paradisk_serve::{Socket, client_refused};
+use paradisk_serve::{ClientSocket, Socket, client_refused, start_closer};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use rustix::net::sockopt::{self, Timeout};
 use serde_json::{Value, json};
 
 use super::{Command, LONGEST, Reply};
@@ -78,6 +80,7 @@ impl Listener {
     ) -> io::Result<Server> {
         let Self(socket) = self;
         let listener = socket.listener().try_clone()?;
+        start_closer()?;
         let execute: Execute = Arc::new(execute);
         // As many connections as there are tokens.
         let (token_back, tokens) = mpsc::sync_channel(CONNECTIONS);
@@ -85,11 +88,13 @@ impl Listener {
             let _ = token_back.send(());
         }
         spawn(ThreadKind::ControlListener, "control", move || {
-            for stream in listener.incoming() {
-                let stream = match stream {
+            loop {
+                let stream = match ClientSocket::accept(&listener, SocketFlags::empty()) {
                     Ok(stream) => stream,
-                    Err(error) => {
-                        client_refused(&error);
+                    // The server has ended.
+                    Err(Errno::INVAL) => return,
+                    Err(errno) => {
+                        client_refused(&errno);
                         thread::sleep(ACCEPT_PAUSE);
                         continue;
                     }
@@ -112,9 +117,9 @@ impl Listener {
     }
 }
 
-fn serve(stream: &UnixStream, execute: &Execute) -> io::Result<()> {
-    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
-    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+fn serve(stream: &ClientSocket, execute: &Execute) -> io::Result<()> {
+    sockopt::set_socket_timeout(stream, Timeout::Recv, Some(CLIENT_TIMEOUT))?;
+    sockopt::set_socket_timeout(stream, Timeout::Send, Some(CLIENT_TIMEOUT))?;
     let mut input = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -154,7 +159,7 @@ fn ask(command: Command, written: Receiver<Infallible>, execute: &Execute) -> Re
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 

@@ -190,6 +190,8 @@ pub(crate) const fn label(kind: Kind) -> &'static str {
         Kind::Thread(VhostUserQueue) => "vhost-user queue",
         Kind::Thread(VfioUserSession) => "vfio-user session",
         Kind::Thread(Notifier) => "notifier",
+        Kind::Thread(Closer) => "closer",
+        Kind::Thread(Close) => "close",
         Kind::Thread(_) => "other",
     }
 }

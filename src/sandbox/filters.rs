@@ -29,7 +29,7 @@ use crate::mode::{Mode, Program};
 use crate::tables::{self, Kind, Rule, Test};
 
 /// Every kind that has a filter.
-pub(crate) const KINDS: [Kind; 23] = {
+pub(crate) const KINDS: [Kind; 25] = {
     use ThreadKind::*;
     [
         Kind::Main(Program::Run),
@@ -55,6 +55,8 @@ pub(crate) const KINDS: [Kind; 23] = {
         Kind::Thread(VhostUserQueue),
         Kind::Thread(VfioUserSession),
         Kind::Thread(Notifier),
+        Kind::Thread(Closer),
+        Kind::Thread(Close),
     ]
 };
 

@@ -108,6 +108,8 @@ rules! {
         SYS_sigaltstack "start and end of threads";
         SYS_sendto [Null(4), Lacks(3, FAST_OPEN)] "a signal handler wakes the thread that waits for signals; replies. To the peer alone";
         SYS_recvfrom "that thread; requests and commands";
+        SYS_recvmsg "what clients send; the descriptors that come with it are closed by a thread of their own";
+        SYS_shutdown "the end of a connection";
         SYS_clock_gettime "time, where the vDSO has none";
         SYS_clock_nanosleep "pauses";
         SYS_nanosleep "pauses";
@@ -244,6 +246,8 @@ rules! {
         SYS_lseek "the size of a client's memory";
         SYS_getsockopt "what a client sends for messages to it is a socket (the crate `vhost`)";
         SYS_readlinkat "whether a descriptor is an eventfd";
+        SYS_fcntl [Is(1, libc::F_GET_SEALS as u32)] "whether a client's memory is in a memfd, tmpfs or hugetlbfs";
+        SYS_socketpair [Is(0, libc::AF_UNIX as u32)] "messages that have been checked go to the crate `vhost` by a socket of its own";
         SYS_memfd_create "requests in flight, in memory of the client (vhost-user)";
         SYS_ftruncate "the same";
         SYS_fcntl [Is(1, libc::F_ADD_SEALS as u32)] "the same";
@@ -258,6 +262,11 @@ rules! {
     /// A thread that signals a client's eventfd.
     NOTIFIER {
         SYS_ppoll "whether its last write would sleep";
+    }
+
+    /// A thread that closes a client's descriptor.
+    CLOSE {
+        SYS_setsockopt [Is(2, libc::SO_LINGER as u32)] "a socket that is closed does not linger";
     }
 
     /// The control socket of a server: growing disks is done on this thread.
@@ -276,7 +285,7 @@ rules! {
         SYS_flock "the folder of a socket is locked while its file is removed";
         SYS_getdents64 "whether the file is this server's: the number of its inode";
         SYS_unlinkat "the socket's file";
-        SYS_shutdown "connections";
+        SYS_accept4 "clients that wait to be accepted are disconnected";
     }
 
     /// A main thread that opens images for `paradisk ctl attach`. Landlock says where images may be opened. It does not limit who may ask for
@@ -288,6 +297,7 @@ rules! {
         SYS_readlink "the folder of an image, where its parents are looked for";
         SYS_readlinkat "the same";
         SYS_getcwd "the same";
+        SYS_accept4 "clients of that socket that wait to be accepted are disconnected";
         SYS_fcntl [Is(1, libc::F_GETFL as u32)] "files that were passed open";
         SYS_fcntl [Is(1, libc::F_SETFL as u32)] "the same";
         SYS_ioctl [Is(1, blk(NONE, 104, 0))] "BLKSSZGET: a block device that is attached";
@@ -347,7 +357,8 @@ fn own(kind: Kind) -> &'static [&'static [Rule]] {
         Kind::Thread(VfioUserSession) => &[EVERY, LISTENER, CLIENT, CLIENT_MEMORY, DISK, QUEUE, QUEUE_SETUP],
         Kind::Thread(VhostUserQueue) => &[EVERY, DISK, QUEUE, STARTS_NOTIFIER, NOTIFIER],
         Kind::Thread(Notifier) => &[EVERY, NOTIFIER],
-        // Console and Signals; and a kind that this table does not know may do the least.
+        Kind::Thread(Close) => &[EVERY, CLOSE],
+        // Console, Signals, Closer; and a kind that this table does not know may do the least.
         Kind::Thread(_) => &[EVERY],
     }
 }
@@ -373,6 +384,7 @@ pub(crate) fn starts(kind: Kind) -> &'static [Kind] {
         Kind::Thread(VhostUserSession) => &const { [thread(Notifier)] },
         Kind::Thread(VfioUserSession) => &const { [HELPER, thread(Notifier)] },
         Kind::Thread(VhostUserQueue) => &const { [HELPER, thread(Notifier)] },
+        Kind::Thread(Closer) => &const { [thread(Close)] },
         Kind::Thread(_) => &[],
     }
 }
@@ -460,6 +472,7 @@ pub(crate) const ALL: &[&[Rule]] = &[
     CLIENT_MEMORY,
     STARTS_NOTIFIER,
     NOTIFIER,
+    CLOSE,
     CONTROL,
     METRICS,
     END,

@@ -12,6 +12,7 @@ use paradisk_serve::vfio_user::{Ended, Note, Server};
 use paradisk_serve::{Socket, client_refused};
 use sandbox::{Grants, Program};
 
+use super::client_memory::ClientMemory;
 use super::control::{Control, SetPolicy};
 use super::lifecycle::{Lifetime, announce, close, ends};
 use super::listen::Listen;
@@ -56,6 +57,8 @@ pub(crate) struct Args {
     /// Threads that serve the queues, for virtio-blk; at most the number of queues. 0: the thread that serves the client
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: u16,
+    #[command(flatten)]
+    client_memory: ClientMemory,
     #[command(flatten)]
     moderation: Moderation,
     #[command(flatten)]
@@ -137,6 +140,7 @@ fn serve(
     let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
+    let sources = args.client_memory.sources()?;
     let listeners = args.monitoring.listen()?;
     let sockets = args.listen.path().into_iter().chain(args.monitoring.paths()).collect();
     let sandbox = args.confinement.enter(Program::VfioUser, &Grants { sockets, ..Grants::default() })?;
@@ -144,6 +148,7 @@ fn serve(
         Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
     });
     let mut server = server.map_err(|error| failed(&error))?;
+    server.set_memory_sources(sources);
     let (refresher, moderated, asked) = (server.handle(), server.handle(), server.handle());
     let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());
     let coalescing: SetPolicy =

@@ -8,6 +8,7 @@ use paradisk_disk_formats::{KindMetrics, QueueMetrics};
 use paradisk_serve::vhost_user_blk::{Event, Options, QueueReport, Server};
 use sandbox::{Grants, Program};
 
+use super::client_memory::ClientMemory;
 use super::control::{Control, SetPolicy};
 use super::conventions::{CAPABILITIES, Conventions};
 use super::lifecycle::{Lifetime, announce, close, ends};
@@ -38,6 +39,8 @@ pub(crate) struct Args {
     /// Maximum number of queues; each has a thread of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
+    #[command(flatten)]
+    client_memory: ClientMemory,
     #[command(flatten)]
     moderation: Moderation,
     #[command(flatten)]
@@ -72,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         serial: opened.serial.clone().unwrap_or_default(),
         engine: opened.engine,
         coalescing: args.moderation.get(),
+        memory: args.client_memory.sources()?,
     };
     let failed = |error| Failure::Failed(format!("{}: {error}", spec.source));
     let (from, place) = match args.conventions.fd {

@@ -45,6 +45,10 @@ pub enum ThreadKind {
     VfioUserSession,
     /// Signals an eventfd of a client where io_uring cannot.
     Notifier,
+    /// Waits for descriptors that clients have passed, to have them closed.
+    Closer,
+    /// Closes one of them.
+    Close,
 }
 
 static HOOK: OnceLock<fn(ThreadKind)> = OnceLock::new();

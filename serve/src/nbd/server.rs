@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use paradisk_disk_formats::{ThreadKind, spawn};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with, sockopt};
+use rustix::net::{SocketFlags, sockopt};
 
 use super::connection::serve;
 use super::export::Exports;
 use super::slots::Slots;
 use super::stop::Stop;
 use super::stream::Stream;
+use crate::client_socket::{ClientSocket, start_closer};
 use crate::refusals::client_refused;
 use crate::socket::Socket;
 
@@ -73,6 +74,7 @@ impl Server {
         exports: Exports,
         on_idle: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Self> {
+        start_closer()?;
         let stop = Arc::new(Stop::new()?);
         let mut server = Self { stop: Arc::clone(&stop), acceptor: None, socket: None, address: None };
         let listener: OwnedFd = match listener.into() {
@@ -107,7 +109,7 @@ impl Server {
 /// The host has no descriptors left, or the socket cannot be made non-blocking. Nothing has been sent to the client then.
 pub fn serve_client(socket: OwnedFd, exports: &Exports) -> io::Result<()> {
     let stop = Stop::new()?;
-    serve(Stream::new(socket)?, exports, &stop, None);
+    serve(Stream::new(ClientSocket::connected(socket)?)?, exports, &stop, None);
     Ok(())
 }
 
@@ -123,7 +125,7 @@ impl Drop for Server {
 fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, slots: &Arc<Slots>, stop: &Arc<Stop>) {
     let mut clients: Vec<JoinHandle<()>> = Vec::new();
     while stop.wait(listener.as_fd(), PollFlags::IN, None).is_ok() {
-        let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
+        let socket = match ClientSocket::accept(listener, SocketFlags::empty()) {
             Ok(socket) => socket,
             // The client has disconnected already.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => continue,

@@ -31,7 +31,7 @@ enum Peer {
 }
 
 impl Peer {
-    fn of(socket: &OwnedFd) -> Self {
+    fn of(socket: impl AsFd) -> Self {
         let address = getpeername(socket).ok().flatten();
         let address = address.and_then(|address| SocketAddr::try_from(address).ok());
         address.map_or(Self::Local, |address| Self::Address(network(address.ip())))
@@ -105,7 +105,7 @@ impl Slots {
 
     /// A slot for a connection that begins to negotiate. `None`: too many closed connections still have requests in
     /// flight, or the socket cannot be duplicated.
-    pub(super) fn enter(self: &Arc<Self>, socket: &OwnedFd) -> Option<Slot> {
+    pub(super) fn enter(self: &Arc<Self>, socket: &impl AsFd) -> Option<Slot> {
         let peer = Peer::of(socket);
         let socket = Arc::new(socket.as_fd().try_clone_to_owned().ok()?);
         let asleep = Arc::new(AtomicU64::new(u64::MAX));
@@ -232,7 +232,7 @@ mod tests {
     fn negotiating(slots: &Arc<Slots>, peer: u8) -> (UnixStream, Slot) {
         let (client, server) = UnixStream::pair().unwrap();
         client.set_nonblocking(true).unwrap();
-        let slot = slots.enter(&server.into()).unwrap();
+        let slot = slots.enter(&server).unwrap();
         slots.table().entries.last_mut().unwrap().peer = self::peer(peer);
         (client, slot)
     }

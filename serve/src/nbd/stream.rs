@@ -1,17 +1,18 @@
 //! A client's socket, non-blocking, in plain text or under TLS.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::io::{Errno, ioctl_fionbio, readv};
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::RecvFlags;
 
 use super::tls::Session;
+use crate::client_socket::ClientSocket;
 
 /// A stream of bytes both ways.
 #[derive(Debug)]
 pub(super) struct Stream {
-    socket: Socket,
+    socket: ClientSocket,
     tls: Option<Session>,
     /// Bytes of plain text received and sent.
     moved: u64,
@@ -19,9 +20,9 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Over a connected socket, in plain text.
-    pub(super) fn new(socket: OwnedFd) -> Result<Self, Errno> {
+    pub(super) fn new(socket: ClientSocket) -> Result<Self, Errno> {
         ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket: Socket { fd: socket }, tls: None, moved: 0 })
+        Ok(Self { socket, tls: None, moved: 0 })
     }
 
     /// Continue under TLS. The caller completes the handshake before anything else ([`is_handshaking`](Self::is_handshaking)).
@@ -42,7 +43,7 @@ impl Stream {
     /// Receive what has arrived, as far as it fits. 0: the client has closed its side.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: nothing has arrived; or an error of the host.
+    /// [`Errno::AGAIN`]: nothing has arrived; [`Errno::PROTO`]: the client has passed descriptors; or an error of the host.
     pub(super) fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         let got = self.receive_into(into)?;
         self.moved += got as u64;
@@ -51,8 +52,8 @@ impl Stream {
 
     fn receive_into(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         match &mut self.tls {
-            Some(tls) => tls.receive(&mut self.socket, into),
-            None => self.socket.receive(into),
+            Some(tls) => tls.receive(&mut &self.socket, into),
+            None => rustix::io::retry_on_intr(|| self.socket.receive(into, RecvFlags::empty())),
         }
     }
 
@@ -61,7 +62,7 @@ impl Stream {
     /// # Errors
     /// [`Errno::AGAIN`]: the client has sent nothing; [`Errno::PROTO`]: the handshake failed; or an error of the host.
     pub(super) fn handshake(&mut self) -> Result<(), Errno> {
-        self.tls.as_mut().map_or(Ok(()), |tls| tls.receive_records(&mut self.socket))
+        self.tls.as_mut().map_or(Ok(()), |tls| tls.receive_records(&mut &self.socket))
     }
 
     /// Send as much as the host accepts. Under TLS, some of it may stay in the buffer: see [`flush`](Self::flush).
@@ -76,7 +77,7 @@ impl Stream {
 
     fn send_from(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         self.flush()?;
-        let Some(tls) = &mut self.tls else { return self.socket.send(from) };
+        let Some(tls) = &mut self.tls else { return rustix::io::retry_on_intr(|| self.socket.send(from)) };
         let sent = tls.encrypt(from)?;
         match self.flush() {
             Ok(()) | Err(Errno::AGAIN) => Ok(sent),
@@ -94,7 +95,7 @@ impl Stream {
     /// # Errors
     /// [`Errno::AGAIN`]: the host does not accept all of it now; or an error of the host.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
-        self.tls.as_mut().map_or(Ok(()), |tls| tls.flush(&mut self.socket))
+        self.tls.as_mut().map_or(Ok(()), |tls| tls.flush(&mut &self.socket))
     }
 
     /// Bytes of plain text received and sent so far, what is in the TLS buffer (up to 64 KiB) included.
@@ -113,43 +114,6 @@ impl Stream {
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.fd.as_fd()
-    }
-}
-
-/// The socket itself.
-#[derive(Debug)]
-struct Socket {
-    fd: OwnedFd,
-}
-
-impl Socket {
-    fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        rustix::io::retry_on_intr(|| readv(&self.fd, into))
-    }
-
-    fn send(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        let mut control = SendAncillaryBuffer::default();
-        rustix::io::retry_on_intr(|| sendmsg(&self.fd, from, &mut control, SendFlags::NOSIGNAL))
-    }
-}
-
-impl Read for Socket {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        Ok(self.receive(&mut [IoSliceMut::new(into)])?)
-    }
-}
-
-impl Write for Socket {
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        Ok(self.send(&[IoSlice::new(from)])?)
-    }
-
-    fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
-        Ok(self.send(from)?)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        self.socket.as_fd()
     }
 }

@@ -4,17 +4,14 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::spec::{self, Header};
+use crate::client_socket::{ClientSocket, Received};
 
 /// Maximum number of bytes of a message, including the header.
 pub(super) const LONGEST: usize = 16 << 10;
@@ -39,6 +36,11 @@ pub enum Ended {
     /// A message has too many descriptors.
     #[error("a message with more than 64 file descriptors, or more than this process may have")]
     Descriptors,
+    /// A descriptor for memory is of a kind that is not mapped.
+    #[error(
+        "the client's memory is in a file that is no memfd and not on tmpfs or hugetlbfs; --client-memory names other file systems"
+    )]
+    Memory,
     /// No session is possible with the first message.
     #[error("no session: {0}")]
     Refused(&'static str),
@@ -52,7 +54,7 @@ pub enum Ended {
 pub(super) struct Message {
     pub(super) header: Header,
     pub(super) payload: Vec<u8>,
-    pub(super) fds: Vec<OwnedFd>,
+    pub(super) fds: Vec<Received>,
 }
 
 impl Message {
@@ -66,7 +68,7 @@ impl Message {
 
 /// A connection.
 pub(super) struct Channel {
-    stream: UnixStream,
+    stream: ClientSocket,
     inbox: Box<[u8]>,
     /// Start of the received bytes in the inbox that have not been taken.
     start: usize,
@@ -76,19 +78,17 @@ pub(super) struct Channel {
     /// Descriptors, each with the position in the stream at which the read that returned it ended. A read continues
     /// over data without descriptors, and ends after the first data with descriptors. So a descriptor belongs to the
     /// message in which its read ended.
-    fds: VecDeque<(u64, OwnedFd)>,
+    fds: VecDeque<(u64, Received)>,
     outbox: Vec<u8>,
     sent: usize,
     outbox_fds: Vec<Arc<OwnedFd>>,
 }
 
 impl Channel {
-    pub(super) fn new(stream: UnixStream) -> std::io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        let inbox = vec![0; BUFFER].into_boxed_slice();
-        Ok(Self {
+    pub(super) fn new(stream: ClientSocket) -> Self {
+        Self {
             stream,
-            inbox,
+            inbox: vec![0; BUFFER].into_boxed_slice(),
             start: 0,
             end: 0,
             received: 0,
@@ -96,7 +96,7 @@ impl Channel {
             outbox: Vec::new(),
             sent: 0,
             outbox_fds: Vec::new(),
-        })
+        }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -116,27 +116,22 @@ impl Channel {
         }
         self.inbox.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let free = self.inbox.get_mut(self.end..).unwrap_or_default();
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let read = match recvmsg(&self.stream, &mut [IoSliceMut::new(free)], &mut ancillary, flags) {
+        let mut passed = Vec::new();
+        let read = self.stream.receive_with(&mut [IoSliceMut::new(free)], &mut passed, RecvFlags::DONTWAIT);
+        let (bytes, lost) = match read {
             Ok(read) => read,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(Errno::CONNRESET) => return Err(Ended::Closed),
             Err(errno) => return Err(Ended::Socket(errno)),
         };
-        self.received += read.bytes as u64;
-        self.end += read.bytes;
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.fds.extend(fds.map(|fd| (self.received, fd)));
-            }
-        }
-        if read.flags.contains(ReturnFlags::CTRUNC) || self.fds.len() > MOST_FDS {
+        self.received += bytes as u64;
+        self.end += bytes;
+        self.fds.extend(passed.into_iter().map(|fd| (self.received, fd)));
+        if lost || self.fds.len() > MOST_FDS {
             return Err(Ended::Descriptors);
         }
-        match (read.bytes, self.start == self.end) {
+        match (bytes, self.start == self.end) {
             (0, true) => Err(Ended::Closed),
             (0, false) => Err(Ended::Truncated),
             _ => Ok(()),

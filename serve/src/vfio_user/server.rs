@@ -12,6 +12,7 @@ use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::{Coalescing, InterruptSink, ModerationState, PciDevice, Stats, Time};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use rustix::net::SocketFlags;
 use vm_memory::GuestMemoryAtomic;
 
 use super::channel::{Channel, Ended, Message};
@@ -20,6 +21,8 @@ use super::interrupts::{Interrupts, Signals, Sink};
 use super::memory::ClientMemory;
 use super::session::{DoorbellEvent, Reply, Session};
 use super::spec;
+use crate::client_socket::{ClientSocket, start_closer};
+use crate::memory_sources::MemorySources;
 
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -133,6 +136,7 @@ impl Server {
         F: FnOnce(Memory, Box<dyn InterruptSink>) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
     {
         listener.set_nonblocking(true)?;
+        start_closer()?;
         let signals = Signals::new();
         let memory = GuestMemoryAtomic::new(ClientMemory::default());
         let function = Function::new(build(memory.clone(), Box::new(Sink(Arc::clone(&signals))))?);
@@ -159,6 +163,11 @@ impl Server {
             events: EventLoop::new()?,
             watched: Watched { stop: -1, ..Watched::default() },
         })
+    }
+
+    /// Set which files are mapped as the client's memory; by default those of [`MemorySources::default`].
+    pub fn set_memory_sources(&mut self, sources: MemorySources) {
+        self.session.sources = sources;
     }
 
     /// A handle to change and query the server while it runs.
@@ -275,16 +284,15 @@ impl Server {
     }
 
     fn accept(&mut self, note: &mut impl FnMut(Note)) {
-        let accepted = self.listener.accept().and_then(|(stream, _)| Channel::new(stream));
-        match accepted {
-            Ok(channel) => {
-                self.channel = Some(channel);
+        match ClientSocket::accept(&self.listener, SocketFlags::NONBLOCK) {
+            Ok(client) => {
+                self.channel = Some(Channel::new(client));
                 tracing::info!("vfio-user client connected");
                 note(Note::Connected);
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => {
-                note(Note::NotAccepted(Errno::from_io_error(&error).unwrap_or(Errno::IO)));
+            Err(Errno::AGAIN) => {}
+            Err(errno) => {
+                note(Note::NotAccepted(errno));
                 std::thread::sleep(ACCEPT_PAUSE);
             }
         }

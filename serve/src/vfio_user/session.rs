@@ -18,6 +18,8 @@ use super::function::{Function, Ring};
 use super::interrupts::Interrupts;
 use super::memory::{ClientMemory, MOST_MAPS, Maps, PAGE_SIZE};
 use super::spec::{self, command};
+use crate::memory_sources::MemorySources;
+use crate::notifier::require_eventfd;
 
 /// Number of descriptors of a message that is announced to the client. QEMU refuses a server that accepts more than QEMU's own limit
 /// (`VFIO_USER_MAX_MAX_FDS`).
@@ -44,6 +46,8 @@ pub(super) struct Session {
     pub(super) doorbells: Vec<DoorbellEvent>,
     memory: GuestMemoryAtomic<ClientMemory>,
     maps: Maps,
+    /// Which files are mapped.
+    pub(super) sources: MemorySources,
     client: Option<Client>,
     /// An unmap that waits for requests in flight.
     unmapping: Option<Unmapping>,
@@ -84,6 +88,7 @@ impl Session {
             doorbells,
             memory,
             maps,
+            sources: MemorySources::default(),
             client: None,
             unmapping: None,
             origin: Instant::now(),
@@ -109,6 +114,7 @@ impl Session {
         match (number, self.client) {
             (command::VERSION, None) => self.version(message, reply).map(Ok),
             (_, None) => Err(Ended::Refused("the first message was not VERSION")),
+            (command::DMA_MAP, Some(_)) => self.map(message),
             (_, Some(client)) => Ok(self.command(number, client, message, reply)),
         }
     }
@@ -155,7 +161,6 @@ impl Session {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         match number {
-            command::DMA_MAP => self.map(message),
             command::DMA_UNMAP => self.unmap(message, reply),
             command::GET_INFO => info(message, reply),
             command::GET_REGION_INFO => self.region_info(message, reply),
@@ -173,15 +178,19 @@ impl Session {
         }
     }
 
-    fn map(&mut self, message: &mut Message) -> Result<(), Errno> {
+    fn map(&mut self, message: &mut Message) -> Result<Result<(), Errno>, Ended> {
         let fd = message.fds.pop();
-        let (map, _) = message.body::<spec::DmaMap>()?;
-        if !message.fds.is_empty() {
-            return Err(Errno::INVAL);
+        let fd = fd.map(|fd| fd.checked(|fd| self.sources.check(fd))).transpose();
+        // The client is told too little by an error number.
+        let fd = fd.map_err(|_| Ended::Memory)?;
+        let (Ok((map, _)), []) = (message.body::<spec::DmaMap>(), &message.fds[..]) else {
+            return Ok(Err(Errno::INVAL));
+        };
+        let added = self.maps.add(map, fd);
+        if added.is_ok() {
+            self.replace_memory();
         }
-        self.maps.add(map, fd)?;
-        self.replace_memory();
-        Ok(())
+        Ok(added)
     }
 
     /// Wait for the requests in flight that use the memory. For the first [`SHORT_WAIT`] the device takes no new requests, so that none
@@ -332,7 +341,8 @@ impl Session {
     }
 
     fn set_irqs(&mut self, message: &mut Message) -> Result<(), Errno> {
-        let fds = std::mem::take(&mut message.fds);
+        let fds = std::mem::take(&mut message.fds).into_iter();
+        let fds = fds.map(|fd| fd.checked(require_eventfd)).collect::<Result<_, _>>()?;
         let (set, bytes) = message.body::<spec::SetIrqs>()?;
         self.interrupts.set(set, bytes, fds)?;
         if set.index.get() == spec::IRQ_MSIX {

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 #[expect(
     clippy::disallowed_types,
@@ -22,10 +21,13 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
-use super::backchannel::{Backchannel, peek_socket};
+use super::backchannel::Backchannel;
 use super::inflight::Inflight;
 use super::memory::{MAX_SLOTS, Regions};
 use super::queue_thread::{Eventfds, Queue};
+use super::relay::{Refused, Relay};
+use crate::client_socket::ClientSocket;
+use crate::memory_sources::MemorySources;
 use crate::notifier::{Notifier, require_eventfd};
 
 /// How a session ended.
@@ -98,8 +100,8 @@ impl Session {
     }
 
     /// Answer messages until the client disconnects. None of its requests is in flight when this returns.
-    pub(super) fn run(self, stream: UnixStream) -> Outcome {
-        let Ok(watched) = stream.try_clone() else {
+    pub(super) fn run(self, client: &ClientSocket, memory: &MemorySources) -> Outcome {
+        let Ok((relay, stream)) = Relay::new(client) else {
             return Outcome::Disconnected("no descriptors left".to_owned());
         };
         let backchannel = Arc::clone(&self.backchannel);
@@ -107,14 +109,24 @@ impl Session {
         let session = Arc::new(Mutex::new(self));
         let mut messages = BackendReqHandler::from_stream(stream, session);
         loop {
-            let socket = peek_socket(&watched);
-            match messages.handle_request() {
+            let socket = match relay.forward(memory) {
+                Ok(socket) => socket,
+                Err(Refused::Closed) => return Outcome::Closed,
+                Err(refused) => return Outcome::Disconnected(refused.to_string()),
+            };
+            let handled = messages.handle_request();
+            // A refusal has a reply, too.
+            let returned = relay.return_replies();
+            match handled {
                 Ok(()) if socket.is_some() => backchannel.set(socket),
                 Ok(()) => {}
                 Err(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)) => {
                     return Outcome::Closed;
                 }
                 Err(error) => return Outcome::Disconnected(error.to_string()),
+            }
+            if returned.is_err() {
+                return Outcome::Closed;
             }
         }
     }

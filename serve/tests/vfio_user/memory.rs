@@ -1,6 +1,6 @@
 //! Memory that is mapped, unmapped, read-only, absent or truncated.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use guest_driver::{Adapter, InterruptMode, Mode, Platform, Pvscsi, Workload, ada
 use paradisk_devices::AdapterKind;
 use paradisk_disk_formats::{Delayed, RamDisk, SectorSize};
 use paradisk_serve::vfio_user::spec::{DMA_READ, DMA_WRITE, UNMAP_ALL, UNMAP_DIRTY_BITMAP};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 
@@ -52,12 +53,10 @@ fn maps_that_make_no_sense_are_refused() {
     client.map(0, 4 * PAGE, 0, BOTH, fd).unwrap();
     client.map(8 * PAGE, PAGE, 0, BOTH, None).unwrap();
     // Not a file.
-    let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
-    assert_eq!(client.map(64 * PAGE, PAGE, 0, BOTH, Some(socket.as_fd())), Err(Errno::INVAL));
+    let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    assert_eq!(client.map(64 * PAGE, PAGE, 0, BOTH, Some(event.as_fd())), Err(Errno::INVAL));
     // A file that is open read-only, mapped as writable.
-    let file = tempfile::NamedTempFile::new().unwrap();
-    file.as_file().set_len(PAGE).unwrap();
-    let reader = std::fs::File::open(file.path()).unwrap();
+    let reader = std::fs::File::open(format!("/proc/self/fd/{}", memfd.as_raw_fd())).unwrap();
     assert_eq!(client.map(64 * PAGE, PAGE, 0, BOTH, Some(reader.as_fd())), Err(Errno::ACCESS));
     client.map(64 * PAGE, PAGE, 0, DMA_READ, Some(reader.as_fd())).unwrap();
 
