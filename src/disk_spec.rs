@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use facts::names::{Adapter, UnknownName};
-use paradisk_disk_formats::{EngineKind, FormatName, SectorSize, Sectors};
+use paradisk_disk_formats::{EngineKind, FormatName, SectorSize, Sectors, escaped};
 
 use crate::units;
 
@@ -309,7 +309,7 @@ fn word<T: Copy>(key: &str, value: &str, words: &[(&str, T)]) -> Result<T, Strin
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Path(path) => write!(f, "{}", escaped(path)),
             Self::Descriptor(number) => write!(f, "fd={number}"),
             Self::Ram(size) => write!(f, "ram={size}"),
             Self::Null(size) => write!(f, "null={size}"),

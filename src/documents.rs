@@ -6,6 +6,8 @@ use std::path::Path;
 
 use benches::result::Document;
 
+use paradisk_disk_formats::escaped;
+
 use crate::failure::Failure;
 
 /// Bytes of a document at the most; a thousand rows have about 2 MB.
@@ -21,5 +23,5 @@ pub(crate) fn read(path: &Path) -> Result<Document, Failure> {
     }
     let text = String::from_utf8(bytes)
         .map_err(|error| Failure::on(path, "not results of `bench --json`", error.utf8_error()))?;
-    Document::read(&text).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+    Document::read(&text).map_err(|error| Failure::Failed(format!("{}: {error}", escaped(path))))
 }

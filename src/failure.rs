@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use paradisk_disk_formats::OpenError;
+use paradisk_disk_formats::{OpenError, escaped};
 
 /// Why a subcommand failed.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// An operation on a file failed.
     pub(crate) fn on(path: &std::path::Path, what: &str, error: impl fmt::Display) -> Self {
-        Self::Failed(format!("{}: {what}: {error}", path.display()))
+        Self::Failed(format!("{}: {what}: {error}", escaped(path)))
     }
 
     /// A disk that could not be opened. `option` is what names its format, as `--format ` or `format=`.
@@ -35,7 +35,7 @@ impl Failure {
             return Self::Failed(error.to_string());
         };
         let named: Vec<String> = formats.iter().map(|format| format!("{option}{format}")).collect();
-        Self::Failed(format!("{}: {found}, or name its format: {}", path.display(), named.join(" or ")))
+        Self::Failed(format!("{}: {found}, or name its format: {}", escaped(path), named.join(" or ")))
     }
 
     /// Print the message; the exit status.

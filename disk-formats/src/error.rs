@@ -1,5 +1,6 @@
 //! Errors of opening a disk (detailed: file and field) and errors of I/O requests (small and `Copy`).
 
+use crate::escaped::escaped;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 #[non_exhaustive]
 pub enum OpenError {
     /// An operating-system call failed on the file.
-    #[error("{}: {action}: {source}", path.display())]
+    #[error("{}: {action}: {source}", escaped(path))]
     Os {
         /// The file.
         path: PathBuf,
@@ -20,7 +21,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The file or its content cannot be this kind of disk.
-    #[error("{}: {field} is {value}, expected {expected}", path.display())]
+    #[error("{}: {field} is {}, expected {}", escaped(path), escaped(value), escaped(expected))]
     Invalid {
         /// The file.
         path: PathBuf,
@@ -32,7 +33,7 @@ pub enum OpenError {
         expected: String,
     },
     /// Another process uses the image or device.
-    #[error("{}: busy: {holder}", path.display())]
+    #[error("{}: busy: {}", escaped(path), escaped(holder))]
     Busy {
         /// The file or device.
         path: PathBuf,
@@ -43,7 +44,9 @@ pub enum OpenError {
     /// ([`ParentRules`](crate::ParentRules)).
     #[error(
         "{}: its parent {} is outside of {}: allow its directory (--parent-dir, parent-dir=), or name it (--parent-file, parent=)",
-        path.display(), parent.display(), paths(allowed)
+        escaped(path),
+        escaped(parent),
+        paths(allowed)
     )]
     ParentNotAllowed {
         /// The child.
@@ -55,7 +58,7 @@ pub enum OpenError {
     },
     /// Name and content of the file do not say which format it has, or say that it is no disk. The caller has to name the
     /// format ([`OpenOptions::format`](crate::OpenOptions::format)).
-    #[error("{}: {found}, or name its format: {}", path.display(), formats.join(" or "))]
+    #[error("{}: {found}, or name its format: {}", escaped(path), formats.join(" or "))]
     FormatUnclear {
         /// The file.
         path: PathBuf,
@@ -65,7 +68,7 @@ pub enum OpenError {
         formats: &'static [&'static str],
     },
     /// An option or a feature that this disk or this host does not support.
-    #[error("{}: {reason}", path.display())]
+    #[error("{}: {}", escaped(path), escaped(reason))]
     Unsupported {
         /// The file.
         path: PathBuf,
@@ -92,7 +95,7 @@ impl OpenError {
 }
 
 fn paths(paths: &[PathBuf]) -> String {
-    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let paths: Vec<String> = paths.iter().map(|path| escaped(path).to_string()).collect();
     paths.join(" and ")
 }
 

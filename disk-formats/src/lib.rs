@@ -10,6 +10,7 @@
 
 mod disk;
 mod error;
+mod escaped;
 mod formats;
 mod host;
 pub mod image;
@@ -25,6 +26,7 @@ pub use disk::null::NullDisk;
 pub use disk::ram::RamDisk;
 pub use disk::{Allocation, Disk, MapMemory, Status};
 pub use error::{IoError, OpenError, PushError};
+pub use escaped::{Escaped, escaped};
 pub use formats::flat::passthrough::Passthrough;
 pub use formats::flat::raw::Raw;
 pub use formats::flat::{Flat, Sectors};

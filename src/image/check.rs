@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use paradisk_disk_formats::{
-    Finding, FormatName, Image, OpenError, OpenOptions, Repair, Scope, Severity, is_nested,
+    Finding, FormatName, Image, OpenError, OpenOptions, Repair, Scope, Severity, escaped, is_nested,
 };
 use serde::Serialize;
 
@@ -105,7 +105,7 @@ fn check(args: &Args, file: &Path) -> Result<Report, Failure> {
     let found = image.check(if args.repair { Repair::Repair } else { Repair::ReportOnly }).map_err(failed)?;
     let worst = found.worst();
     let mut report = Report {
-        path: file.display().to_string(),
+        path: file.to_string_lossy().into_owned(),
         format: name.as_str(),
         allocated_blocks: found.allocated_blocks,
         total_blocks: found.total_blocks,
@@ -172,8 +172,12 @@ fn text(report: &Report) -> String {
         let repaired = repaired.map(|what| format!(" (repaired: {what})")).unwrap_or_default();
         // Writing to a string does not fail.
         let _ = match expected.is_empty() {
+            // An error, which is escaped.
             true => writeln!(text, "{severity}: {field}: {value}"),
-            false => writeln!(text, "{severity}: {field} is {value}, expected {expected}{repaired}"),
+            false => {
+                let (value, expected) = (escaped(value), escaped(expected));
+                writeln!(text, "{severity}: {field} is {value}, expected {expected}{repaired}")
+            }
         };
     }
     if report.more_findings > 0 {
@@ -192,6 +196,6 @@ fn text(report: &Report) -> String {
         (true, true) => "usable (--repair makes it whole)",
         (false, _) => "NOT good",
     };
-    let _ = writeln!(text, "{}: {verdict}{blocks}", report.path);
+    let _ = writeln!(text, "{}: {verdict}{blocks}", escaped(&report.path));
     text
 }

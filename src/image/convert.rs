@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use facts::units::format_size;
 use paradisk_disk_formats::image::{Content, Converted, ImageError, Output, convert, write_difference};
-use paradisk_disk_formats::{Access, FormatName, OpenError, OpenOptions, SectorSize, vhd, vhdx};
+use paradisk_disk_formats::{Access, FormatName, OpenError, OpenOptions, SectorSize, escaped, vhd, vhdx};
 use serde::Serialize;
 
 use super::create::{self, Format, New, Subformat};
@@ -122,7 +122,7 @@ fn difference(
     let base = source(&options, "")?;
     let [own, other] = [from, &*base].map(|disk| disk.info().capacity);
     if own != other {
-        let why = format!("{}: it has {other} bytes, the source {own}: resize one", parent.display());
+        let why = format!("{}: it has {other} bytes, the source {own}: resize one", escaped(parent));
         return Err(Failure::Failed(why));
     }
     let name = |error: OpenError| failed(error.renamed(output.part(), output.path()));

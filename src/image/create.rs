@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use paradisk_disk_formats::image::Output;
-use paradisk_disk_formats::{FormatName, OpenError, Raw, SectorSize, vhd, vhdx};
+use paradisk_disk_formats::{FormatName, OpenError, Raw, SectorSize, escaped, vhd, vhdx};
 
 use super::open::{failed, not_created};
 use crate::failure::Failure;
@@ -121,7 +121,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Say where a sparse VHD cannot be used.
 pub(super) fn note_sparse(path: &Path) {
-    let path = path.display();
+    let path = escaped(path);
     eprintln!(
         "note: {path} is sparse: Windows does not attach sparse files; `cp --sparse=never` makes a copy that it attaches. Uploads to Azure take it"
     );
@@ -135,7 +135,7 @@ pub(super) fn note_place(child: &Path, parent: &Path) {
     if let ((Some(own), parent), Some(folder)) = ((paths.0.parent(), &paths.1), paths.1.parent())
         && !parent.starts_with(own)
     {
-        let (child, folder) = (child.display(), folder.display());
+        let (child, folder) = (escaped(child), escaped(folder));
         eprintln!(
             "note: the parent of {child} is in another folder: to use {child}, allow it: --parent-dir {folder}, or parent-dir={folder} of a disk"
         );

@@ -4,7 +4,9 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use facts::units::format_size;
-use paradisk_disk_formats::{DiskInfo, FormatInfo, FormatName, ImageInfo, OpenOptions, Scope, is_nested};
+use paradisk_disk_formats::{
+    DiskInfo, FormatInfo, FormatName, ImageInfo, OpenOptions, Scope, escaped, is_nested,
+};
 use serde::Serialize;
 
 use super::open::{failed, format_of};
@@ -81,7 +83,7 @@ impl Image {
         let (id, candidates) =
             image.parent.map_or((None, Vec::new()), |parent| (Some(parent.id), parent.candidates));
         let new = Self {
-            path: image.path.display().to_string(),
+            path: image.path.to_string_lossy().into_owned(),
             subformat: image.subformat,
             size: image.size,
             file_size: image.file_size,
@@ -95,7 +97,7 @@ impl Image {
             data_write_guid: None,
             log_entries: None,
             parent_unique_id: id,
-            parent_candidates: candidates.iter().map(|path| path.display().to_string()).collect(),
+            parent_candidates: candidates.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
         };
         match image.format {
             FormatInfo::Vhd { time_stamp, footer_from_copy, .. } => {
@@ -109,9 +111,9 @@ impl Image {
     }
 
     fn write(&self, text: &mut String) -> std::fmt::Result {
-        writeln!(text, "\nimage: {}", self.path)?;
+        writeln!(text, "\nimage: {}", escaped(&self.path))?;
         let stamp = self.time_stamp.map(|stamp| format!(" at @{stamp}")).unwrap_or_default();
-        writeln!(text, "  kind: {}, made by \"{}\"{stamp}", self.subformat, self.creator)?;
+        writeln!(text, "  kind: {}, made by \"{}\"{stamp}", self.subformat, escaped(&self.creator))?;
         writeln!(text, "  size: {}, file {}", bytes(self.size), bytes(self.file_size))?;
         if let (Some(size), Some(allocated), Some(total)) =
             (self.block_size, self.allocated_blocks, self.total_blocks)
@@ -135,7 +137,7 @@ impl Image {
             )?;
         }
         if let Some(id) = &self.parent_unique_id {
-            writeln!(text, "  parent: {id}, looked for at {}", self.parent_candidates.join(", "))?;
+            writeln!(text, "  parent: {id}, looked for at {}", escaped(&self.parent_candidates.join(", ")))?;
         }
         Ok(())
     }
@@ -179,7 +181,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn of_image(name: FormatName, image: &ImageInfo) -> Info {
     Info {
-        path: image.path.display().to_string(),
+        path: image.path.to_string_lossy().into_owned(),
         format: name.as_str(),
         subformat: Some(image.subformat),
         capacity: image.size,
@@ -192,7 +194,7 @@ fn of_image(name: FormatName, image: &ImageInfo) -> Info {
 
 fn of_disk(args: &Args, info: &DiskInfo) -> Info {
     Info {
-        path: args.file.display().to_string(),
+        path: args.file.to_string_lossy().into_owned(),
         format: info.kind.format,
         subformat: info.kind.subformat,
         capacity: info.capacity,
@@ -206,7 +208,7 @@ fn of_disk(args: &Args, info: &DiskInfo) -> Info {
 fn text(info: &Info) -> String {
     let mut text = format!(
         "image: {}\nformat: {}\nsize: {}\nsectors: {} bytes logical, {} bytes physical\n",
-        info.path,
+        escaped(&info.path),
         [info.format, info.subformat.unwrap_or_default()].join(" ").trim_end(),
         bytes(info.capacity),
         info.logical_sector_size,

@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use paradisk_disk_formats::image::{Content, Run, Runs};
-use paradisk_disk_formats::{FormatName, OpenOptions, Place, Status};
+use paradisk_disk_formats::{FormatName, OpenOptions, Place, Status, escaped};
 use serde::Serialize;
 
 use super::open::{FORMAT, source};
@@ -46,7 +46,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let options =
         OpenOptions { format: args.format, parents: args.parents.rules(), ..OpenOptions::new(&args.file) };
     let format = source(&options, FORMAT)?;
-    let names: Vec<String> = format.files().iter().map(|file| file.path().display().to_string()).collect();
+    let names: Vec<String> =
+        format.files().iter().map(|file| file.path().to_string_lossy().into_owned()).collect();
     let mut out = BufWriter::new(io::stdout().lock());
     let printed = |done: io::Result<()>| match done {
         // A closed pipe is no failure.
@@ -92,7 +93,7 @@ fn line(out: &mut impl Write, run: &Run, names: &[String], number: usize, json: 
     match (place, name) {
         (Some((_, offset)), Some(name)) => {
             let hole = if stored { "" } else { " (hole)" };
-            writeln!(out, "{:#016x} {:#016x} {offset:#016x} {name}{hole}", run.offset, run.len)
+            writeln!(out, "{:#016x} {:#016x} {offset:#016x} {}{hole}", run.offset, run.len, escaped(name))
         }
         _ => writeln!(out, "{:#016x} {:#016x} -                zeros", run.offset, run.len),
     }

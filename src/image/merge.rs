@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use facts::units::format_size;
 use paradisk_disk_formats::image::{ImageError, MergeError};
-use paradisk_disk_formats::{FormatName, OpenOptions, ParentRules, Scope, Siblings};
+use paradisk_disk_formats::{FormatName, OpenOptions, ParentRules, Scope, Siblings, escaped};
 
 use super::convert::{self, Target};
 use super::create::Format;
@@ -78,16 +78,16 @@ fn merge(child: &Path, args: &Args, rules: &ParentRules, progress: &Progress) ->
         MergeError::Image(ImageError::Cancelled) => interrupted(child),
         error => Failure::Failed(error.to_string()),
     })?;
-    let parent = merged.parent.display();
+    let parent = escaped(&merged.parent);
     let [shared, written, zeros] =
         [merged.copied.shared, merged.copied.written, merged.copied.zeros].map(format_size);
     output::print(&format!(
         "{} merged into {parent}: {written} copied, {shared} shared, {zeros} zeros\n",
-        child.display()
+        escaped(child)
     ))?;
     for orphan in &merged.orphans {
-        let orphan = orphan.display();
-        let child = child.display();
+        let orphan = escaped(orphan);
+        let child = escaped(child);
         eprintln!(
             "note: the parent of {orphan} was {child}: paradisk image rebase {orphan} --parent {parent}"
         );
@@ -100,7 +100,7 @@ fn stopped(first: &Path, next: &Path) -> Failure {
     if first == next {
         return interrupted(first);
     }
-    let left = next.display();
+    let left = escaped(next);
     Failure::Failed(format!("stopped: {left} holds what was merged so far; merge it to continue"))
 }
 
@@ -108,7 +108,7 @@ fn stopped(first: &Path, next: &Path) -> Failure {
 fn interrupted(child: &Path) -> Failure {
     Failure::Failed(format!(
         "stopped: {} reads as before and can be merged again; other children of its parent are refused if any data were copied",
-        child.display()
+        escaped(child)
     ))
 }
 
@@ -119,7 +119,7 @@ fn steps_down(args: &Args, parent: &Path, rules: &ParentRules) -> Result<usize, 
     let mut parents = chain.iter().skip(1);
     let found = parents.position(|image| image.path.canonicalize().is_ok_and(|path| path == wanted));
     found.map(|index| index + 1).ok_or_else(|| {
-        Failure::Failed(format!("{}: its parents do not include {}", args.child.display(), parent.display()))
+        Failure::Failed(format!("{}: its parents do not include {}", escaped(&args.child), escaped(parent)))
     })
 }
 

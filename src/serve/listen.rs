@@ -9,6 +9,8 @@ use paradisk_serve::{Permissions, Socket};
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType, getpeername};
 
+use paradisk_disk_formats::escaped;
+
 use crate::failure::Failure;
 use crate::inherited;
 use crate::units::{group, mode};
@@ -66,7 +68,7 @@ impl Listen {
                 let permissions = Permissions { mode: self.socket_mode, group: self.socket_group };
                 let socket = Socket::listen_for(path, permissions);
                 let socket = socket.map_err(|error| Failure::on(path, "listen", error))?;
-                Ok((socket, path.display().to_string()))
+                Ok((socket, escaped(path).to_string()))
             }
             Some(Place::Descriptor(number)) => {
                 let taken = given(*number)?;

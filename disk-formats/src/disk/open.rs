@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::disk::Disk;
 use crate::disk::file_disk::FileDisk;
 use crate::error::OpenError;
+use crate::escaped::escaped;
 use crate::formats::format::Format;
 use crate::formats::name::FormatName;
 use crate::formats::nested;
@@ -41,7 +42,7 @@ impl OpenOptions {
         let format = nested::open(self).unwrap_or_else(|| open_file(self))?;
         let info = format.info();
         tracing::info!(
-            path = %self.path.display(),
+            path = %escaped(&self.path),
             format = %info.kind.format,
             capacity = info.capacity,
             read_only = info.read_only,

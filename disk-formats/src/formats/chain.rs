@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::OpenError;
+use crate::escaped::escaped;
 use crate::formats::field::BadField;
 use crate::formats::info::{ImageInfo, Scope};
 use crate::formats::parents::{MAX_DEPTH, ParentRules, Search, identity};
@@ -175,7 +176,7 @@ pub(crate) fn refuse_loop<M: Member>(child: &Path, parent: M, rules: &ParentRule
     let opened = open_parents(&mut images, Access::READ_ONLY, &rules.below());
     for file in images.iter().map(Member::file) {
         if identity(file.path(), file.file())? == own {
-            let value = file.path().display().to_string();
+            let value = escaped(file.path()).to_string();
             return Err(BadField::new("parent", value, "an image that is not in the chain already").of(child));
         }
     }
@@ -240,7 +241,7 @@ pub(crate) fn refuse_size_below_parent<M: Member>(
     if size.min(old) >= least {
         return Ok(());
     }
-    let place = parent.file().path().display();
+    let place = escaped(parent.file().path());
     let expected = format!("at least {least} bytes (the size of its parent {place}), before and after");
     Err(BadField::new("size", format!("{size} bytes, {old} before"), expected).of(image.file().path()))
 }

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::OpenError;
+use crate::escaped::escaped;
 use crate::formats::field::BadField;
 
 /// Maximum number of images of a chain, including the child.
@@ -105,7 +106,7 @@ impl Search {
         })?;
         if !self.seen.insert(identity(parent, &file)?) {
             let expected = "an image that is not in the chain already";
-            return Err(BadField::new("parent", parent.display().to_string(), expected).of(path));
+            return Err(BadField::new("parent", escaped(parent).to_string(), expected).of(path));
         }
         drop(file);
         let image = open(parent)?;
@@ -129,7 +130,7 @@ impl Search {
     ) -> Result<I, OpenError> {
         let Self { allowed, seen, .. } = self;
         let mut refused: Option<OpenError> = None;
-        let tried: Vec<String> = candidates.iter().map(|candidate| candidate.display().to_string()).collect();
+        let tried: Vec<String> = candidates.iter().map(|candidate| escaped(candidate).to_string()).collect();
         let names = candidates.iter().filter_map(|candidate| candidate.file_name()).map(in_lower_case);
         let names: HashSet<String> = names.collect();
         let searched = std::iter::once_with(|| files_named(&names, allowed)).flatten();
@@ -152,7 +153,7 @@ impl Search {
             let identity = (stat.dev(), stat.ino());
             if seen.contains(&identity) {
                 let expected = "an image that is not in the chain already";
-                refused.get_or_insert(invalid(real.display().to_string(), expected));
+                refused.get_or_insert(invalid(escaped(&real).to_string(), expected));
                 continue;
             }
             let image = match open(&real) {
@@ -226,7 +227,7 @@ pub(crate) fn locate<T>(
     note(&child, &parent).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("{} has characters that a parent locator cannot hold", parent.display()),
+            format!("{} has characters that a parent locator cannot hold", escaped(&parent)),
         )
     })
 }

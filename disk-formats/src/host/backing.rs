@@ -20,6 +20,7 @@ use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::error::{IoError, OpenError};
+use crate::escaped::escaped;
 use crate::host;
 use crate::host::memory::{HostMemory, page_size};
 use crate::host::passed;
@@ -224,7 +225,7 @@ impl BackingFile {
     /// A remark for the user if direct I/O was requested and is not used.
     pub(crate) fn remark(&self) -> Option<String> {
         let unit = self.not_direct?;
-        let path = self.path.display();
+        let path = escaped(&self.path);
         Some(format!(
             "{path} does not consist of units of {unit} bytes, which direct I/O needs here: the page cache is used"
         ))

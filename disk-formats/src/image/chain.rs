@@ -9,6 +9,7 @@ use super::output::sync_folder_of;
 use super::overlay::{Overlaid, Overlay};
 use super::rebase_copy::RebaseCopy;
 use crate::error::OpenError;
+use crate::escaped::escaped;
 use crate::formats::format::Format;
 use crate::host;
 use crate::host::backing::BackingFile;
@@ -40,8 +41,8 @@ pub enum MergeError {
     #[error(transparent)]
     Image(#[from] ImageError),
     /// The parent has other children, whose content would change.
-    #[error("{}: other disks have it as their parent: {} (they would be lost; allow it with --force)", path.display(),
-        siblings.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
+    #[error("{}: other disks have it as their parent: {} (they would be lost; allow it with --force)", escaped(path),
+        siblings.iter().map(|path| escaped(path).to_string()).collect::<Vec<_>>().join(", "))]
     Siblings {
         /// The parent.
         path: PathBuf,

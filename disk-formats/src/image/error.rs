@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::IoError;
+use crate::escaped::escaped;
 
 /// The error of an operation on an image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
     /// Reading, writing or mapping failed.
-    #[error("{}: cannot {action} byte {offset}: {source}", path.display())]
+    #[error("{}: cannot {action} byte {offset}: {source}", escaped(path))]
     Io {
         /// The image, or the file that failed.
         path: PathBuf,
@@ -21,7 +22,7 @@ pub enum ImageError {
         source: IoError,
     },
     /// A flush failed.
-    #[error("{}: cannot flush: {source}", path.display())]
+    #[error("{}: cannot flush: {source}", escaped(path))]
     Flush {
         /// The image.
         path: PathBuf,
@@ -29,7 +30,7 @@ pub enum ImageError {
         source: IoError,
     },
     /// The destination is smaller than the source.
-    #[error("{}: holds {capacity} bytes, expected at least the {needed} bytes of the source", path.display())]
+    #[error("{}: holds {capacity} bytes, expected at least the {needed} bytes of the source", escaped(path))]
     TooSmall {
         /// The destination.
         path: PathBuf,

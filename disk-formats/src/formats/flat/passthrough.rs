@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
+use crate::escaped::escaped;
 use crate::formats::file_info::whole_sectors;
 use crate::formats::flat::{Flat, Sectors};
 use crate::formats::signature::gpt_sector;
@@ -64,7 +65,7 @@ impl Passthrough {
         let other = gpt_sector(capacity, read).ok().flatten().filter(|sector| *sector != logical_sector);
         let remark = other.map(|other| {
             let (other, own) = (other.bytes(), logical_sector.bytes());
-            let path = path.display();
+            let path = escaped(path);
             format!("{path} has sectors of {own} bytes, and a GPT that counts in sectors of {other}: logical-sector-size={other} makes it readable")
         });
         Ok(Flat::whole(info, Arc::new(file)).remarking(remark))

@@ -16,6 +16,7 @@ use super::spec::{DynamicHeader, EPOCH};
 use super::stamp;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
+use crate::escaped::escaped;
 use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
 use crate::formats::field::BadField;
 use crate::formats::file_info::file_info;
@@ -111,7 +112,7 @@ impl Member for Image {
     fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), BadField> {
         let Some(header) = self.child_header() else { return Ok(()) };
         let (noted, id) = (header.parent_unique_id, parent.found.footer.unique_id);
-        let place = parent.file.path().display();
+        let place = escaped(parent.file.path());
         if noted != id {
             let value = format!("{} ({place})", hex(&id));
             let expected = format!("{}, as noted in the child (another parent: `image rebase`)", hex(&noted));

@@ -23,6 +23,7 @@ use super::layout::Layout;
 use super::record::Composer;
 use crate::disk::info::DiskInfo;
 use crate::error::IoError;
+use crate::escaped::escaped;
 use crate::formats::format::Format;
 use crate::formats::sparse::{Allocated, Blocks, Mutex, SparseDisk, lock};
 use crate::host::backing::BackingFile;
@@ -298,7 +299,7 @@ impl Blocks for VhdxBlocks {
         let reported: Vec<String> = replayed
             .map(|layer| {
                 let memory = if layer.overlay.is_some() { " in memory" } else { "" };
-                let path = layer.store.path().display();
+                let path = escaped(layer.store.path());
                 format!("{path} was not closed: {} entries of its log are replayed{memory}", layer.replayed)
             })
             .collect();

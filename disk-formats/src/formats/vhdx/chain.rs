@@ -15,6 +15,7 @@ use super::opened::{MEMORY, Opened, Replaying};
 use super::spec::MIB;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
+use crate::escaped::escaped;
 use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
 use crate::formats::field::BadField;
 use crate::formats::file_info::file_info;
@@ -113,7 +114,7 @@ impl Member for Image {
             return Ok(());
         }
         let (linkage, _) = locator.linkages();
-        let value = format!("{found} ({})", parent.file.path().display());
+        let value = format!("{found} ({})", escaped(parent.file.path()));
         let expected = format!(
             "{linkage}, as noted in the child: it was changed since, or is another disk (accept it with `image rebase` or --any-parent-time)"
         );
@@ -281,6 +282,6 @@ pub(super) fn check_sectors(child: &Image, parent: &Image) -> Result<(), BadFiel
     if own == other {
         return Ok(());
     }
-    let value = format!("{other} ({})", parent.file.path().display());
+    let value = format!("{other} ({})", escaped(parent.file.path()));
     Err(BadField::new("parent logical sector size", value, format!("{own}, as that of the child")))
 }

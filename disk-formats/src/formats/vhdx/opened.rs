@@ -10,6 +10,7 @@ use super::metadata::{self, Metadata};
 use super::overlay::Overlay;
 use super::region::{self, Regions, Run};
 use super::spec::HEADER_SECTION;
+use crate::escaped::escaped;
 use crate::formats::field::BadField;
 use crate::formats::guid;
 use crate::host::store::Store;
@@ -62,7 +63,7 @@ impl Opened {
             Ok(read) => {
                 if read.entries > 0 {
                     let (path, in_file) = (read.store.path(), matches!(replaying, Replaying::InFile));
-                    tracing::info!(path = %path.display(), entries = read.entries, in_file, "VHDX log replayed");
+                    tracing::info!(path = %escaped(path), entries = read.entries, in_file, "VHDX log replayed");
                 }
                 Self::of(read)
             }

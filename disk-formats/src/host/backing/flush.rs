@@ -24,6 +24,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::error::IoError;
+use crate::escaped::escaped;
 use crate::host;
 use crate::host::shared_flush::StickyFlush;
 
@@ -112,7 +113,7 @@ fn fdatasync(file: &File) -> Result<(), Errno> {
 }
 
 fn name(path: &Path) -> &'static str {
-    let name = path.display().to_string();
+    let name = escaped(path).to_string();
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     match names.get(name.as_str()) {
         Some(known) => known,

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::FileQueue;
 use crate::error::OpenError;
+use crate::escaped::escaped;
 use crate::formats::format::Format;
 #[cfg(feature = "io-uring")]
 use crate::queue::engine::Uring;
@@ -45,7 +46,7 @@ pub(crate) fn file_queue_with<E: Engine + 'static>(
                 return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
             }
             Err(errno) => {
-                tracing::warn!(path = %path().display(), %errno, "io_uring is not available: the queue uses the thread engine");
+                tracing::warn!(path = %escaped(&path()), %errno, "io_uring is not available: the queue uses the thread engine");
             }
         }
     }

@@ -2,12 +2,13 @@
 
 use super::slot::Slot;
 use crate::error::IoError;
+use crate::escaped::escaped;
 use crate::formats::format::Format;
 
 /// Log a failed request.
 #[cold]
 pub(super) fn request_failed(format: &dyn Format, slot: &Slot, error: IoError) {
-    let file = format.files().first().map(|file| tracing::field::display(file.path().display()));
+    let file = format.files().first().map(|file| tracing::field::display(escaped(file.path())));
     tracing::warn!(file, op = ?slot.op, offset = slot.offset, %error, "request failed");
 }
 
