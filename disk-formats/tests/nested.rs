@@ -406,6 +406,14 @@ fn what_cannot_be_nested_says_why() {
         OpenOptions { format: Some(FormatName::Passthrough), ..OpenOptions::new(inside(&path, "//")) };
     let error = passthrough.open_format().err().expect("it is refused").to_string();
     assert!(error.contains("format passthrough is for block devices"), "{error}");
+    // Whatever is written there would be written over the outer image's disk, which has its own path.
+    for nested in ["//", "////"] {
+        let raw = OpenOptions { format: Some(FormatName::Raw), ..OpenOptions::new(inside(&path, nested)) };
+        let error = raw.open_format().err().expect("it is refused").to_string();
+        let expected =
+            if nested == "//" { "as raw it is the outer disk itself" } else { "the disk holds no image" };
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 /// The image has blocks beyond the end of the outer disk.

@@ -14,7 +14,7 @@ use super::task::{Direction, Failure, Task, TaskEnd};
 use super::tasks::{Entry, State};
 use super::{gather, limits};
 
-/// VERIFY.
+/// VERIFY: blocks in a volatile cache are written to the medium before they are read from it (SBC-3, 5.30).
 pub(super) fn verify(
     medium: &Medium,
     task: &Task<'_>,
@@ -28,7 +28,9 @@ pub(super) fn verify(
         Against::OneBlock => len.min(1 << medium.shift()),
     };
     whole_data_out(task, needed)?;
-    Ok(command(reads(offset, len, against), Flush::Never, blocks.lba, (needed, needed)))
+    let flush = (len > 0 && medium.volatile()).then(Step::flush);
+    let steps = flush.into_iter().chain(reads(offset, len, against));
+    Ok(command(steps, Flush::Never, blocks.lba, (needed, needed)))
 }
 
 /// WRITE AND VERIFY: the blocks are on the medium before they are read back.
@@ -80,7 +82,8 @@ pub(super) fn self_test(medium: &Medium) -> Outcome {
     command(steps, Flush::Never, 0, (0, 0))
 }
 
-/// COMPARE AND WRITE. It is a barrier in the order of tasks, so no other task of the unit runs.
+/// COMPARE AND WRITE. It is a barrier in the order of tasks, so no other task of the unit runs. FUA applies to both of its parts (SBC-3, 5.2):
+/// the blocks are compared as the medium has them, so those in a volatile cache are written to it first.
 pub(super) fn compare_and_write(
     medium: &Medium,
     task: &Task<'_>,
@@ -97,7 +100,9 @@ pub(super) fn compare_and_write(
         return Ok(Outcome::good(0, 0));
     }
     let (write, flush) = medium.write_op(fua);
+    let before = (fua && medium.volatile()).then(Step::flush);
     let steps = [Step::read(offset, len, Then::Compare), Step::write(write, offset, len, len)];
+    let steps = before.into_iter().chain(steps);
     let flush = if flush { Flush::Always } else { Flush::Never };
     Ok(command(steps, flush, blocks.lba, (2 * len, 2 * len)))
 }

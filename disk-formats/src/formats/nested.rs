@@ -127,8 +127,8 @@ fn partition(disk: Arc<dyn Format>, number: &str, path: &Path) -> Result<Arc<dyn
     Ok(Arc::new(Part::new(disk, run.start, run.end - run.start, kind)))
 }
 
-/// Open the image that is the content of `store`. If `format` is `None`, it is probed: a partition may then be a raw disk, but not the
-/// `whole` content of a disk, because that would be the outer disk itself.
+/// Open the image that is the content of `store`. If `format` is `None`, it is probed. A partition may be a raw disk, but not the `whole`
+/// content of a disk, because that would be the outer disk itself.
 fn enter(
     store: Container,
     format: Option<FormatName>,
@@ -141,6 +141,9 @@ fn enter(
         Some(FormatName::Vhd) => {
             settle_end(&store).map_err(|source| cannot_read(&path, source))?;
             FormatName::Vhd
+        }
+        Some(FormatName::Raw) if whole => {
+            return Err(refused("as raw it is the outer disk itself: name that, without the last `//`"));
         }
         Some(name) => name,
         None => match settle_end(&store).map_err(|source| cannot_read(&path, source))? {

@@ -101,6 +101,35 @@ fn write_and_verify_on_disks_of_all_caches() {
     assert_eq!(ops(|info| info.volatile_cache = false), [Op::Write { fua: false }, Op::Read]);
 }
 
+/// The commands that are about the medium see nothing of a volatile cache: it is flushed before they read (SBC-3, 5.30 and 5.2).
+#[test]
+fn what_is_verified_or_compared_with_fua_is_on_the_medium() {
+    let twelve = |flags| [0xaf, flags, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0];
+    let ops = |change: fn(&mut DiskInfo), cdb: &[u8], data: &[u8]| {
+        let mut rig = Rig::with(change);
+        let direction = if data.is_empty() { Direction::None } else { Direction::Out };
+        rig.good(cdb, direction, data, 0);
+        rig.control(|control| control.log.iter().map(|(op, ..)| *op).collect::<Vec<_>>())
+    };
+    let (write, durable) = (Op::Write { fua: false }, Op::Write { fua: true });
+    let nothing: fn(&mut DiskInfo) = |_| ();
+    let through: fn(&mut DiskInfo) = |info| info.volatile_cache = false;
+    let fua: fn(&mut DiskInfo) = |info| info.fua = true;
+    for cdb in [&ten(0x2f, 0, 4, 1)[..], &twelve(0), &sixteen(0x8f, 0, 4, 1)] {
+        assert_eq!(ops(nothing, cdb, &[]), [Op::Flush, Op::Read]);
+        assert_eq!(ops(fua, cdb, &[]), [Op::Flush, Op::Read]);
+        assert_eq!(ops(through, cdb, &[]), [Op::Read]);
+    }
+    // BYTCHK 01b; and no block at all.
+    assert_eq!(ops(nothing, &ten(0x2f, 2, 4, 1), &[0; 512]), [Op::Flush, Op::Read]);
+    assert_eq!(ops(nothing, &ten(0x2f, 0, 4, 0), &[]), []);
+    let [plain, forced] = [0, 8].map(|flags| sixteen(0x89, flags, 4, 1));
+    assert_eq!(ops(nothing, &plain, &[0; 1024]), [Op::Read, write]);
+    assert_eq!(ops(nothing, &forced, &[0; 1024]), [Op::Flush, Op::Read, write, Op::Flush]);
+    assert_eq!(ops(fua, &forced, &[0; 1024]), [Op::Flush, Op::Read, durable]);
+    assert_eq!(ops(through, &forced, &[0; 1024]), [Op::Read, write]);
+}
+
 #[test]
 fn write_and_verify_finds_what_is_not_what_was_written() {
     let mut rig = Rig::fresh(disk::info(1024));

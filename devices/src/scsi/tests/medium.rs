@@ -133,7 +133,9 @@ fn force_unit_access() {
 fn disk_errors_become_sense() {
     let mut rig = Rig::small();
     let mut fail = |error, cdb: &[u8], direction| {
-        rig.control(|control| control.errors = [Some(error)].into());
+        // VERIFY flushes first.
+        let errors = if cdb[0] == 0x2f { vec![None, Some(error)] } else { vec![Some(error)] };
+        rig.control(|control| control.errors = errors.into());
         let len = if cdb[0] == 0x41 { 512 } else { 1024 };
         let sense = sense(&rig.run(cdb, direction, &[5; 1024][..len], 0).0);
         (sense[2], u16::from_be_bytes([sense[12], sense[13]]), sense[0] & 0x80 != 0, sense[6])
@@ -268,7 +270,12 @@ fn compare_and_write() {
         assert_eq!(control.data[2048..3072], new);
         assert_eq!(
             control.log,
-            [(Op::Read, 2048, 1024), (Op::Write { fua: false }, 2048, 1024), (Op::Flush, 0, 0)]
+            [
+                (Op::Flush, 0, 0),
+                (Op::Read, 2048, 1024),
+                (Op::Write { fua: false }, 2048, 1024),
+                (Op::Flush, 0, 0)
+            ]
         );
         control.data[2048 + 777] ^= 0x80;
     });
