@@ -333,10 +333,7 @@ fn a_parent_that_is_known_by_its_file_is_noticed_as_well() {
         let sum: u32 = bytes[512..1536].iter().map(|byte| u32::from(*byte)).sum();
         bytes[512 + 36..512 + 40].copy_from_slice(&(!sum).to_be_bytes());
         std::fs::write(&child, bytes).unwrap();
-        let stamp = u32::from_be_bytes(std::fs::read(&base).unwrap()[24..28].try_into().unwrap());
-        if u64::from(stamp) + 946_684_800 <= seconds {
-            assert_eq!(refused(&child), None);
-        }
+        assert_eq!(refused(&child), None, "made right after a session");
         write(&base, 0, &[1; 512]);
         assert!(refused(&child).unwrap().contains("parent time stamp"));
     }
@@ -410,11 +407,8 @@ fn children_of_other_programs_open_whatever_their_parents_stamp_is() {
     std::fs::write(&child, bytes).unwrap();
     assert_eq!(refused(&child), None);
     stamp_as(b"pdsk");
-    assert!(refused(&child).is_some(), "a later stamp of ours says that it was written since");
-    stamp_as(b"win ");
+    assert_eq!(refused(&child), None);
     write(&base, 0, &[1; 512]);
-    // The modification time does not advance.
-    to_file_time();
     assert!(refused(&child).unwrap().contains("parent time stamp"), "a change is noticed");
 }
 

@@ -34,6 +34,16 @@ pub(crate) trait Member: Sized {
         error
     }
 
+    /// Open the parent that the caller names for this child.
+    fn open_named_parent(&self, path: &Path, access: Access, memory: u64) -> Result<Self, OpenError> {
+        Self::open_within(path, access, memory)
+    }
+
+    /// Convert the error of a search that did not find the parent.
+    fn not_found(&self, error: OpenError) -> OpenError {
+        error
+    }
+
     /// The image's file.
     fn file(&self) -> &Arc<BackingFile>;
 
@@ -145,11 +155,23 @@ fn find_parent<M: Member>(
     search: &mut Search,
     memory: u64,
 ) -> Result<M, OpenError> {
-    let open = |real: &Path| M::open_within(real, access, memory).map_err(|error| M::as_parent(real, error));
+    let path = child.file().path();
     let check = |parent: &M| child.check_parent(parent, rules);
     match search.take_named() {
-        Some(parent) => search.open_named(child.file().path(), &parent, open, check),
-        None => search.find(child.file().path(), child.candidates()?, open, check),
+        Some(parent) => {
+            let open = |named: &Path| child.open_named_parent(named, access, memory);
+            search.open_named(
+                path,
+                &parent,
+                |named| open(named).map_err(|error| M::as_parent(named, error)),
+                check,
+            )
+        }
+        None => {
+            let open = |real: &Path| M::open_within(real, access, memory);
+            let open = |real: &Path| open(real).map_err(|error| M::as_parent(real, error));
+            search.find(path, child.candidates()?, open, check).map_err(|error| child.not_found(error))
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub enum Scope {
 pub struct ImageInfo {
     /// The file.
     pub path: PathBuf,
-    /// `fixed`, `dynamic` or `differencing`.
+    /// `fixed`, `dynamic` or `differencing`; `raw` for a raw parent of a VHD.
     pub subformat: &'static str,
     /// Virtual size in bytes.
     pub size: u64,

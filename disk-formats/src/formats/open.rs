@@ -121,6 +121,10 @@ pub(crate) fn probe_file(path: &Path) -> Result<FormatName, OpenError> {
     match (FormatName::claimed(path), vhd, vhdx) {
         (Some(FormatName::Vhd), true, _) => Ok(FormatName::Vhd),
         (Some(FormatName::Vhdx), _, true) => Ok(FormatName::Vhdx),
+        #[cfg(feature = "vhd")]
+        (Some(FormatName::Vhd), false, _) if vhd::is_inside(&file).map_err(os("cannot read"))? => {
+            Ok(FormatName::Vhd)
+        }
         (None, true, _) => {
             unclear("ends with a VHD footer, but is not named as a VHD: rename it", VHD_OR_RAW)
         }

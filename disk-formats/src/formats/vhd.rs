@@ -15,6 +15,7 @@
 
 mod alloc;
 mod bat;
+mod batmap;
 mod blocks;
 mod chain;
 mod check;
@@ -50,5 +51,6 @@ pub use create::{
     create_differencing, create_dynamic, create_fixed, create_fixed_sparse, create_fixed_watched,
 };
 pub use footer::Subformat;
+pub(crate) use footer::is_inside;
 pub use geometry::Geometry;
 pub(crate) use resize::resize;

@@ -48,6 +48,7 @@ enum Change {
     Sector(u64, Arc<[u8; SECTOR]>),
     /// Zeros in an existing range: offset and length.
     Zeros(u64, u64),
+    /// Also recorded before a sector that makes the file longer: some file systems keep the new size and lose the data.
     Size(u64),
     /// A flush: all earlier changes are on stable storage.
     Sync,
@@ -325,10 +326,17 @@ impl State {
         if end > CAPACITY {
             return Err(io::Error::from_raw_os_error(28));
         }
+        if matches!(change, Change::Sector(..)) && end > self.image.len() {
+            self.record(Change::Size(end));
+        }
+        self.record(change);
+        Ok(())
+    }
+
+    fn record(&mut self, change: Change) {
         self.image.apply(&change);
         self.log.push(change);
         self.times.push(self.clock.fetch_add(1, Ordering::Relaxed));
-        Ok(())
     }
 
     fn write(&mut self, data: &[u8], offset: u64) -> io::Result<()> {

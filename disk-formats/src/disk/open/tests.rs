@@ -210,3 +210,41 @@ fn a_parent_can_be_named_outright() {
         assert!(error.contains("absent") && error.contains("cannot open the parent"), "{error}");
     }
 }
+
+/// A power failure while a fixed VHD grew kept the new size of the file and not the footer there: the old footer and all
+/// data are used, and a writer or a repair cuts the zeros.
+#[test]
+fn a_fixed_vhd_that_a_resize_left_longer_is_opened_and_repaired() {
+    use crate::{Image, Repair, Shrink};
+    let folder = folder();
+    let path = folder.path().join("a.vhd");
+    let size = || path.metadata().unwrap().len();
+    let grown = || {
+        let _ = std::fs::remove_file(&path);
+        create_fixed(&path, 6 << 20).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(20 << 20).unwrap();
+    };
+    let good = |read_only| {
+        let disk = OpenOptions { read_only, ..OpenOptions::new(&path) }.open().unwrap();
+        assert_eq!(disk.info().capacity, 6 << 20);
+    };
+    grown();
+    good(true);
+    assert_eq!(size(), 20 << 20);
+    let check = |repair| Image::open(&path).unwrap().check(repair).unwrap();
+    let report = check(Repair::ReportOnly);
+    assert_eq!((report.findings.len(), report.findings[0].severity), (1, crate::Severity::Redundancy));
+    check(Repair::Repair);
+    assert_eq!((check(Repair::ReportOnly).findings, size()), (vec![], (6 << 20) + 512));
+    good(true);
+    grown();
+    good(false);
+    assert_eq!(size(), (6 << 20) + 512);
+    grown();
+    Image::open(&path).unwrap().resize(8 << 20, Shrink::Refuse).unwrap();
+    assert_eq!((check(Repair::ReportOnly).findings, size()), (vec![], (8 << 20) + 512));
+    // Anything but zeros behind it is no such state.
+    grown();
+    std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&[1], (20 << 20) - 1).unwrap();
+    assert!(opened(&path).is_err());
+}

@@ -6,7 +6,8 @@ use std::io;
 use zerocopy::IntoBytes;
 
 use super::bat::{self, Defect};
-use super::footer::{self, Found, Source, Subformat};
+use super::batmap::Batmap;
+use super::footer::{self, Found, Subformat};
 use super::layer::{Entries, read_bat};
 use super::layout::{Layout, locator_areas, locator_paths};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
@@ -34,7 +35,7 @@ pub(super) struct Allocator {
     layout: Layout,
     table: Vec<u32>,
     footer: Footer,
-    /// End of the last block. The next block begins here, or at the next aligned offset.
+    /// The place of the footer, behind the last block. The next block begins here, or at the next aligned offset.
     end: u64,
     /// Size of the file in bytes.
     len: u64,
@@ -81,11 +82,9 @@ impl Allocator {
         }
         let copy = footer::copy(store, len).map_err(os)?;
         let copy_stale = copy.is_none_or(|copy| copy.as_bytes() != found.footer.as_bytes());
-        let end = end_of(&table, header, &layout, len);
-        let footer_at = match found.source {
-            Source::Trailing(at) => Some(at),
-            Source::Copy => None,
-        };
+        let batmap = Batmap::find(store, &layout, len).map_err(os)?;
+        let footer_at = found.source.trailing();
+        let end = layout.footer_place(end_of(&table, header, &layout, batmap.as_ref(), len), footer_at);
         let tail = match footer_at == Some(end) && len == end + FOOTER_SIZE as u64 {
             true => Tail::Footer,
             false => Tail::Unknown,
@@ -190,7 +189,7 @@ impl Allocator {
         block: u64,
     ) -> Result<u32, IoError> {
         let data = (self.end + layout.bitmap).next_multiple_of(layout.alignment());
-        let end = data + layout.block_size();
+        let end = layout.next_block(data + layout.block_size());
         let entry = u32::try_from((data - layout.bitmap) / SECTOR).ok().filter(|entry| *entry != UNALLOCATED);
         let (Some(entry), Ok(index)) = (entry, usize::try_from(block)) else { return Err(IoError::NoSpace) };
         if index >= self.table.len() {
@@ -213,7 +212,7 @@ impl Allocator {
         Ok(entry)
     }
 
-    /// Extend the file with zeros from the end of the last block to `len`.
+    /// Extend the file with zeros from the place of the footer to `len`.
     fn extend_with_zeros(&mut self, store: &dyn Store, len: u64) -> io::Result<()> {
         store.reserve(self.end, len)?;
         match self.tail {
@@ -258,7 +257,13 @@ impl Allocator {
 }
 
 /// The end of everything in the file except the trailing footer.
-pub(super) fn end_of(table: &[u32], header: &DynamicHeader, layout: &Layout, len: u64) -> u64 {
+pub(super) fn end_of(
+    table: &[u32],
+    header: &DynamicHeader,
+    layout: &Layout,
+    batmap: Option<&Batmap>,
+    len: u64,
+) -> u64 {
     let blocks =
         table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry).1);
     // A locator may claim space beyond the end of the file. Then only its path counts: a claim up to the end of the file would include the
@@ -267,8 +272,8 @@ pub(super) fn end_of(table: &[u32], header: &DynamicHeader, layout: &Layout, len
         end if end > len => at + bytes,
         end => end,
     });
-    let metadata = layout.metadata().map(|(_, end)| end);
-    blocks.chain(areas).chain(metadata).fold(0, u64::max).next_multiple_of(SECTOR)
+    let metadata = layout.metadata().into_iter().chain(batmap.into_iter().flat_map(Batmap::areas));
+    blocks.chain(areas).chain(metadata.map(|(_, end)| end)).fold(0, u64::max).next_multiple_of(SECTOR)
 }
 
 /// The error for an image that is opened for writing with an invalid entry.

@@ -8,11 +8,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::alloc::Allocator;
 use super::blocks::{SparseVhd, VhdBlocks};
 use super::fixed::FixedVhd;
-use super::footer::{self, Found, Subformat};
+use super::footer::{self, Found, Source, Subformat};
 use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::locator;
-use super::spec::{DynamicHeader, EPOCH};
+use super::spec::{DynamicHeader, EPOCH, NO_DATA_OFFSET, SECTOR};
 use super::stamp;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
@@ -21,10 +21,15 @@ use crate::formats::chain::{Member, buffer_alignment, open_parents, require_diff
 use crate::formats::field::BadField;
 use crate::formats::file_info::file_info;
 use crate::formats::format::Format;
+use crate::formats::name::FormatName;
 use crate::formats::parents::ParentRules;
+use crate::formats::signature::{has_footer, has_identifier};
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
+
+/// The identity that a child records for a raw parent.
+const NO_ID: [u8; 16] = [0; 16];
 
 /// One image of a chain.
 #[derive(Clone)]
@@ -33,6 +38,8 @@ pub(crate) struct Image {
     pub(super) found: Found,
     /// The dynamic header and layout, for dynamic and differencing disks.
     pub(super) sparse: Option<(DynamicHeader, Layout)>,
+    /// A raw disk, which has no footer: `found` describes it as a fixed disk without identity and time stamp.
+    pub(super) raw: bool,
 }
 
 impl Image {
@@ -49,16 +56,28 @@ impl Image {
                 Some(layout::read(&*file, at, found.size).map_err(os)?.map_err(|bad| bad.of(path))?)
             }
         };
-        Ok(Self { file, found, sparse })
+        Ok(Self { file, found, sparse, raw: false })
+    }
+
+    /// The raw disk in an open file or device, as a parent.
+    fn of_raw(file: Arc<BackingFile>) -> Result<Self, OpenError> {
+        let size = file.size();
+        if size == 0 || !size.is_multiple_of(SECTOR) {
+            let value = format!("{size} bytes");
+            return Err(BadField::new("size", value, "whole sectors of 512 bytes").of(file.path()));
+        }
+        let footer = footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, NO_ID, UNIX_EPOCH);
+        let found = Found { footer, source: Source::Trailing(size), subformat: Subformat::Fixed, size };
+        Ok(Self { file, found, sparse: None, raw: true })
+    }
+
+    /// Whether the parent has no identity, as XenServer's raw disks.
+    fn is_over_raw(&self) -> bool {
+        self.child_header().is_some_and(|header| header.parent_unique_id == NO_ID)
     }
 
     fn shape(&self) -> Shape {
         self.sparse.map_or(Shape::Flat, |(_, layout)| Shape::Sparse(layout))
-    }
-
-    /// The time stamp that a child records.
-    pub(super) fn stamp_to_note(&self) -> u32 {
-        self.found.footer.time_stamp.get()
     }
 
     /// The header with the parent's identity and locators, if the image is a differencing disk.
@@ -88,7 +107,36 @@ impl Member for Image {
     }
 
     fn subformat(&self) -> &'static str {
-        self.found.subformat.as_str()
+        if self.raw { "raw" } else { self.found.subformat.as_str() }
+    }
+
+    /// A child whose parent has no identity accepts a raw disk. As for every other disk, name and content of a file must
+    /// agree: a guest can write a footer into its raw disk.
+    fn open_named_parent(&self, path: &Path, access: Access, memory: u64) -> Result<Self, OpenError> {
+        if !self.is_over_raw() || FormatName::claimed(path) == Some(FormatName::Vhd) {
+            return Self::open_within(path, access, memory);
+        }
+        let file = Arc::new(BackingFile::open(path, access)?);
+        let os = |source| OpenError::Os { path: path.into(), action: "cannot read", source };
+        let refused = |reason: &str| OpenError::Unsupported { path: path.into(), reason: reason.into() };
+        if has_identifier(&*file).map_err(os)? {
+            return Err(refused("begins as a VHDX, and the parent of a VHD must be a VHD or a raw disk"));
+        }
+        if has_footer(&*file).map_err(os)? {
+            return Err(refused(
+                "has a VHD footer, but is not named as a VHD: rename it to *.vhd if it is one",
+            ));
+        }
+        Self::of_raw(file)
+    }
+
+    /// Without identity, the search cannot know the parent.
+    fn not_found(&self, error: OpenError) -> OpenError {
+        if !self.is_over_raw() {
+            return error;
+        }
+        let reason = "its parent has no identity (a raw disk, as XenServer uses): name the parent outright (parent=FILE, --parent FILE)";
+        OpenError::Unsupported { path: self.file.path().into(), reason: reason.into() }
     }
 
     fn size(&self) -> u64 {
@@ -111,6 +159,10 @@ impl Member for Image {
     /// Compares Unique Id and time stamp of the parent with those that the child has recorded.
     fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), BadField> {
         let Some(header) = self.child_header() else { return Ok(()) };
+        if parent.raw {
+            // It has neither identity nor time stamp: the caller has named it.
+            return Ok(());
+        }
         let (noted, id) = (header.parent_unique_id, parent.found.footer.unique_id);
         let place = escaped(parent.file.path());
         if noted != id {
@@ -154,7 +206,14 @@ pub(crate) fn open_with(
     parents: &ParentRules,
     map_memory: u64,
 ) -> Result<Arc<dyn Format>, OpenError> {
-    let image = Image::open(path, access)?;
+    let mut image = Image::open(path, access)?;
+    if !access.read_only {
+        image.found.cut_zeros(&*image.file).map_err(|source| OpenError::Os {
+            path: path.into(),
+            action: "cannot cut the zeros behind its footer",
+            source,
+        })?;
+    }
     match image.sparse {
         None => Ok(Arc::new(open_fixed(image))),
         Some(_) => Ok(Arc::new(open_sparse(image, access, parents, map_memory)?)),
@@ -294,4 +353,66 @@ pub(super) fn hex(id: &[u8; 16]) -> String {
 fn date(stamp: u32) -> String {
     let time = UNIX_EPOCH + Duration::from_secs(EPOCH + u64::from(stamp));
     format!("@{}", time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::create::create_differencing;
+    use super::*;
+    use crate::formats::open::OpenOptions;
+    use crate::image::Content;
+
+    /// Give a child the parent identity zero, as XenServer does over a raw disk.
+    fn over_raw(child: &Path) {
+        let mut bytes = std::fs::read(child).unwrap();
+        bytes[512 + 40..512 + 56].fill(0);
+        bytes[512 + 36..512 + 40].fill(0);
+        let sum: u32 = bytes[512..1536].iter().map(|byte| u32::from(*byte)).sum();
+        bytes[512 + 36..512 + 40].copy_from_slice(&(!sum).to_be_bytes());
+        std::fs::write(child, bytes).unwrap();
+    }
+
+    #[test]
+    fn a_child_over_a_raw_disk_is_read_if_the_parent_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (raw, child) = (path("disk.raw"), path("child.vhd"));
+        super::super::create::create_fixed(&path("twin.vhd"), 1 << 20).unwrap();
+        create_differencing(&child, &path("twin.vhd"), None).unwrap();
+        over_raw(&child);
+        let data: Vec<u8> = (0..1u32 << 18).flat_map(u32::to_le_bytes).collect();
+        std::fs::write(&raw, &data).unwrap();
+        let open = |parent: &Path| OpenOptions::new(&child).parent(parent).open_format();
+        let error = OpenOptions::new(&child).open().err().unwrap().to_string();
+        assert!(error.contains("name the parent outright"), "{error}");
+        let disk = open(&raw).unwrap();
+        let mut found = vec![0; data.len()];
+        Content::new(&*disk).read_at(&mut found, 0).unwrap();
+        assert!(found == data);
+        Content::new(&*disk).write_at(&[7; 512], 4096).unwrap();
+        disk.flush().unwrap();
+        drop(disk);
+        assert!(std::fs::read(&raw).unwrap() == data, "the parent is not written");
+        let disk = open(&raw).unwrap();
+        Content::new(&*disk).read_at(&mut found, 0).unwrap();
+        assert!(found[4096..4608] == [7; 512] && found[4608..] == data[4608..]);
+        drop(disk);
+        let refused = |parent: &Path| open(parent).err().unwrap().to_string();
+        // A guest has written a footer into its raw disk; a VHD with an identity; a size that is no disk's.
+        std::fs::copy(path("twin.vhd"), path("guest.raw")).unwrap();
+        assert!(refused(&path("guest.raw")).contains("not named as a VHD"));
+        assert!(refused(&path("twin.vhd")).contains("parent unique id"));
+        std::fs::write(path("odd.raw"), [1; 1000]).unwrap();
+        assert!(refused(&path("odd.raw")).contains("whole sectors"));
+        // With an identity, only that parent is accepted.
+        create_differencing(&path("other.vhd"), &path("twin.vhd"), None).unwrap();
+        let error = OpenOptions::new(path("other.vhd")).parent(&raw).open().err().unwrap().to_string();
+        assert!(error.contains("disk.raw: VHD footer"), "{error}");
+        let image = crate::Image::open(&child).unwrap();
+        let rules = ParentRules { parent: Some(raw.clone()), ..ParentRules::default() };
+        let image = image.with_parents(rules);
+        assert_eq!(image.info(crate::Scope::Chain).unwrap()[1].subformat, "raw");
+        let merged = image.merge(crate::Siblings::Refuse, |_, _| true).unwrap_err().to_string();
+        assert!(merged.contains("raw disk cannot be merged into"), "{merged}");
+    }
 }

@@ -7,6 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::alloc::end_of;
 use super::bat::{self, Defect};
+use super::batmap::Batmap;
 use super::footer::{self, Found, Source, Subformat};
 use super::layer::read_bat;
 use super::layout::{self, Layout, locator_areas, locator_paths};
@@ -57,6 +58,20 @@ pub(super) fn check_in(store: &dyn Store, repair: bool) -> io::Result<CheckRepor
 }
 
 fn check_fixed(store: &dyn Store, found: &Found, repair: bool, report: &mut CheckReport) -> io::Result<()> {
+    if let Source::Inside(at) = found.source {
+        let behind = store.len()? - at - FOOTER_SIZE as u64;
+        if repair {
+            found.clone().cut_zeros(store)?;
+        }
+        let bad = BadField::new(
+            "VHD footer",
+            format!("{behind} bytes of zeros behind it (a resize was interrupted)"),
+            "at the end of the file",
+        );
+        report.add(Severity::Redundancy, bad, repair.then_some("the zeros cut"));
+        report.leak(at - found.size, "bytes between the data and the footer");
+        return Ok(());
+    }
     let Source::Trailing(data) = found.source else { return Ok(()) };
     if store.len()? != data + FOOTER_SIZE as u64 {
         let repaired = if repair { Some("written in full") } else { None };
@@ -91,16 +106,18 @@ fn check_sparse(
     };
     let blocks = check_table(&mut table, &layout, &paths, len, repair, report);
     check_last(store, found, &table, &layout, len, repair, report)?;
+    let batmap = Batmap::find(store, &layout, len)?;
     let mut found = found.clone();
     let lossy = |finding: &Finding| finding.severity == Severity::Damage && finding.repaired.is_some();
     if report.findings.iter().any(lossy) {
         // The repair changes the disk's content.
         stamp::renew(&mut found.footer, store);
-        let trailing = match found.source {
-            Source::Trailing(at) => Some(at),
-            Source::Copy => None,
-        };
-        footer::rewrite(store, &found.footer, trailing)?;
+        if batmap.is_some() {
+            // XenServer ignores a batmap with this creator: it may say that a lost block is present as a whole.
+            footer::set_hyper_v(&mut found.footer);
+            found.footer.seal();
+        }
+        footer::rewrite(store, &found.footer, found.source.trailing())?;
     }
     if repair && report.findings.iter().any(|finding| finding.field == "BAT entry") {
         let bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
@@ -110,9 +127,10 @@ fn check_sparse(
     }
     report.allocated_blocks = blocks.len() as u64;
     // The trailing footer belongs after everything else.
-    let end = end_of(&table, header, &layout, len);
+    let end = end_of(&table, header, &layout, batmap.as_ref(), len);
+    let areas: Vec<(u64, u64)> = areas.into_iter().chain(batmap.iter().flat_map(Batmap::areas)).collect();
     check_gaps(&blocks, &areas, &layout, report);
-    check_tail(store, &found, (end, len), repair, report)
+    check_tail(store, &found, &layout, (end, len), repair, report)
 }
 
 /// Check the copy of the footer at the start of the file.
@@ -190,10 +208,7 @@ fn check_last(
     repair: bool,
     report: &mut CheckReport,
 ) -> io::Result<()> {
-    let there = match found.source {
-        Source::Trailing(at) => at,
-        Source::Copy => len,
-    };
+    let there = found.source.trailing().unwrap_or(len);
     for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
         let (data, (bitmap, end)) = (layout.data_at(*entry), layout.block_range(*entry));
         if end <= there {
@@ -225,7 +240,7 @@ fn check_gaps(blocks: &[(u64, u64)], areas: &[(u64, u64)], layout: &Layout, repo
     used.sort_unstable();
     for (start, end) in used {
         let gap = start.saturating_sub(at);
-        leaked += if gap >= layout.block_size() { gap } else { 0 };
+        leaked += if gap >= layout.least_hole() { gap } else { 0 };
         at = at.max(end);
     }
     report.leak(leaked, "bytes between blocks");
@@ -235,6 +250,7 @@ fn check_gaps(blocks: &[(u64, u64)], areas: &[(u64, u64)], layout: &Layout, repo
 fn check_tail(
     store: &dyn Store,
     found: &Found,
+    layout: &Layout,
     (end, len): (u64, u64),
     repair: bool,
     report: &mut CheckReport,
@@ -242,14 +258,17 @@ fn check_tail(
     let footer = FOOTER_SIZE as u64;
     let (severity, value, leaked) = match found.source {
         Source::Trailing(at) if len - at != footer => (Severity::Redundancy, "511 bytes".to_owned(), 0),
-        // Less than 4,096 bytes may be alignment.
-        Source::Trailing(at) if at >= end && at - end < 4096 => return Ok(()),
+        // Less than a block may be padding, or data of another program.
+        Source::Trailing(at) if at >= end && at - end < layout.least_hole() => return Ok(()),
         Source::Trailing(at) if at < end => (Severity::Redundancy, "inside the last block".to_owned(), 0),
         Source::Trailing(at) => {
             (Severity::Leak, format!("{} bytes behind the last block", at - end), at - end)
         }
-        Source::Copy => (Severity::Redundancy, "missing".to_owned(), len.saturating_sub(end)),
+        Source::Copy | Source::Inside(_) => {
+            (Severity::Redundancy, "missing".to_owned(), len.saturating_sub(end))
+        }
     };
+    let end = layout.footer_place(end, found.source.trailing());
     report.leaked += leaked;
     if repair {
         // The old footer is kept until the new one is on stable storage, because the copy at the start may not be on

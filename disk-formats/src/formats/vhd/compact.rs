@@ -4,9 +4,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use zerocopy::big_endian::U32;
+
+use super::alloc::end_of;
+use super::batmap::Batmap;
 use super::edit::{Editor, Sparse};
-use super::footer::Subformat;
-use super::layout::locator_areas;
+use super::footer::{self, Subformat};
+use super::layout::{Layout, locator_areas};
 use super::spec::{SECTOR, UNALLOCATED};
 use crate::error::OpenError;
 use crate::host::store::{Store, copy_run, last_nonzero};
@@ -37,28 +41,48 @@ pub(super) fn compact_in(
     let os = |source| OpenError::Os { path: path.into(), action: "cannot compact", source };
     let mut editor = Editor::open(store)?;
     let differencing = editor.subformat == Subformat::Differencing;
-    let Some(sparse) = &mut editor.sparse else {
+    let Some(sparse) = &editor.sparse else {
         let reason = "a fixed disk cannot be compacted: convert it to a dynamic one".into();
         return Err(OpenError::Unsupported { path: path.into(), reason });
     };
     let mut done = Compacted { before: store.len().map_err(os)?, ..Compacted::default() };
-    done.released = release(store, sparse, differencing, editor.size, &mut progress).map_err(os)?;
-    let total = sparse.table.len() as u64;
-    done.moved = pack(store, sparse, || progress(total, total)).map_err(os)?;
-    let end = editor.end().map_err(os)?;
+    let head = head(&editor, done.before).map_err(os)?;
+    let empty = empty_blocks(store, sparse, differencing, editor.size, &mut progress).map_err(os)?;
+    done.released = empty.len() as u64;
+    let creator = release(&mut editor, &empty).map_err(os)?;
+    if let Some(sparse) = &mut editor.sparse {
+        let total = sparse.table.len() as u64;
+        done.moved = pack(store, sparse, head, || progress(total, total)).map_err(os)?;
+    }
+    (editor.footer.creator_application, editor.footer.creator_version) = creator;
+    let end = editor.end().map_err(os)?.max(head.1);
     editor.put_footer(end).map_err(os)?;
     done.after = store.len().map_err(os)?;
     Ok(done)
 }
 
-/// Remove the entries of empty blocks from the BAT.
-fn release(
+/// The range between the metadata and the first block, or the footer if there are no blocks, if it is smaller than a
+/// block: padding, or data of another program in a place that this program does not know. It stays.
+fn head(editor: &Editor<'_>, len: u64) -> io::Result<(u64, u64)> {
+    let Some(Sparse { header, layout, table, .. }) = &editor.sparse else { return Ok((0, 0)) };
+    let batmap = Batmap::find(editor.store, layout, len)?;
+    let start = end_of(&[], header, layout, batmap.as_ref(), len);
+    let first = table.iter().filter(|entry| **entry != UNALLOCATED).min().copied().map(Layout::bitmap_at);
+    let end = match first {
+        Some(first) => first,
+        None => editor.end()?,
+    };
+    Ok(if end > start && end - start < layout.least_hole() { (start, end) } else { (0, 0) })
+}
+
+/// The empty blocks.
+fn empty_blocks(
     store: &dyn Store,
-    sparse: &mut Sparse,
+    sparse: &Sparse,
     differencing: bool,
     size: u64,
     mut progress: impl FnMut(u64, u64) -> bool,
-) -> io::Result<u64> {
+) -> io::Result<Vec<usize>> {
     let layout = sparse.layout;
     let (total, len) = (sparse.table.len() as u64, store.len()?);
     let mut empty = Vec::new();
@@ -78,20 +102,43 @@ fn release(
             break;
         }
     }
-    for block in &empty {
+    Ok(empty)
+}
+
+/// Remove the entries of these blocks from the BAT, and their bits from a batmap. Returns the creator of the image and
+/// its version. If there is a batmap, the footer has another creator until the caller writes it, so that at every
+/// moment the batmap is right or ignored.
+fn release(editor: &mut Editor<'_>, blocks: &[usize]) -> io::Result<([u8; 4], U32)> {
+    let creator = (editor.footer.creator_application, editor.footer.creator_version);
+    let (store, len) = (editor.store, editor.store.len()?);
+    let batmap = editor.sparse.as_ref().map(|sparse| Batmap::find(store, &sparse.layout, len)).transpose()?;
+    if let Some(mut batmap) = batmap.flatten().filter(|_| !blocks.is_empty()) {
+        footer::set_hyper_v(&mut editor.footer);
+        let end = editor.end()?;
+        editor.put_footer(end)?;
+        let blocks: Vec<u32> = blocks.iter().map(|block| *block as u32).collect();
+        batmap.clear(store, &blocks)?;
+    }
+    let Some(sparse) = &mut editor.sparse else { return Ok(creator) };
+    for block in blocks {
         if let Some(entry) = sparse.table.get_mut(*block) {
             *entry = UNALLOCATED;
         }
     }
-    sparse.write_entries(store, &empty)?;
+    sparse.write_entries(store, blocks)?;
     store.sync()?;
-    Ok(empty.len() as u64)
+    Ok(creator)
 }
 
 /// Move the last blocks of the file into the first gaps that fit.
-fn pack(store: &dyn Store, sparse: &mut Sparse, mut go_on: impl FnMut() -> bool) -> io::Result<u64> {
+fn pack(
+    store: &dyn Store,
+    sparse: &mut Sparse,
+    head: (u64, u64),
+    mut go_on: impl FnMut() -> bool,
+) -> io::Result<u64> {
     let layout = sparse.layout;
-    let mut places = VecDeque::from(free_places(store, sparse)?);
+    let mut places = VecDeque::from(free_places(store, sparse, head)?);
     let mut blocks: Vec<(u32, usize)> = sparse
         .table
         .iter()
@@ -135,10 +182,11 @@ fn pack(store: &dyn Store, sparse: &mut Sparse, mut go_on: impl FnMut() -> bool)
 }
 
 /// Gaps between used ranges that can hold a block, as BAT entries in ascending order.
-fn free_places(store: &dyn Store, sparse: &Sparse) -> io::Result<Vec<u32>> {
-    let layout = sparse.layout;
-    let areas =
-        locator_areas(&sparse.header, store.len()?).map(|(_, at, _, space)| (at, at.saturating_add(space)));
+fn free_places(store: &dyn Store, sparse: &Sparse, head: (u64, u64)) -> io::Result<Vec<u32>> {
+    let (layout, len) = (sparse.layout, store.len()?);
+    let areas = locator_areas(&sparse.header, len).map(|(_, at, _, space)| (at, at.saturating_add(space)));
+    let batmap = Batmap::find(store, &layout, len)?;
+    let areas = areas.chain(batmap.iter().flat_map(Batmap::areas)).chain([head]);
     let blocks =
         sparse.table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry));
     let mut used: Vec<(u64, u64)> = layout.metadata().into_iter().chain(areas).chain(blocks).collect();

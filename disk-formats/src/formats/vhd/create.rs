@@ -11,7 +11,7 @@ use super::layout::{Layout, REACH};
 use super::locator::{self, NewLocator};
 use super::spec::{
     DEFAULT_BLOCK_SIZE, DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, NO_DATA_OFFSET,
-    ParentLocator, SECTOR, SPARSE_COOKIE,
+    ParentLocator, SPARSE_COOKIE,
 };
 use super::stamp;
 use crate::error::OpenError;
@@ -26,6 +26,10 @@ use crate::host::store::Store;
 const HEADER_AT: u64 = FOOTER_SIZE as u64;
 /// Offset of its BAT.
 const BAT_AT: u64 = HEADER_AT + HEADER_SIZE as u64;
+
+/// Smallest block size of a new disk. Smaller blocks are valid, but QEMU reads them wrongly without an error, and other
+/// programs refuse them.
+const LEAST_BLOCK_SIZE: u32 = 4096;
 
 /// Create a fixed VHD of `size` bytes that reads as zeros, with its space allocated: by fallocate in constant time if
 /// the file system supports it, else by writing zeros. The file must not exist yet.
@@ -67,12 +71,14 @@ fn fixed(
     BackingFile::create_image(path, 0, |file| {
         allocate(file)?;
         let id = guid::random()?.into_bytes();
-        file.write_at(footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, stamp::now()).as_bytes(), size)
+        let footer = footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, stamp::of_new());
+        file.write_at(footer.as_bytes(), size)?;
+        stamp::date(file)
     })
 }
 
 /// Create a dynamic VHD of `size` bytes without blocks. The file must not exist yet. `block_size` is a power of two of
-/// at least 512 bytes; the default is 2 MiB.
+/// at least 4,096 bytes, because QEMU misreads smaller blocks; the default is 2 MiB.
 ///
 /// # Errors
 /// [`OpenError::Invalid`] for a size that is not whole sectors or above 2,040 GiB, and for invalid block sizes;
@@ -83,8 +89,9 @@ pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result
     check_block_size(path, size, block_size)?;
     BackingFile::create_image(path, 0, |file| {
         let footer =
-            footer::new(Subformat::Dynamic, size, HEADER_AT, guid::random()?.into_bytes(), stamp::now());
-        write_sparse(file, footer.as_bytes(), header(size, block_size), &[])
+            footer::new(Subformat::Dynamic, size, HEADER_AT, guid::random()?.into_bytes(), stamp::of_new());
+        write_sparse(file, footer.as_bytes(), header(size, block_size), &[])?;
+        stamp::date(file)
     })
 }
 
@@ -107,11 +114,17 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
         let (locators, name) = locators(path, parent)?;
         let mut header = header(size, block_size);
         header.parent_unique_id = base.found.footer.unique_id;
-        header.parent_time_stamp = base.stamp_to_note().into();
+        header.parent_time_stamp = stamp::to_note(&base.found.footer).into();
         header.parent_unicode_name = name;
-        let footer =
-            footer::new(Subformat::Differencing, size, HEADER_AT, guid::random()?.into_bytes(), stamp::now());
-        write_sparse(file, footer.as_bytes(), header, &locators)
+        let footer = footer::new(
+            Subformat::Differencing,
+            size,
+            HEADER_AT,
+            guid::random()?.into_bytes(),
+            stamp::of_new(),
+        );
+        write_sparse(file, footer.as_bytes(), header, &locators)?;
+        stamp::date(file)
     })
 }
 
@@ -121,8 +134,8 @@ pub(super) fn locators(child: &Path, parent: &Path) -> io::Result<(Vec<NewLocato
 }
 
 fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenError> {
-    if !block_size.is_power_of_two() || u64::from(block_size) < SECTOR {
-        let expected = "a power of two, at least 512";
+    if !block_size.is_power_of_two() || block_size < LEAST_BLOCK_SIZE {
+        let expected = "a power of two, at least 4096: other programs misread smaller blocks";
         return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
     }
     let most = u64::from(super::layout::MAX_ENTRIES);

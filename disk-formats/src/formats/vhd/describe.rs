@@ -7,7 +7,7 @@ use super::locator;
 use super::spec::{EPOCH, UNALLOCATED};
 use crate::disk::info::SectorSize;
 use crate::error::OpenError;
-use crate::formats::chain::Describe;
+use crate::formats::chain::{Describe, Member};
 use crate::formats::info::{FormatInfo, ImageInfo, ParentInfo};
 
 impl Describe for Image {
@@ -38,7 +38,7 @@ impl Describe for Image {
             |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' };
         Ok(ImageInfo {
             path: path.into(),
-            subformat: self.found.subformat.as_str(),
+            subformat: self.subformat(),
             size: self.found.size,
             file_size: self.file.size(),
             block_size: self.sparse.map(|(_, layout)| layout.block_size()),
@@ -46,7 +46,10 @@ impl Describe for Image {
             logical_sector: SectorSize::B512,
             physical_sector: 4096,
             id: hex(&footer.unique_id),
-            creator: footer.creator_application.iter().map(printable).collect(),
+            creator: match self.raw {
+                true => String::new(),
+                false => footer.creator_application.iter().map(printable).collect(),
+            },
             parent,
             format: FormatInfo::Vhd {
                 time_stamp: EPOCH + u64::from(footer.time_stamp.get()),

@@ -10,11 +10,13 @@ use std::io;
 use zerocopy::IntoBytes;
 
 use super::alloc::end_of;
+use super::batmap::Batmap;
 use super::footer::{self, Found, Subformat};
 use super::layer::read_bat;
 use super::layout::{self, Layout};
 use super::locator::NewLocator;
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE, ParentLocator, SECTOR};
+use super::stamp;
 use crate::error::OpenError;
 use crate::host::store::Store;
 use crate::image::findings::Severity;
@@ -34,6 +36,8 @@ pub(super) struct Editor<'a> {
     pub(super) subformat: Subformat,
     pub(super) size: u64,
     pub(super) sparse: Option<Sparse>,
+    /// Where the footer was when the image was opened; `None`: it was missing.
+    trailing: Option<u64>,
 }
 
 impl<'a> Editor<'a> {
@@ -52,8 +56,8 @@ impl<'a> Editor<'a> {
                 expected: format!("{} (run `image check --repair`)", finding.expected),
             });
         }
-        let Found { footer, subformat, size, .. } =
-            footer::find(store).map_err(os)?.map_err(|bad| bad.of(path))?;
+        let mut found = footer::find(store).map_err(os)?.map_err(|bad| bad.of(path))?;
+        let Found { footer, subformat, size, .. } = found;
         if footer.saved_state != 0 {
             let reason = "a saved state of a machine belongs to the disk: discard it first".into();
             return Err(OpenError::Unsupported { path: path.into(), reason });
@@ -68,19 +72,29 @@ impl<'a> Editor<'a> {
                 Some(Sparse { header, layout, table })
             }
         };
+        found.cut_zeros(store).map_err(|source| OpenError::Os {
+            path: path.into(),
+            action: "cannot cut the zeros behind its footer",
+            source,
+        })?;
         if report.findings.iter().any(|finding| finding.field == "copy of the footer") {
             store.write_at(footer.as_bytes(), 0).and_then(|()| store.sync()).map_err(|source| {
                 OpenError::Os { path: path.into(), action: "cannot write the copy of its footer", source }
             })?;
         }
-        Ok(Self { store, footer, subformat, size, sparse })
+        let mut editor = Self { store, footer, subformat, size, sparse, trailing: found.source.trailing() };
+        stamp::clean(&mut editor.footer);
+        Ok(editor)
     }
 
-    /// The end of everything except the trailing footer.
+    /// The place of the trailing footer, behind everything else.
     pub(super) fn end(&self) -> io::Result<u64> {
         let len = self.store.len()?;
         Ok(match &self.sparse {
-            Some(sparse) => end_of(&sparse.table, &sparse.header, &sparse.layout, len),
+            Some(Sparse { header, layout, table, .. }) => {
+                let batmap = Batmap::find(self.store, layout, len)?;
+                layout.footer_place(end_of(table, header, layout, batmap.as_ref(), len), self.trailing)
+            }
             // A fixed disk may have bytes beyond its size: Virtual PC derives the size from the geometry.
             None => footer::trailing(self.store, len)?.map_or(self.size, |(_, at)| at.max(self.size)),
         })

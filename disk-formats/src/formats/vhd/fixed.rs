@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::footer::{self, Found, Source};
+use super::footer::{self, Found};
 use super::spec::Footer;
 use super::stamp;
 use crate::disk::identity;
@@ -40,16 +40,12 @@ impl FixedVhd {
         files: Vec<Arc<BackingFile>>,
         found: &Found,
     ) -> Self {
-        let footer_at = match found.source {
-            Source::Trailing(at) => Some(at),
-            Source::Copy => None,
-        };
         Self {
             info: DiskInfo { discard: None, ..info },
             store,
             files,
             footer: found.footer,
-            footer_at,
+            footer_at: found.source.trailing(),
             id: found.footer.unique_id,
             stamped: Begun::default(),
         }

@@ -12,10 +12,13 @@ use super::spec::{
 };
 use super::stamp;
 use crate::formats::field::BadField;
-use crate::host::store::Store;
+use crate::host::store::{Store, last_nonzero};
 
 /// Version 0.1.
 const CREATOR_VERSION: u32 = 0x0000_0001;
+/// Hyper-V as the creator, in Windows 10 and later.
+const HYPER_V: [u8; 4] = *b"win ";
+const HYPER_V_VERSION: u32 = 0x000A_0000;
 /// The creator host (Windows) that nearly all VHDs have; the specification has none for Linux.
 const CREATOR_HOST: [u8; 4] = *b"Wi2k";
 
@@ -49,6 +52,19 @@ pub(super) enum Source {
     Trailing(u64),
     /// At the start of the file: the footer at the end is missing or damaged.
     Copy,
+    /// Of a fixed disk; the offset of the footer. Behind it the file has only zeros: a power failure kept the size that
+    /// a resize gave to the file, and not the footer at the new end. The file is to be cut behind this footer.
+    Inside(u64),
+}
+
+impl Source {
+    /// The offset of the footer behind the data, if there is one.
+    pub(super) const fn trailing(self) -> Option<u64> {
+        match self {
+            Self::Trailing(at) | Self::Inside(at) => Some(at),
+            Self::Copy => None,
+        }
+    }
 }
 
 /// A valid footer, and its properties.
@@ -79,13 +95,63 @@ pub(super) fn find(store: &dyn Store) -> io::Result<Result<Found, BadField>> {
             "\"conectix\" 512 or 511 bytes before the end of the file, or at its start",
         ),
     };
-    let Some(footer) = copy(store, len)? else { return Ok(Err(trailing)) };
+    let Some(footer) = copy(store, len)? else { return Ok(inside(store, len)?.ok_or(trailing)) };
     Ok(match validate(&footer, len) {
-        Ok((Subformat::Fixed, _)) => Err(trailing),
+        Ok((Subformat::Fixed, _)) => inside(store, len)?.ok_or(trailing),
         Ok((subformat, size)) => Ok(Found { footer, source: Source::Copy, subformat, size }),
         Err(bad) if trailing.value == "missing" => Err(bad),
         Err(_) => Err(trailing),
     })
+}
+
+/// Bytes of stored zeros that are read in search of a footer before them.
+const MOST_ZEROS: u64 = 64 << 20;
+
+/// The footer of a fixed disk that only zeros follow: see [`Source::Inside`].
+fn inside(store: &dyn Store, len: u64) -> io::Result<Option<Found>> {
+    let mut last = [0; FOOTER_SIZE];
+    let Some(at) = len.checked_sub(2 * FOOTER_SIZE as u64) else { return Ok(None) };
+    store.read_at(&mut last, at + FOOTER_SIZE as u64)?;
+    if last != [0; FOOTER_SIZE] {
+        return Ok(None);
+    }
+    // From here on the host stores nothing.
+    let (mut from, mut stored) = (0, len);
+    while from < stored {
+        let middle = from + (stored - from) / 2;
+        match store.next_data(middle)? {
+            u64::MAX => stored = middle,
+            data => from = data.max(middle) + 1,
+        }
+    }
+    let stored = stored.next_multiple_of(SECTOR).min(len);
+    let Some(at) = last_nonzero(store, stored.saturating_sub(MOST_ZEROS), stored)? else { return Ok(None) };
+    let mut bytes = [0; FOOTER_SIZE];
+    store.read_at(&mut bytes, at)?;
+    let Ok(footer) = Footer::read_from_bytes(&bytes) else { return Ok(None) };
+    Ok(match validate(&footer, at) {
+        Ok((Subformat::Fixed, size)) => {
+            Some(Found { footer, source: Source::Inside(at), subformat: Subformat::Fixed, size })
+        }
+        _ => None,
+    })
+}
+
+/// Whether the file has the footer of a fixed disk, and only zeros behind it: see [`Source::Inside`].
+pub(crate) fn is_inside(store: &dyn Store) -> io::Result<bool> {
+    Ok(inside(store, store.len()?)?.is_some())
+}
+
+impl Found {
+    /// Cut the zeros behind the footer of a fixed disk: see [`Source::Inside`]. On stable storage on success.
+    pub(super) fn cut_zeros(&mut self, store: &dyn Store) -> io::Result<()> {
+        if let Source::Inside(at) = self.source {
+            store.set_size(at + FOOTER_SIZE as u64)?;
+            store.sync()?;
+            self.source = Source::Trailing(at);
+        }
+        Ok(())
+    }
 }
 
 /// The footer at the end of a file and its offset, if its cookie is valid.
@@ -210,7 +276,6 @@ pub(super) fn new(
     unique_id: [u8; 16],
     now: SystemTime,
 ) -> Footer {
-    let geometry = Geometry::to_note(size);
     let mut footer = Footer {
         cookie: COOKIE,
         features: FEATURE_RESERVED.into(),
@@ -221,10 +286,10 @@ pub(super) fn new(
         creator_version: CREATOR_VERSION.into(),
         creator_host_os: CREATOR_HOST,
         original_size: size.into(),
-        current_size: size.into(),
-        cylinders: geometry.cylinders.into(),
-        heads: geometry.heads,
-        sectors_per_track: geometry.sectors_per_track,
+        current_size: 0.into(),
+        cylinders: 0.into(),
+        heads: 0,
+        sectors_per_track: 0,
         disk_type: match subformat {
             Subformat::Fixed => disk_type::FIXED,
             Subformat::Dynamic => disk_type::DYNAMIC,
@@ -236,19 +301,28 @@ pub(super) fn new(
         saved_state: 0,
         reserved: [0; 427],
     };
+    set_size(&mut footer, size);
     footer.seal();
     footer
 }
 
-/// Set the virtual size. The creator becomes `CREATOR`, because readers derive the size of some creators' disks from
-/// the geometry.
+/// Set the virtual size, and the geometry and creator from which every reader derives this size: an exact geometry, or
+/// what Hyper-V writes. Readers take the size of Hyper-V's disks from the current size, as of disks with the largest
+/// geometry.
 pub(super) fn set_size(footer: &mut Footer, size: u64) {
     let geometry = Geometry::to_note(size);
     footer.current_size = size.into();
     footer.cylinders = geometry.cylinders.into();
     (footer.heads, footer.sectors_per_track) = (geometry.heads, geometry.sectors_per_track);
-    footer.creator_application = CREATOR;
-    footer.creator_version = CREATOR_VERSION.into();
+    match geometry.size() == size || geometry == Geometry::MAX {
+        true => (footer.creator_application, footer.creator_version) = (CREATOR, CREATOR_VERSION.into()),
+        false => set_hyper_v(footer),
+    }
+}
+
+/// Make Hyper-V the creator. Every reader takes the size from the current size, and XenServer looks for no batmap.
+pub(super) fn set_hyper_v(footer: &mut Footer) {
+    (footer.creator_application, footer.creator_version) = (HYPER_V, HYPER_V_VERSION.into());
 }
 
 #[cfg(test)]

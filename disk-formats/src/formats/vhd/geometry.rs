@@ -43,12 +43,30 @@ impl Geometry {
         }
     }
 
-    /// The geometry to store for a disk of `size` bytes: one that addresses exactly this size, or else the largest.
-    /// Programs differ in whether they derive the size from the geometry; none does so from the largest one.
+    /// The geometry to store for a disk of `size` bytes: one that addresses exactly this size, or else
+    /// [`of_size`](Self::of_size), which is what Hyper-V writes.
+    ///
+    /// Some programs derive the size from the geometry, so it should be exact. XenServer refuses a geometry that is
+    /// larger than `of_size`, with the cylinders compared first. Of several, the one with at most 63 sectors per track
+    /// (the limit of a BIOS), the most heads and the most sectors per track is stored.
     #[must_use]
     pub fn to_note(size: u64) -> Self {
-        let geometry = Self::of_size(size);
-        if geometry.size() == size { geometry } else { Self::MAX }
+        let (total, usual) = (size / SECTOR, Self::of_size(size));
+        if usual.size() == size {
+            return usual;
+        }
+        let order = |geometry: &Self| (geometry.cylinders, geometry.heads, geometry.sectors_per_track);
+        let tracks: Vec<u8> = (1..=63).rev().chain(64..=255).collect();
+        let (bios, large) = tracks.split_at(63);
+        let shapes = [bios, large].into_iter().flat_map(|sectors| {
+            (1..=16).rev().flat_map(move |heads| sectors.iter().map(move |sectors| (heads, *sectors)))
+        });
+        let mut exact = shapes.filter_map(|(heads, sectors_per_track)| {
+            let track = u64::from(heads) * u64::from(sectors_per_track);
+            let cylinders = u16::try_from(total / track).ok().filter(|cylinders| *cylinders > 0)?;
+            total.is_multiple_of(track).then_some(Self { cylinders, heads, sectors_per_track })
+        });
+        exact.find(|geometry| order(geometry) <= order(&usual)).unwrap_or(usual)
     }
 
     /// The geometry in a footer.
@@ -89,10 +107,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_exact_or_says_nothing() {
-        let exact = Geometry::of_size(64 << 20).size();
-        assert_eq!(Geometry::to_note(exact).size(), exact);
-        assert_eq!(Geometry::to_note(64 << 20), Geometry::MAX);
+    fn what_is_noted_is_exact_wherever_it_can_be() {
+        let chs = |size: u64| {
+            let geometry = Geometry::to_note(size);
+            (geometry.cylinders, geometry.heads, geometry.sectors_per_track)
+        };
+        assert_eq!(chs(10 << 20), (32, 16, 40));
+        assert_eq!(chs(64 << 20), (256, 16, 32));
+        // With 32 sectors per track it would have more cylinders than the usual geometry.
+        assert_eq!(chs(1 << 30), (2048, 16, 64));
+        let usual = Geometry::of_size(64 << 20);
+        assert_eq!(Geometry::to_note(usual.size()), usual);
+        // Whole MiB below 31.5 GiB, from where on the usual geometry has 255 sectors per track.
+        for size in (2..32_256).map(|size: u64| size << 20) {
+            let geometry = Geometry::to_note(size);
+            assert_eq!(geometry.size(), size, "{size}");
+            assert!(geometry.cylinders <= Geometry::of_size(size).cylinders, "{size}");
+        }
+        // A prime number of sectors, and more than any geometry addresses.
+        assert_eq!(Geometry::to_note(1_000_003 * SECTOR), Geometry::of_size(1_000_003 * SECTOR));
+        assert_eq!(Geometry::to_note(200 << 30), Geometry::MAX);
     }
 
     #[test]

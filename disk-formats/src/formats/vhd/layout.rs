@@ -52,6 +52,28 @@ impl Layout {
         }
     }
 
+    /// Bytes that an unused range has at least if a block may have been there. A smaller one may be padding, or data of
+    /// another program in a place that this program does not know.
+    pub(super) fn least_hole(&self) -> u64 {
+        (self.bitmap + self.block_size()).max(2 * ALIGNMENT)
+    }
+
+    /// Where the bitmap of a block begins that is placed at `end` or behind it.
+    pub(super) fn next_block(&self, end: u64) -> u64 {
+        (end + self.bitmap).next_multiple_of(self.alignment()) - self.bitmap
+    }
+
+    /// The place of the trailing footer, if everything else ends at `end` and a footer is at `trailing`. It is the place
+    /// of the next block, so that programs which put that block in the footer's place keep its data aligned, as
+    /// Hyper-V does. A footer less than a block behind the end stays
+    /// ([`least_hole`](Self::least_hole)).
+    pub(super) fn footer_place(&self, end: u64, trailing: Option<u64>) -> u64 {
+        match trailing {
+            Some(at) if at >= end && at - end < self.least_hole() => at,
+            _ => self.next_block(end),
+        }
+    }
+
     /// The ranges of the copy of the footer, the dynamic header and the BAT in the file.
     pub(super) fn metadata(&self) -> [(u64, u64); 3] {
         let header = (self.header, self.header + HEADER_SIZE as u64);

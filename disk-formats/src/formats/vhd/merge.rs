@@ -36,6 +36,11 @@ impl Merge for Image {
         progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<Overlaid, MergeError> {
         let path = parent.file.path().to_path_buf();
+        if parent.raw {
+            let reason =
+                "a raw disk cannot be merged into: copy the contents into a new image (`image merge --to`)";
+            return Err(OpenError::Unsupported { path, reason: reason.into() }.into());
+        }
         drop(parent);
         let base = Self::open(&path, Access::default())?;
         if let Some(header) = self.child_header() {

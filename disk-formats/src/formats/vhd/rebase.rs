@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::chain::{self, Image};
 use super::create::locators;
 use super::edit::Editor;
+use super::stamp;
 use crate::error::OpenError;
 use crate::formats::chain::{Member, refuse_loop, require_differencing};
 use crate::formats::format::Format;
@@ -27,7 +28,7 @@ impl Rebase for Image {
     /// Records the parent's identity, time stamp and paths.
     fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
         let base = Self::open(parent, Access::READ_ONLY)?;
-        let (id, stamp) = (base.found.footer.unique_id, base.stamp_to_note());
+        let (id, stamp) = (base.found.footer.unique_id, stamp::to_note(&base.found.footer));
         refuse_loop(child, base, rules)?;
         let os = |source| OpenError::Os {
             path: child.into(),

@@ -102,7 +102,7 @@ impl Tools for Vhd {
             _ => Subformat::Differencing,
         };
         let at = if kind == Subformat::Fixed { u64::MAX } else { 512 };
-        let footer = footer::new(kind, SIZE, at, id, stamp::now());
+        let footer = footer::new(kind, SIZE, at, id, std::time::SystemTime::now());
         if kind == Subformat::Fixed {
             file.write_at(footer.as_bytes(), SIZE).expect("space");
             return file.image();

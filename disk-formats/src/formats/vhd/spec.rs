@@ -93,8 +93,7 @@ pub struct Footer {
     pub unique_id: [u8; 16],
     /// 1 if a saved state of a virtual machine belongs to the disk.
     pub saved_state: u8,
-    /// Zero by the specification, but some programs store data here. This program stores marks of its time stamps in the
-    /// bytes 408 to 424.
+    /// Zero by the specification, but some programs store data here, which this program keeps.
     pub reserved: [u8; 427],
 }
 

@@ -1,43 +1,56 @@
 //! The time stamp of an image. Differencing disks detect by it that their parent has changed.
 //!
-//! A child records the time stamp of its parent's footer, even if it is 0, as in images of some other programs. Before
-//! the first change of an image's content after an open, the footer gets a new stamp, on stable storage: from then on
-//! the children are refused. A new stamp is later than all earlier stamps of the image and later than the last
-//! modification of its file, so no child can have recorded it before.
+//! A child records a time of its parent: this program the stamp in the parent's footer, other programs that stamp or the
+//! modification time of the parent's file, in seconds. Before the first change of an image's content after an open, the
+//! footer gets a new stamp, on stable storage: from then on the children that have recorded the stamp are refused. The
+//! change itself gives the file a new modification time.
 //!
-//! Other programs rarely or never update the stamp of a parent, and some record the modification time of its file
-//! ([`accepts`]). How reliable a stamp is depends on the program that wrote it. Images created by this program have it
-//! as their creator. Images of other programs get a mark in reserved bytes of the footer with the first stamp by this
-//! program ([`mark`]).
+//! Times have whole seconds. Before an image is changed, the session waits until the second of its last change is over
+//! ([`renew`]). So one second never has both a state that a child has recorded and a later one: children that were made
+//! before the change are refused, and children that any program makes after it are accepted ([`accepts`]).
 //!
 //! A merge changes the parent, and its child must be valid at every moment. First the parent gets a new stamp, and the
 //! old stamp as an equivalent one in reserved bytes of its footer ([`announce`]). Then the child records the new stamp.
-//! Then the parent drops the equivalent stamp ([`settle`]). Other programs ignore the reserved bytes and see two
-//! different stamps.
+//! Then the parent drops the equivalent stamp ([`settle`]). So reserved bytes are only used while a merge begins: if that
+//! is interrupted, the next merge or writing session clears them.
 
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::spec::{CREATOR, EPOCH, Footer};
+use super::spec::{EPOCH, Footer};
 use crate::host::backing::BackingFile;
 use crate::host::store::Store;
 
-/// Offset in [`Footer::reserved`] of the equivalent stamp, beyond the bytes that other programs are known to use.
-const SECOND_AT: usize = 408;
-/// The tag before the equivalent stamp.
-const SECOND_TAG: [u8; 4] = *b"same";
-/// Offset of the mark: a tag, the stamp that it belongs to, and [`WAS_ZERO`] or 0.
-const MARK_AT: usize = 416;
-const MARK_TAG: [u8; 4] = *b"pdsk";
-/// The image had the stamp 0 before this program changed it.
-const WAS_ZERO: u8 = 1;
+/// No time: recorded by programs that do not compare times.
+pub(super) const NONE: u32 = 0;
+/// Recorded by this program for a parent whose footer has no stamp (0). Such a parent may be copied, which changes its
+/// modification time. No footer has this stamp: it is the first second of the year 2000.
+const PARENT_HAS_NONE: u32 = 1;
 
-/// The current time by the clock that the kernel uses for files: never later than the modification time of a file that
-/// is written afterwards.
-pub(super) fn now() -> SystemTime {
+/// Offset in [`Footer::reserved`] of the equivalent stamp, beyond the bytes that other programs are known to use: a tag
+/// and the stamp.
+const SECOND_AT: usize = 408;
+const SECOND_TAG: [u8; 4] = *b"same";
+/// What earlier versions of this program stored in reserved bytes of other programs' images: a tag, and five bytes.
+const OLD_MARK_AT: usize = 416;
+const OLD_MARK_TAG: [u8; 4] = *b"pdsk";
+
+/// The current time in whole seconds, by the clock that the kernel uses for files.
+fn now() -> SystemTime {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     UNIX_EPOCH + Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or(0))
+}
+
+/// The time of a new image: a second ago. With [`date`], the first session that changes it need not wait.
+pub(super) fn of_new() -> SystemTime {
+    now() - Duration::from_secs(1)
+}
+
+/// Give the file of a new image the modification time [`of_new`]. It is complete.
+pub(super) fn date(file: &BackingFile) -> std::io::Result<()> {
+    file.file().set_modified(of_new())
 }
 
 /// Seconds since 2000, clamped to the range.
@@ -53,100 +66,95 @@ pub(super) fn modified(file: &BackingFile) -> Option<u32> {
     Some(of_time(UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0))))
 }
 
-/// The stamp after `old` for a file that was modified at `modified`: later than both, even if the clock has not advanced or
-/// was set back. Never 0, which is the value of images without a stamp.
+/// What a child records for a parent with this footer.
+pub(super) fn to_note(footer: &Footer) -> u32 {
+    match footer.time_stamp.get() {
+        NONE => PARENT_HAS_NONE,
+        stamp => stamp,
+    }
+}
+
+/// The stamp after `old` for a file that was modified at `modified`: later than both, even if the clock was set back.
+/// Never a value with a meaning of its own.
 fn next(old: u32, now: u32, modified: Option<u32>) -> u32 {
     match old.max(modified.unwrap_or(0)).checked_add(1) {
-        Some(least) => now.max(least),
+        Some(least) => now.max(least).max(PARENT_HAS_NONE + 1),
         // The end of the range, in 2136: only a different stamp is possible.
-        None if old == 1 => 2,
-        None => 1,
+        None if old == 2 => 3,
+        None => 2,
     }
 }
 
 /// Give the footer a new stamp, before the content of the image changes. The footer is sealed, but not written.
+///
+/// If the image was changed in the current second, waits for the next one. A time in the future, of a clock that was
+/// set back or of another time zone, is not waited for.
 pub(super) fn renew(footer: &mut Footer, store: &dyn Store) {
     let modified = store.backing().and_then(modified);
-    let (old, marked) = (footer.time_stamp.get(), mark(footer));
-    let stamp = next(old, of_time(now()), modified);
-    footer.time_stamp = stamp.into();
-    if marked.is_some() || old == 0 || footer.creator_application != CREATOR {
-        let was_zero = old == 0 || marked == Some(WAS_ZERO);
-        set_mark(footer, stamp, if was_zero { WAS_ZERO } else { 0 });
+    let old = footer.time_stamp.get();
+    let mut time = of_time(now());
+    if modified.is_some() {
+        while time == old || Some(time) == modified {
+            // The coarse clock advances every few milliseconds.
+            thread::sleep(Duration::from_millis(5));
+            time = of_time(now());
+        }
     }
-    set_second(footer, None);
+    footer.time_stamp = next(old, time, modified).into();
+    settle(footer);
 }
 
-fn set_mark(footer: &mut Footer, stamp: u32, flag: u8) {
-    let [a, b, c, d] = stamp.to_be_bytes();
-    if let Some(bytes) = footer.reserved.get_mut(MARK_AT..MARK_AT + 9) {
-        let (tag, rest) = bytes.split_at_mut(MARK_TAG.len());
-        tag.copy_from_slice(&MARK_TAG);
-        rest.copy_from_slice(&[a, b, c, d, flag]);
+/// Remove what earlier versions of this program stored in reserved bytes, and seal the footer. Bytes of other programs
+/// are kept.
+pub(super) fn clean(footer: &mut Footer) {
+    let mark = footer.reserved.get_mut(OLD_MARK_AT..OLD_MARK_AT + 9);
+    if let Some(mark) = mark.filter(|mark| mark.starts_with(&OLD_MARK_TAG)) {
+        mark.fill(0);
     }
-}
-
-/// The flag of the mark. `None` if there is no mark, or if its stamp differs from the footer's: another program has
-/// changed that since.
-fn mark(footer: &Footer) -> Option<u8> {
-    let stamp = footer.reserved.get(MARK_AT..)?.strip_prefix(&MARK_TAG)?;
-    let (stamp, flag) = stamp.split_first_chunk::<4>()?;
-    (u32::from_be_bytes(*stamp) == footer.time_stamp.get()).then(|| flag.first().copied())?
+    footer.seal();
 }
 
 /// Give the footer a new stamp while the content of the image is unchanged: children that have recorded `same` stay
 /// valid.
 pub(super) fn announce(footer: &mut Footer, store: &dyn Store, same: u32) {
     renew(footer, store);
-    set_second(footer, Some(same));
-}
-
-/// Drop the equivalent stamp of [`announce`], before the content of the image changes.
-pub(super) fn settle(footer: &mut Footer) {
-    set_second(footer, None);
-}
-
-fn set_second(footer: &mut Footer, stamp: Option<u32>) {
-    if let Some((tag, value)) =
-        footer.reserved.get_mut(SECOND_AT..).and_then(|part| part.split_at_mut_checked(4))
-        && let Some(value) = value.first_chunk_mut::<4>()
-    {
-        match stamp {
-            Some(stamp) => {
-                tag.copy_from_slice(&SECOND_TAG);
-                *value = stamp.to_be_bytes();
-            }
-            // Bytes of other programs are kept.
-            None if *tag == SECOND_TAG => {
-                tag.fill(0);
-                value.fill(0);
-            }
-            None => {}
-        }
+    if let Some((tag, stamp)) = second_mut(footer) {
+        *tag = SECOND_TAG;
+        *stamp = same.to_be_bytes();
     }
     footer.seal();
 }
 
-/// The stamp that is equivalent to the footer's.
-fn second(footer: &Footer) -> Option<u32> {
-    let (tag, value) = footer.reserved.get(SECOND_AT..)?.split_at_checked(4)?;
-    (*tag == SECOND_TAG).then(|| value.first_chunk().copied().map(u32::from_be_bytes))?
+/// Drop the equivalent stamp of [`announce`], before the content of the image changes.
+pub(super) fn settle(footer: &mut Footer) {
+    if let Some((tag, stamp)) = second_mut(footer)
+        && *tag == SECOND_TAG
+    {
+        (*tag, *stamp) = ([0; 4], [0; 4]);
+    }
+    clean(footer);
 }
 
-/// Whether a child that has recorded `noted` accepts the image as its parent.
-///
-/// - The footer's stamp is accepted, and the equivalent one.
-/// - 0 is the stamp of an image without a stamp, or of a child whose program does not compare stamps. It is accepted
-///   until this program gives an image with the stamp 0 another one.
-/// - Other programs record the modification time of the file. It is accepted whatever the footer's stamp is, unless
-///   this program wrote a later stamp, as it does before each change.
+/// Tag and value of the equivalent stamp.
+fn second_mut(footer: &mut Footer) -> Option<(&mut [u8; 4], &mut [u8; 4])> {
+    let (tag, rest) = footer.reserved.get_mut(SECOND_AT..)?.split_first_chunk_mut()?;
+    Some((tag, rest.first_chunk_mut()?))
+}
+
+/// The stamp that is equivalent to the footer's.
+fn second(footer: &Footer) -> Option<u32> {
+    let stamp = footer.reserved.get(SECOND_AT..)?.strip_prefix(&SECOND_TAG)?;
+    stamp.first_chunk().copied().map(u32::from_be_bytes)
+}
+
+/// Whether a child that has recorded `noted` accepts the image with this footer, in a file that was `modified` then.
 pub(super) fn accepts(noted: u32, footer: &Footer, modified: Option<u32>) -> bool {
-    let (stamp, marked) = (footer.time_stamp.get(), mark(footer));
-    let ours = marked.is_some() || footer.creator_application == CREATOR;
-    noted == stamp
+    let stamp = footer.time_stamp.get();
+    noted == NONE
+        || noted == stamp
         || second(footer) == Some(noted)
-        || noted == 0 && marked != Some(WAS_ZERO)
-        || modified == Some(noted) && (stamp <= noted || !ours)
+        || modified == Some(noted)
+        || noted == PARENT_HAS_NONE && stamp == NONE
 }
 
 #[cfg(test)]
@@ -170,71 +178,62 @@ mod tests {
         // The file was modified after it was stamped, and a child may have recorded the modification time.
         assert_eq!(next(100, 120, Some(120)), 121);
         assert_eq!(next(100, 110, Some(u32::MAX - 1)), u32::MAX);
-        assert_eq!(next(0, 0, None), 1);
-        for old in [0, 1, 2, u32::MAX - 1, u32::MAX] {
+        for old in [0, 1, 2, 3, u32::MAX - 1, u32::MAX] {
             for modified in [None, Some(0), Some(u32::MAX)] {
                 let new = next(old, 0, modified);
-                assert!(new != old && new != 0, "{old} {modified:?}");
+                assert!(new != old && new > PARENT_HAS_NONE, "{old} {modified:?}");
             }
         }
     }
 
     #[test]
-    fn what_other_programs_note_counts_until_we_write() {
-        assert!(accepts(100, &footer(100), Some(500)));
-        assert!(accepts(0, &footer(100), None));
-        assert!(!accepts(99, &footer(100), Some(500)));
-        assert!(accepts(500, &footer(100), Some(500)), "the file's");
-        // Stamped by this program in the same second in which another program had modified it.
-        let stamp = next(100, 500, Some(500));
-        assert!(!accepts(500, &footer(stamp), Some(500)));
-        assert!(!accepts(100, &footer(next(100, 100, Some(100))), Some(100)), "all in one second");
+    fn a_child_accepts_what_it_has_recorded() {
+        assert!(accepts(100, &footer(100), Some(500)), "the footer's");
+        assert!(accepts(500, &footer(100), Some(500)) && accepts(500, &footer(900), Some(500)), "the file's");
+        assert!(accepts(NONE, &footer(100), None), "a program that compares no time");
+        assert!(!accepts(99, &footer(100), Some(500)) && !accepts(400, &footer(900), Some(500)));
+        // A parent without a stamp may be copied, but not changed.
+        let noted = to_note(&footer(0));
+        assert!([None, Some(77), Some(78)].iter().all(|modified| accepts(noted, &footer(0), *modified)));
+        assert!(!accepts(noted, &footer(next(0, 0, None)), None) && to_note(&footer(5)) == 5);
     }
 
-    /// A footer of another program.
-    fn foreign(stamp: u32) -> Footer {
-        let mut footer = footer(stamp);
-        footer.creator_application = *b"win ";
-        footer.seal();
-        footer
-    }
-
-    /// A parent without a stamp may be copied, which changes the modification time. Changes by this program are
-    /// detected.
+    /// The order of a child and a change of its parent is seen from the times, wherever in a second they happen.
     #[test]
-    fn parents_without_a_stamp_may_be_copied_and_not_written() {
-        for mut parent in [footer(0), foreign(0)] {
-            for modified in [None, Some(77), Some(78)] {
-                assert!(accepts(0, &parent, modified));
-            }
-            assert!(accepts(77, &parent, Some(77)) && !accepts(77, &parent, Some(78)), "the file's");
-            let file = crate::host::crash::CrashFile::default();
-            announce(&mut parent, &file, 0);
-            assert!(accepts(0, &parent, None), "while a merge begins");
-            settle(&mut parent);
-            assert!(!accepts(0, &parent, None) && accepts(parent.time_stamp.get(), &parent, None));
-            renew(&mut parent, &file);
-            assert!(!accepts(0, &parent, None), "nor later");
-            assert_eq!(parent.checksum.get(), parent.computed_checksum());
-            // Another program stamps it: the mark does not apply any more.
-            parent.time_stamp = 5.into();
-            assert!(accepts(0, &parent, None));
+    fn a_change_takes_place_in_a_second_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("parent.vhd");
+        for wait in [0, 300, 600, 900] {
+            std::fs::write(&path, [1; 512]).unwrap();
+            let file = BackingFile::open(&path, crate::host::backing::Access::default()).unwrap();
+            thread::sleep(Duration::from_millis(wait));
+            let before = modified(&file).unwrap();
+            let mut changed = footer(before);
+            renew(&mut changed, &file);
+            file.write_at(&[2; 512], 0).unwrap();
+            let after = modified(&file).unwrap();
+            assert!(!accepts(before, &changed, Some(after)), "made before: by stamp and by file");
+            assert!(accepts(after, &changed, Some(after)) && accepts(to_note(&changed), &changed, None));
         }
     }
 
-    /// Some programs record the modification time, although the footer's stamp is later.
     #[test]
-    fn a_stamp_of_another_program_is_no_reason_to_refuse() {
-        let mut parent = foreign(900);
-        assert!(accepts(500, &parent, Some(500)), "the file's");
-        assert!(accepts(900, &parent, Some(500)), "the footer's");
-        assert!(accepts(0, &parent, Some(500)), "none");
-        assert!(!accepts(400, &parent, Some(500)));
-        assert!(!accepts(500, &footer(900), Some(500)), "ours is later: it was written since");
-        renew(&mut parent, &crate::host::crash::CrashFile::default());
-        assert!(!accepts(500, &parent, Some(500)), "written here, in the same second");
-        assert!(!accepts(900, &parent, Some(500)));
-        assert!(accepts(0, &parent, Some(500)), "a program that compares no time sees no change");
+    fn marks_of_earlier_versions_are_removed_and_others_kept() {
+        let mut old = footer(100);
+        (old.reserved[0], old.reserved[426]) = (1, 2);
+        old.reserved[408..416].copy_from_slice(b"same1234");
+        old.reserved[416..425].copy_from_slice(b"pdsk12341");
+        let mut foreign = old;
+        foreign.reserved[408..416].copy_from_slice(b"some1234");
+        renew(&mut old, &crate::host::crash::CrashFile::default());
+        assert_eq!(old.checksum.get(), old.computed_checksum());
+        assert!(old.reserved[1..426].iter().all(|byte| *byte == 0));
+        assert!(old.reserved[0] == 1 && old.reserved[426] == 2);
+        renew(&mut foreign, &crate::host::crash::CrashFile::default());
+        assert_eq!(
+            (&foreign.reserved[408..416], &foreign.reserved[416..425]),
+            (&b"some1234"[..], &[0; 9][..])
+        );
     }
 
     #[test]
@@ -249,10 +248,7 @@ mod tests {
         settle(&mut changed);
         assert!(!accepts(100, &changed, None) && accepts(stamp, &changed, None));
         let zeros = |footer: &Footer| footer.reserved[1..].iter().all(|byte| *byte == 0);
-        assert!(
-            zeros(&changed) && changed.reserved[0] == 1,
-            "nothing is left behind, and what others have stays"
-        );
+        assert!(zeros(&changed) && changed.reserved[0] == 1, "nothing is left, and what others have stays");
         announce(&mut changed, &file, stamp);
         renew(&mut changed, &file);
         assert!(zeros(&changed) && !accepts(stamp, &changed, None), "a session that writes changes it");

@@ -297,7 +297,7 @@ fn a_flush_before_the_first_change_covers_an_earlier_process() {
     let file = CrashFile::new(new_image(Subformat::Dynamic, 4096));
     let disk = open(&file, None, false).expect("a disk");
     file.write_at(&stamped(9), file.len().expect("a length")).expect("a write");
-    assert_eq!(file.open_changes(file.len_of_log()), 1);
+    assert!(file.open_changes(file.len_of_log()) > 0);
     disk.flush().expect("a flush");
     assert_eq!(file.open_changes(file.len_of_log()), 0);
 }
