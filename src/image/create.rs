@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// The parent of a differencing disk. It must not change from now on
     #[arg(long, value_name = "FILE")]
     parent: Option<PathBuf>,
-    /// Bytes of a block, a power of two. VHD: at least 512 [default: 2M, differencing: the parent's]. VHDX: 1M to 256M [default: 32M,
+    /// Bytes of a block, a power of two. VHD: at least 4K [default: 2M, differencing: the parent's]. VHDX: 1M to 256M [default: 32M,
     /// differencing: 2M]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     block_size: Option<u64>,

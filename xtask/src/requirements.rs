@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that tests call, with Debian's package for each.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 13] = [
+    ("7z", "p7zip-full"),
+    ("bximage", "bximage"),
     ("c++", "g++"),
     ("chromium", "chromium"),
     ("cpio", "cpio"),
