@@ -12,6 +12,7 @@ use paradisk_disk_formats::{
     Request, SectorSize, pass,
 };
 
+use crate::deadline;
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
 use crate::inherited;
@@ -50,6 +51,7 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
 pub(crate) fn open_metered(spec: &DiskSpec, metering: Metering) -> Result<OpenDisk, Failure> {
     let mut opened = open(spec)?;
     metering.apply(&mut opened);
+    deadline::watch(&opened);
     Ok(opened)
 }
 
@@ -115,7 +117,8 @@ fn join(errors: impl Iterator<Item = String>) -> Result<(), String> {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-fn flush_disk(disk: &dyn Disk, engine: EngineKind) -> Result<(), String> {
+/// Flush a disk by a queue of its own.
+pub(crate) fn flush_disk(disk: &dyn Disk, engine: EngineKind) -> Result<(), String> {
     if disk.info().read_only {
         return Ok(());
     }

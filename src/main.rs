@@ -6,6 +6,7 @@ mod coalescing;
 mod confinement;
 mod control;
 mod ctl;
+mod deadline;
 mod disk;
 mod disk_spec;
 #[cfg(feature = "bench")]

@@ -27,6 +27,7 @@ use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::monitoring::Monitoring;
 use crate::service_manager::Manager;
+use crate::deadline::StopTimeout;
 use crate::{metrics, output, units};
 
 /// Interval of checks whether the guest has halted for good.
@@ -87,6 +88,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     #[command(flatten)]
+    stop_timeout: StopTimeout,
+    #[command(flatten)]
     confinement: Confinement,
     /// An image, a block device, or a folder with all below, that `paradisk ctl attach` may open later, with parents; may be repeated
     #[arg(long, value_name = "PATH")]
@@ -138,13 +141,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let _server = listeners.control.map(|listener| serve(listener, sender.clone())).transpose()?;
     let _metrics = serve_metrics(listeners.metrics, sender.clone())?;
     // Before the terminal is in raw mode: a signal must not kill the process without restoring it.
-    events::take_signals(ignored, &sender)?;
+    let deadline = args.stop_timeout.start()?;
+    events::take_signals(ignored, &sender, &deadline)?;
     let _raw = terminal::Raw::enter().map_err(|error| Failure::Failed(format!("terminal: {error}")))?;
     running.read_terminal(sender)?;
     running.start(&loaded)?;
     confined.close()?;
     manager.ready("the guest runs");
     let end = running.handle(&events);
+    deadline.begin();
     manager.stopping();
     running.finish(end)
 }

@@ -70,7 +70,11 @@ impl ClientSocket {
     pub fn receive(&self, into: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno> {
         let mut passed = Vec::new();
         let (got, _) = self.receive_with(into, &mut passed, flags)?;
-        if passed.is_empty() { Ok(got) } else { Err(Errno::PROTO) }
+        if passed.is_empty() {
+            return Ok(got);
+        }
+        passed.into_iter().for_each(Received::close_apart);
+        Err(Errno::PROTO)
     }
 
     /// Receive, with the descriptors that the client passes. True: some of them could not be received.
@@ -151,7 +155,10 @@ impl Drop for ClientSocket {
         let mut bytes = [0; 4096];
         loop {
             let mut passed = Vec::new();
-            match self.receive_with(&mut [IoSliceMut::new(&mut bytes)], &mut passed, RecvFlags::DONTWAIT) {
+            let into = &mut [IoSliceMut::new(&mut bytes)];
+            let received = self.receive_with(into, &mut passed, RecvFlags::DONTWAIT);
+            passed.into_iter().for_each(Received::close_apart);
+            match received {
                 Ok((1.., _)) | Err(Errno::INTR) => {}
                 Ok((0, _)) | Err(_) => return,
             }
@@ -175,6 +182,11 @@ pub(crate) struct Received(Option<OwnedFd>);
 impl Received {
     pub(crate) const fn new(fd: OwnedFd) -> Self {
         Self(Some(fd))
+    }
+
+    /// Have it closed by another thread, whatever it is.
+    fn close_apart(mut self) {
+        self.0.take().into_iter().for_each(|fd| CLOSER.push(fd));
     }
 
     /// The descriptor, as long as this is not dropped.
@@ -205,9 +217,13 @@ impl Received {
 
 impl Drop for Received {
     fn drop(&mut self) {
-        if let Some(fd) = self.0.take() {
-            CLOSER.push(fd);
+        let Some(fd) = self.0.take() else { return };
+        // Memory and eventfds are closed here: that does not sleep.
+        #[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
+        if crate::memory_sources::MemorySources::default().check(fd.as_fd()).is_ok() {
+            return;
         }
+        CLOSER.push(fd);
     }
 }
 

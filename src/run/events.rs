@@ -13,6 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
 use crate::control::server::PendingCommand;
+use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::metrics::Snapshot;
 
@@ -91,7 +92,12 @@ pub(super) fn of_machine(sender: Sender<Event>) -> EventSink {
 
 /// Handle signals that would kill the process by ending the machine, so that its disks are closed and the terminal is restored.
 /// Signals that were ignored when the process started, as `nohup` has it, stay ignored.
-pub(super) fn take_signals(Ignored(ignored): Ignored, sender: &Sender<Event>) -> Result<(), Failure> {
+/// The end begins with the signal, even if the main thread waits for something else.
+pub(super) fn take_signals(
+    Ignored(ignored): Ignored,
+    sender: &Sender<Event>,
+    deadline: &Deadline,
+) -> Result<(), Failure> {
     let failed = |error| Failure::Failed(format!("signal handler: {error}"));
     let (mut wake, woken) = UnixStream::pair().map_err(failed)?;
     let last = Arc::new(AtomicUsize::new(0));
@@ -100,9 +106,10 @@ pub(super) fn take_signals(Ignored(ignored): Ignored, sender: &Sender<Event>) ->
         flag::register_usize(signal, Arc::clone(&last), signal as usize).map_err(failed)?;
         low_level::pipe::register(signal, woken.try_clone().map_err(failed)?).map_err(failed)?;
     }
-    let sender = sender.clone();
+    let (sender, deadline) = (sender.clone(), deadline.clone());
     let wait = move || {
         if wake.read(&mut [0]).is_ok() {
+            deadline.begin();
             let _ = sender.send(Event::End(End::Signal(last.load(Ordering::Relaxed))));
         }
     };

@@ -192,6 +192,7 @@ pub(crate) const fn label(kind: Kind) -> &'static str {
         Kind::Thread(Notifier) => "notifier",
         Kind::Thread(Closer) => "closer",
         Kind::Thread(Close) => "close",
+        Kind::Thread(Deadline) => "deadline",
         Kind::Thread(_) => "other",
     }
 }

@@ -29,7 +29,7 @@ use crate::mode::{Mode, Program};
 use crate::tables::{self, Kind, Rule, Test};
 
 /// Every kind that has a filter.
-pub(crate) const KINDS: [Kind; 25] = {
+pub(crate) const KINDS: [Kind; 26] = {
     use ThreadKind::*;
     [
         Kind::Main(Program::Run),
@@ -57,6 +57,7 @@ pub(crate) const KINDS: [Kind; 25] = {
         Kind::Thread(Notifier),
         Kind::Thread(Closer),
         Kind::Thread(Close),
+        Kind::Thread(Deadline),
     ]
 };
 

@@ -358,6 +358,7 @@ fn own(kind: Kind) -> &'static [&'static [Rule]] {
         Kind::Thread(VhostUserQueue) => &[EVERY, DISK, QUEUE, STARTS_NOTIFIER, NOTIFIER],
         Kind::Thread(Notifier) => &[EVERY, NOTIFIER],
         Kind::Thread(Close) => &[EVERY, CLOSE],
+        Kind::Thread(Deadline) => &[EVERY, DISK, QUEUE, QUEUE_SETUP],
         // Console, Signals, Closer; and a kind that this table does not know may do the least.
         Kind::Thread(_) => &[EVERY],
     }
@@ -385,6 +386,8 @@ pub(crate) fn starts(kind: Kind) -> &'static [Kind] {
         Kind::Thread(VfioUserSession) => &const { [HELPER, thread(Notifier)] },
         Kind::Thread(VhostUserQueue) => &const { [HELPER, thread(Notifier)] },
         Kind::Thread(Closer) => &const { [thread(Close)] },
+        // The flush of each disk is on a thread that has the same calls, and so the kind needs no filter within a filter.
+        Kind::Thread(Deadline) => &[ENGINE, HELPER],
         Kind::Thread(_) => &[],
     }
 }

@@ -30,7 +30,8 @@ const OPENER: Kind = Kind::Main(Program::RunAttaching);
 const RING_MAKER: Kind = Kind::Thread(ThreadKind::RingMaker);
 
 /// Kinds beside main threads that use the rings of disks. The listener uses none, but starts threads that do.
-const USE_RINGS: [Kind; 6] = [
+const USE_RINGS: [Kind; 7] = [
+    Kind::Thread(ThreadKind::Deadline),
     Kind::Thread(ThreadKind::Adapter),
     Kind::Thread(ThreadKind::AdapterQueue),
     Kind::Thread(ThreadKind::NbdListener),
@@ -40,7 +41,8 @@ const USE_RINGS: [Kind; 6] = [
 ];
 
 /// Kinds that make queues of disks after the start.
-const MAKE_QUEUES: [Kind; 7] = [
+const MAKE_QUEUES: [Kind; 8] = [
+    Kind::Thread(ThreadKind::Deadline),
     Kind::Main(Program::Run),
     Kind::Main(Program::RunAttaching),
     Kind::Main(Program::Nbd),

@@ -8,6 +8,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::control::server::PendingCommand;
+use crate::deadline::StopTimeout;
 use crate::disk;
 use crate::failure::Failure;
 use crate::service_manager::Manager;
@@ -43,17 +44,20 @@ pub(super) fn close(
     }
 }
 
-/// When a server ends without a signal.
+/// When a server ends without a signal, and how long that may take.
 #[derive(clap::Args)]
 pub(super) struct Lifetime {
     /// End when the first client disconnects; serve nbd: when the last client that used a disk disconnects
     #[arg(long)]
     exit_on_disconnect: bool,
+    #[command(flatten)]
+    stop_timeout: StopTimeout,
 }
 
 impl Lifetime {
-    /// `end`: where a byte stops the server.
-    pub(super) fn begin(&self, end: &UnixStream) -> Result<Clients, Failure> {
+    /// `stop` becomes readable when a byte is written to `end`, or by a signal. The caller leaves the byte there.
+    pub(super) fn begin(&self, stop: &UnixStream, end: &UnixStream) -> Result<Clients, Failure> {
+        self.stop_timeout.start_at(stop)?;
         let end = self.exit_on_disconnect.then(|| end.try_clone()).transpose();
         end.map(Clients).map_err(|error| Failure::Failed(format!("--exit-on-disconnect: {error}")))
     }

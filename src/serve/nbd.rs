@@ -1,6 +1,5 @@
 //! `paradisk serve nbd`: disks for NBD clients, among them the Linux kernel.
 
-use std::io::Read;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use super::control::Control;
 use super::lifecycle::{Lifetime, announce, close, ends};
 use super::listen::{Listen, refuse_unused};
 use crate::confinement::Confinement;
+use crate::deadline::wait_for_byte;
 use crate::disk;
 use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage("--disk: adapter is not for this command: there is none".to_owned()));
     }
     // Signals are handled before disks are opened that would have to be closed.
-    let (mut stop, end) = ends()?;
+    let (stop, end) = ends()?;
     let metering = args.monitoring.metering();
     let open = |spec| disk::open_metered(spec, metering);
     let opened = args.disk.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let manager = Manager::connect();
     let sockets = args.unix.path().into_iter().chain(args.monitoring.paths()).collect();
     let sandbox = args.confinement.enter(Program::Nbd, &Grants { sockets, ..Grants::default() })?;
-    let clients = args.lifetime.begin(&end)?;
+    let clients = args.lifetime.begin(&stop, &end)?;
     let server = Server::start_with(listener, exports, move || clients.disconnected())
         .map_err(|error| Failure::Failed(format!("{place}: cannot listen: {error}")))?;
     let names = (0..).map(|index| format!("disk{index}"));
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     sandbox.close()?;
     announce(&manager, &format!("serving {} at {address}", disks.join(", ")));
     // An error stops the server as a signal does.
-    let _ = stop.read(&mut [0]);
+    let _ = wait_for_byte(&stop);
     let pending = control.end();
     server.stop();
     close(&manager, opened, Ok(()), pending)

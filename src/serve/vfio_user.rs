@@ -153,7 +153,7 @@ fn serve(
     let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());
     let coalescing: SetPolicy =
         Box::new(move |policy| moderated.set_coalescing(Coalescing { policy, ..config.coalescing }));
-    let clients = args.lifetime.begin(&end)?;
+    let clients = args.lifetime.begin(&stop, &end)?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
     let adapter = format!("{kind}0");
@@ -185,6 +185,9 @@ fn tell(note: Note) {
     match note {
         Note::Connected | Note::Left(Ended::Closed) => {}
         Note::Left(ended) => eprintln!("disconnected a client: {ended}"),
+        Note::MemoryRefused => eprintln!(
+            "a client's memory is refused: it is neither a memfd nor a file on tmpfs or hugetlbfs; --client-memory names other file systems"
+        ),
         Note::NotAccepted(error) => client_refused(&error),
     }
 }

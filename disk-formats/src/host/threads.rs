@@ -49,6 +49,8 @@ pub enum ThreadKind {
     Closer,
     /// Closes one of them.
     Close,
+    /// Ends the process when its end takes too long, after it has flushed the disks.
+    Deadline,
 }
 
 static HOOK: OnceLock<fn(ThreadKind)> = OnceLock::new();

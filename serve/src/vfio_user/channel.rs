@@ -36,11 +36,6 @@ pub enum Ended {
     /// A message has too many descriptors.
     #[error("a message with more than 64 file descriptors, or more than this process may have")]
     Descriptors,
-    /// A descriptor for memory is of a kind that is not mapped.
-    #[error(
-        "the client's memory is in a file that is no memfd and not on tmpfs or hugetlbfs; --client-memory names other file systems"
-    )]
-    Memory,
     /// No session is possible with the first message.
     #[error("no session: {0}")]
     Refused(&'static str),

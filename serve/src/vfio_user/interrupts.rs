@@ -8,6 +8,7 @@ use paradisk_devices::{InterruptSink, MsiMessage};
 use rustix::io::Errno;
 
 use super::spec::{IRQ_INTX, IRQ_MSI, IRQ_MSIX, IRQS, IrqSet, SetIrqs};
+use crate::client_socket::Received;
 use crate::notifier::{Notifier, require_eventfd};
 
 /// Maximum number of vectors: that of MSI-X.
@@ -161,7 +162,7 @@ impl Interrupts {
     /// # Errors
     /// `EINVAL` for vectors that do not exist, invalid flags, or a number of data or descriptors that differs from the
     /// number of vectors.
-    pub(super) fn set(&mut self, set: &SetIrqs, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), Errno> {
+    pub(super) fn set(&mut self, set: &SetIrqs, bytes: &[u8], fds: Vec<Received>) -> Result<(), Errno> {
         let flags = IrqSet::from_bits(set.flags.get()).ok_or(Errno::INVAL)?;
         let (index, start, count) = (set.index.get(), set.start.get() as usize, set.count.get() as usize);
         let data = flags & (IrqSet::DATA_NONE | IrqSet::DATA_BOOL | IrqSet::DATA_EVENTFD);
@@ -184,6 +185,8 @@ impl Interrupts {
             if !fds.is_empty() && fds.len() != count {
                 return Err(Errno::INVAL);
             }
+            let fds = fds.into_iter().map(|fd| fd.checked(require_eventfd));
+            let fds = fds.collect::<Result<Vec<_>, _>>()?;
             return match (action, index) {
                 (IrqSet::TRIGGER, _) => {
                     // All descriptors or none.
@@ -197,7 +200,6 @@ impl Interrupts {
                     Ok(())
                 }
                 (IrqSet::UNMASK, IRQ_INTX) => {
-                    fds.iter().try_for_each(|fd| require_eventfd(fd.as_fd()))?;
                     self.unmask = fds.into_iter().next();
                     Ok(())
                 }

@@ -42,6 +42,8 @@ pub enum Note {
     Left(Ended),
     /// A client could not be accepted.
     NotAccepted(Errno),
+    /// A descriptor that the client passed as its memory was refused: it is none of the [`MemorySources`].
+    MemoryRefused,
 }
 
 /// Changes and queries a server, from any thread while it runs.
@@ -231,7 +233,11 @@ impl Server {
                 LISTENER => self.accept(note),
                 CLIENT if self.session.is_unmapping() => self.hang_up(Ended::Closed, note),
                 CLIENT => {
-                    if let Err(ended) = self.listen() {
+                    let listened = self.listen();
+                    if std::mem::take(&mut self.session.refused_memory) {
+                        note(Note::MemoryRefused);
+                    }
+                    if let Err(ended) = listened {
                         self.hang_up(ended, note);
                     }
                 }

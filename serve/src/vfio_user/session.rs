@@ -19,7 +19,6 @@ use super::interrupts::Interrupts;
 use super::memory::{ClientMemory, MOST_MAPS, Maps, PAGE_SIZE};
 use super::spec::{self, command};
 use crate::memory_sources::MemorySources;
-use crate::notifier::require_eventfd;
 
 /// Number of descriptors of a message that is announced to the client. QEMU refuses a server that accepts more than QEMU's own limit
 /// (`VFIO_USER_MAX_MAX_FDS`).
@@ -48,6 +47,8 @@ pub(super) struct Session {
     maps: Maps,
     /// Which files are mapped.
     pub(super) sources: MemorySources,
+    /// A descriptor was refused because of them.
+    pub(super) refused_memory: bool,
     client: Option<Client>,
     /// An unmap that waits for requests in flight.
     unmapping: Option<Unmapping>,
@@ -89,6 +90,7 @@ impl Session {
             memory,
             maps,
             sources: MemorySources::default(),
+            refused_memory: false,
             client: None,
             unmapping: None,
             origin: Instant::now(),
@@ -114,7 +116,6 @@ impl Session {
         match (number, self.client) {
             (command::VERSION, None) => self.version(message, reply).map(Ok),
             (_, None) => Err(Ended::Refused("the first message was not VERSION")),
-            (command::DMA_MAP, Some(_)) => self.map(message),
             (_, Some(client)) => Ok(self.command(number, client, message, reply)),
         }
     }
@@ -161,6 +162,7 @@ impl Session {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         match number {
+            command::DMA_MAP => self.map(message),
             command::DMA_UNMAP => self.unmap(message, reply),
             command::GET_INFO => info(message, reply),
             command::GET_REGION_INFO => self.region_info(message, reply),
@@ -178,19 +180,20 @@ impl Session {
         }
     }
 
-    fn map(&mut self, message: &mut Message) -> Result<Result<(), Errno>, Ended> {
+    fn map(&mut self, message: &mut Message) -> Result<(), Errno> {
         let fd = message.fds.pop();
-        let fd = fd.map(|fd| fd.checked(|fd| self.sources.check(fd))).transpose();
-        // The client is told too little by an error number.
-        let fd = fd.map_err(|_| Ended::Memory)?;
-        let (Ok((map, _)), []) = (message.body::<spec::DmaMap>(), &message.fds[..]) else {
-            return Ok(Err(Errno::INVAL));
-        };
-        let added = self.maps.add(map, fd);
-        if added.is_ok() {
-            self.replace_memory();
+        let (map, _) = message.body::<spec::DmaMap>()?;
+        if !message.fds.is_empty() {
+            return Err(Errno::INVAL);
         }
-        Ok(added)
+        let fd = fd.map(|fd| fd.checked(|fd| self.sources.check(fd))).transpose();
+        let fd = fd.map_err(|_| {
+            self.refused_memory = true;
+            Errno::INVAL
+        })?;
+        self.maps.add(map, fd)?;
+        self.replace_memory();
+        Ok(())
     }
 
     /// Wait for the requests in flight that use the memory. For the first [`SHORT_WAIT`] the device takes no new requests, so that none
@@ -341,8 +344,7 @@ impl Session {
     }
 
     fn set_irqs(&mut self, message: &mut Message) -> Result<(), Errno> {
-        let fds = std::mem::take(&mut message.fds).into_iter();
-        let fds = fds.map(|fd| fd.checked(require_eventfd)).collect::<Result<_, _>>()?;
+        let fds = std::mem::take(&mut message.fds);
         let (set, bytes) = message.body::<spec::SetIrqs>()?;
         self.interrupts.set(set, bytes, fds)?;
         if set.index.get() == spec::IRQ_MSIX {
