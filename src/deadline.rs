@@ -101,7 +101,9 @@ pub(crate) fn wait_for_byte(stop: &UnixStream) -> Result<(), Errno> {
 fn exit(timeout: Duration) -> ! {
     let mut all = std::mem::take(&mut *OPENED.lock().unwrap_or_else(PoisonError::into_inner));
     all.retain(|opened| opened.disk.strong_count() > 0);
-    eprintln!("error: the end takes longer than {timeout:?} (--stop-timeout): flushing the disks, then exiting");
+    eprintln!(
+        "error: the end takes longer than {timeout:?} (--stop-timeout): flushing the disks, then exiting"
+    );
     let names: Vec<String> = all.iter().map(|opened| opened.name.clone()).collect();
     let flushes: Vec<Receiver<_>> = all.into_iter().map(start_flush).collect();
     let end = Instant::now() + timeout;

@@ -23,11 +23,11 @@ use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
 use crate::control::server::{Listener, PendingCommand, Server};
 use crate::control::{Command, Reply};
+use crate::deadline::StopTimeout;
 use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::monitoring::Monitoring;
 use crate::service_manager::Manager;
-use crate::deadline::StopTimeout;
 use crate::{metrics, output, units};
 
 /// Interval of checks whether the guest has halted for good.

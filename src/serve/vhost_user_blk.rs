@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use paradisk_devices::virtio::blk::MAX_QUEUES;
 use paradisk_devices::{Coalescing, Stats};
 use paradisk_disk_formats::{KindMetrics, QueueMetrics};
 use paradisk_serve::vhost_user_blk::{Event, Options, QueueReport, Server};
@@ -27,17 +28,17 @@ use crate::{disk, output};
 /// One line is printed when clients can connect. They come one after the other, and share guest memory with the server.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
-    paradisk serve vhost-user-blk --socket /run/paradisk/disk.socket --disk disk.vhdx --queues 2\n  \
+    paradisk serve vhost-user-blk --socket /run/paradisk/disk.socket --disk disk.vhdx\n  \
     qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G,share=on -machine memory-backend=ram \\\n    \
-    -chardev socket,id=disk,path=/run/paradisk/disk.socket,reconnect-ms=1000 -device vhost-user-blk-pci,chardev=disk,num-queues=2")]
+    -chardev socket,id=disk,path=/run/paradisk/disk.socket,reconnect-ms=1000 -device vhost-user-blk-pci,chardev=disk")]
 pub(crate) struct Args {
     #[command(flatten)]
     listen: Listen,
     /// The disk, as a path or KEY=VALUE,...
     #[arg(long, value_name = "SPEC", long_help = disk_help!("The disk, as a path or KEY=VALUE,..."))]
     disk: Option<DiskSpec>,
-    /// Maximum number of queues; each has a thread of its own
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// Maximum number of queues that a client may use; each has a thread of its own. QEMU asks for one for each virtual CPU
+    #[arg(long, value_name = "N", default_value_t = MAX_QUEUES, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
     #[command(flatten)]
     client_memory: ClientMemory,

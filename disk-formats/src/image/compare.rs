@@ -46,7 +46,8 @@ pub fn compare(a: Content<'_>, b: Content<'_>, control: &Control<'_>) -> Result<
                     first.fetch_min(at, Ordering::Relaxed);
                 }
                 Outcome::Zeros if chunks.unclaimed(range.end) => {
-                    chunks.pass_over(zeros_until(a, range.end)?.min(zeros_until(b, range.end)?));
+                    let until = |disk| zeros_until(disk, range.end, control.cancel);
+                    chunks.pass_over(until(a)?.min(until(b)?));
                 }
                 Outcome::Zeros | Outcome::Equal => {}
             }

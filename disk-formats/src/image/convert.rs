@@ -59,7 +59,7 @@ pub fn convert(
         let at_once = || if shared.clones.load(Ordering::Relaxed) { WINDOW / CHUNK } else { 1 };
         while let Some(range) = chunks.claim(at_once())? {
             if !worker.copy(range.clone())? && chunks.unclaimed(range.end) {
-                chunks.pass_over(zeros_until(source, range.end)?);
+                chunks.pass_over(zeros_until(source, range.end, control.cancel)?);
             }
             chunks.finished(range.end - range.start);
         }

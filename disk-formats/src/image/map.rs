@@ -1,5 +1,7 @@
 //! The runs of a disk: mapped or zeros, and in which file.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::content::Content;
 use super::error::ImageError;
 use crate::disk::Status;
@@ -129,9 +131,15 @@ impl Iterator for Runs<'_> {
 
 /// Offset at which the zeros that begin at `start` end, by the map: `start` if there are none, `u64::MAX` if they reach
 /// the end.
-pub(crate) fn zeros_until(content: Content<'_>, start: u64) -> Result<u64, ImageError> {
+///
+/// # Errors
+/// Errors of mapping; [`ImageError::Cancelled`]: there may be very many of them.
+pub(crate) fn zeros_until(content: Content<'_>, start: u64, cancel: &AtomicBool) -> Result<u64, ImageError> {
     let mut runs = Runs::between(content, start, content.capacity());
     while let Some(piece) = runs.step()? {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(ImageError::Cancelled);
+        }
         if piece.status == Status::Mapped {
             return Ok(piece.offset);
         }

@@ -2,6 +2,7 @@
 //! client. Addresses of rings are those of the client.
 
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 
 use rustix::fs::{FileType, fstat};
@@ -16,6 +17,17 @@ pub(super) type Memory = Arc<GuestMemoryMmap<()>>;
 
 /// Maximum number of regions: the number of memory slots of older versions of KVM.
 pub(super) const MAX_SLOTS: usize = 509;
+
+/// An address of the client is not in memory that it shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum NotShared {
+    #[error(
+        "the client shares no memory; QEMU does with -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
+    )]
+    Nothing,
+    #[error("the client has a ring at {0:#x}, which is not in the memory that it shares")]
+    Outside(u64),
+}
 
 /// A mapped region.
 #[derive(Clone, Debug)]
@@ -86,7 +98,14 @@ impl Regions {
     /// It is not memory.
     pub(super) fn guest_address(&self, address: u64) -> Result<u64> {
         let inside = |region: &&Region| address.wrapping_sub(region.client) < region.size;
-        let region = self.0.iter().find(inside).ok_or(Error::InvalidParam)?;
+        let outside = || {
+            Error::ReqHandlerError(io::Error::other(if self.0.is_empty() {
+                NotShared::Nothing
+            } else {
+                NotShared::Outside(address)
+            }))
+        };
+        let region = self.0.iter().find(inside).ok_or_else(outside)?;
         Ok(region.guest + (address - region.client))
     }
 }

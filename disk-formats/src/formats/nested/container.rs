@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
@@ -245,7 +245,7 @@ impl Store for Container {
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         let first = offset - offset % self.sector();
-        match zeros_until(self.content(), first) {
+        match zeros_until(self.content(), first, &AtomicBool::new(false)) {
             Ok(data) => Ok(data.max(offset)),
             Err(_) => Ok(offset),
         }

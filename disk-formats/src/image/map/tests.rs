@@ -49,10 +49,14 @@ fn holes_and_data_of_a_sparse_file() {
     let disk = Content::new(&format);
     let part: Vec<_> = Runs::between(disk, 512, WINDOW).map(Result::unwrap).collect();
     assert_eq!(part, [run(512, WINDOW - 4608, Status::Zeros), run(WINDOW - 4096, 4096, Status::Mapped)]);
-    assert_eq!(zeros_until(disk, 512).unwrap(), WINDOW - 4096);
-    assert_eq!(zeros_until(disk, WINDOW).unwrap(), WINDOW);
-    assert_eq!(zeros_until(disk, WINDOW + 4096).unwrap(), u64::MAX);
-    assert_eq!(zeros_until(disk, u64::MAX - 511).unwrap(), u64::MAX);
+    let go_on = AtomicBool::new(false);
+    assert_eq!(zeros_until(disk, 512, &go_on).unwrap(), WINDOW - 4096);
+    assert_eq!(zeros_until(disk, WINDOW, &go_on).unwrap(), WINDOW);
+    assert_eq!(zeros_until(disk, WINDOW + 4096, &go_on).unwrap(), u64::MAX);
+    assert_eq!(zeros_until(disk, u64::MAX - 511, &go_on).unwrap(), u64::MAX);
+    // The search may take long, so that it is cancelled within.
+    let cancelled = zeros_until(disk, WINDOW + 4096, &AtomicBool::new(true));
+    assert!(matches!(cancelled, Err(ImageError::Cancelled)), "{cancelled:?}");
 }
 
 /// Beyond the end of a file, a format with `zeros_past_end` reads zeros. For other formats a read reports the error.
