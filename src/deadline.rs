@@ -17,8 +17,8 @@ use paradisk_disk_formats::{Disk, EngineKind, ThreadKind, spawn};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, recv};
 
-use crate::disk::flush_disk;
 use crate::failure::Failure;
+use crate::flush::flush_disk;
 use crate::units;
 
 /// How long the end may take.

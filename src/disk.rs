@@ -8,13 +8,13 @@ use facts::disk::{self as opened_disk, OpenDisk};
 use paradisk_devices::Nameless;
 use paradisk_disk_formats::ParentRules;
 use paradisk_disk_formats::{
-    Delayed, Disk, EngineKind, FileDisk, IoError, NullDisk, Op, OpenError, OpenOptions, QueueConfig, RamDisk,
-    Request, SectorSize, pass,
+    Delayed, Disk, FileDisk, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize, pass,
 };
 
 use crate::deadline;
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
+use crate::flush::flush_disk;
 use crate::inherited;
 use crate::metrics::Metering;
 
@@ -115,25 +115,4 @@ pub(crate) fn rescan_all<'a>(opened: impl IntoIterator<Item = &'a OpenDisk>) -> 
 fn join(errors: impl Iterator<Item = String>) -> Result<(), String> {
     let errors: Vec<_> = errors.collect();
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
-}
-
-/// Flush a disk by a queue of its own.
-pub(crate) fn flush_disk(disk: &dyn Disk, engine: EngineKind) -> Result<(), String> {
-    if disk.info().read_only {
-        return Ok(());
-    }
-    let failed = |error: IoError| error.to_string();
-    let mut queue = disk.queue(&QueueConfig { depth: 1, engine }).map_err(|error| error.to_string())?;
-    queue
-        .push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] })
-        .map_err(|error| format!("{error:?}"))?;
-    queue.submit();
-    let mut ended = Vec::new();
-    loop {
-        queue.reap(&mut ended);
-        if let Some(completion) = ended.pop() {
-            return completion.result.map_err(failed);
-        }
-        queue.wait();
-    }
 }

@@ -12,6 +12,7 @@ mod disk_spec;
 #[cfg(feature = "bench")]
 mod documents;
 mod failure;
+mod flush;
 mod generate;
 mod http;
 mod image;

@@ -166,7 +166,7 @@ const CASES: [Case; 5] = [
         threads: &["queue-0", "queue-1", "vhost-user"],
     },
     Case {
-        args: &["vhost-user-blk"],
+        args: &["vhost-user-blk", "--queues", "1"],
         format: "raw",
         engine: "threads",
         connect: vhost_user,
@@ -207,7 +207,8 @@ impl Case {
         assert!(line.starts_with("serving "), "{line}");
         let client = (self.connect)(&folder.path().join("socket"));
         let maker: &[&str] = if mode.is_empty() { &["ring-maker"] } else { &[] };
-        let mut expected = [self.threads, maker, &["control", "metrics", "paradisk"]].concat();
+        let mut expected =
+            [self.threads, maker, &["closer", "control", "deadline", "metrics", "paradisk"]].concat();
         expected.sort_unstable();
         await_threads(&child, &expected, good);
         then(&child);
@@ -270,7 +271,7 @@ fn ready_without_io_uring(command: &mut Command) -> (Running, String) {
 #[test]
 fn threads_that_replace_io_uring_are_confined() {
     let case = Case {
-        args: &["vhost-user-blk"],
+        args: &["vhost-user-blk", "--queues", "1"],
         format: "raw",
         engine: "io_uring",
         connect: vhost_user,
@@ -290,7 +291,7 @@ fn what_is_reported_is_not_stopped() {
     let mut command = serve(&["nbd", "--sandbox", "log"], "raw", "io_uring", folder.path());
     let (mut child, said) = ready_with_notes(&mut command);
     let client = silent(&folder.path().join("socket"));
-    await_threads(&child, &["nbd", "nbd-client", "paradisk", "ring-maker"], |_| true);
+    await_threads(&child, &["closer", "deadline", "nbd", "nbd-client", "paradisk", "ring-maker"], |_| true);
     drop(client);
     let mut stderr = child.stderr.take().unwrap();
     ended(&mut child, Signal::TERM);

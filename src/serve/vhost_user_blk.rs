@@ -38,8 +38,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SPEC", long_help = disk_help!("The disk, as a path or KEY=VALUE,..."))]
     disk: Option<DiskSpec>,
     /// Maximum number of queues that a client may use; each has a thread of its own. QEMU asks for one for each virtual CPU
-    #[arg(long, value_name = "N", default_value_t = MAX_QUEUES, value_parser = clap::value_parser!(u16).range(1..=64))]
-    queues: u16,
+    /// [default: the processors of this machine, at least 8 and at most 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: Option<u16>,
     #[command(flatten)]
     client_memory: ClientMemory,
     #[command(flatten)]
@@ -57,6 +58,17 @@ pub(crate) struct Args {
 /// Name of the device in statistics.
 const ADAPTER: &str = "virtio-blk0";
 
+/// Queues that are offered at the least: QEMU ends if there are fewer than it asks for.
+const LEAST_QUEUES: usize = 8;
+
+impl Args {
+    fn queues(&self) -> u16 {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        // At most `MAX_QUEUES`, so the cast does not truncate.
+        self.queues.unwrap_or_else(|| processors().clamp(LEAST_QUEUES, MAX_QUEUES.into()) as u16)
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.conventions.print_capabilities {
         return output::print(CAPABILITIES);
@@ -72,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut opened = disk::open_metered(&spec, args.monitoring.metering())?;
     disk::number(&mut [("virtio-blk0:0".to_owned(), &mut opened)])?;
     let options = Options {
-        queues: args.queues,
+        queues: args.queues(),
         serial: opened.serial.clone().unwrap_or_default(),
         engine: opened.engine,
         coalescing: args.moderation.get(),
