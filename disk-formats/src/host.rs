@@ -31,6 +31,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 // `shared_flush` takes its primitives from here; its models take those of a checker.
 use std::sync;
+use std::time::Duration;
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, renameat_with};
 use rustix::io::{Errno, retry_on_intr};
@@ -98,6 +99,19 @@ pub(crate) fn write_all_at(file: &File, mut data: &[u8], mut offset: u64) -> io:
         }
     }
     Ok(())
+}
+
+/// Pause before a change of the file. `false`: there is no pause, in tests that simulate faults, which change a file many
+/// times in a second.
+pub(crate) fn pause(file: &File, length: Duration) -> bool {
+    #[cfg(test)]
+    if faults::of_file(file).is_some() {
+        return false;
+    }
+    #[cfg(not(test))]
+    let _ = file;
+    std::thread::sleep(length);
+    true
 }
 
 /// ftruncate(2). EINTR is retried.

@@ -14,12 +14,12 @@
 //! Then the parent drops the equivalent stamp ([`settle`]). So reserved bytes are only used while a merge begins: if that
 //! is interrupted, the next merge or writing session clears them.
 
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
 use super::spec::{EPOCH, Footer};
+use crate::host;
 use crate::host::backing::BackingFile;
 use crate::host::store::Store;
 
@@ -93,10 +93,9 @@ pub(super) fn renew(footer: &mut Footer, store: &dyn Store) {
     let modified = store.backing().and_then(modified);
     let old = footer.time_stamp.get();
     let mut time = of_time(now());
-    if modified.is_some() {
-        while time == old || Some(time) == modified {
-            // The coarse clock advances every few milliseconds.
-            thread::sleep(Duration::from_millis(5));
+    if let Some(file) = store.backing() {
+        // The coarse clock advances every few milliseconds.
+        while (time == old || Some(time) == modified) && host::pause(file.file(), Duration::from_millis(5)) {
             time = of_time(now());
         }
     }
@@ -206,7 +205,7 @@ mod tests {
         for wait in [0, 300, 600, 900] {
             std::fs::write(&path, [1; 512]).unwrap();
             let file = BackingFile::open(&path, crate::host::backing::Access::default()).unwrap();
-            thread::sleep(Duration::from_millis(wait));
+            std::thread::sleep(Duration::from_millis(wait));
             let before = modified(&file).unwrap();
             let mut changed = footer(before);
             renew(&mut changed, &file);

@@ -207,8 +207,6 @@ impl Template {
             let file = File::create_new(path).unwrap();
             file.set_len(*len).unwrap();
             parts.iter().for_each(|(at, data)| file.write_all_at(data, *at).unwrap());
-            // A VHD that was changed in this second would wait for the next one.
-            file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(2)).unwrap();
         }
         host.settle();
     }
