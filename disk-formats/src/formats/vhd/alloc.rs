@@ -68,10 +68,7 @@ impl Allocator {
         let len = store.len().map_err(os)?;
         let table = read_bat(store, &layout, 0, u64::from(layout.used_entries())).map_err(os)?;
         if writable {
-            let paths = match found.subformat {
-                Subformat::Differencing => locator_paths(header, len),
-                _ => Vec::new(),
-            };
+            let paths = locator_paths(found.subformat, header, len);
             let mut first = None;
             bat::check(&table, &layout, &paths, len, |block, entry, defect| {
                 first.get_or_insert((block, entry, defect));
@@ -84,7 +81,8 @@ impl Allocator {
         let copy_stale = copy.is_none_or(|copy| copy.as_bytes() != found.footer.as_bytes());
         let batmap = Batmap::find(store, &layout, len).map_err(os)?;
         let footer_at = found.source.trailing();
-        let end = layout.footer_place(end_of(&table, header, &layout, batmap.as_ref(), len), footer_at);
+        let end = end_of(&table, (found.subformat, header), &layout, batmap.as_ref(), len);
+        let end = layout.footer_place(end, footer_at);
         let tail = match footer_at == Some(end) && len == end + FOOTER_SIZE as u64 {
             true => Tail::Footer,
             false => Tail::Unknown,
@@ -259,19 +257,14 @@ impl Allocator {
 /// The end of everything in the file except the trailing footer.
 pub(super) fn end_of(
     table: &[u32],
-    header: &DynamicHeader,
+    (subformat, header): (Subformat, &DynamicHeader),
     layout: &Layout,
     batmap: Option<&Batmap>,
     len: u64,
 ) -> u64 {
     let blocks =
         table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry).1);
-    // A locator may claim space beyond the end of the file. Then only its path counts: a claim up to the end of the file would include the
-    // trailing footer, and each open and each repair would move the footer behind itself.
-    let areas = locator_areas(header, len).map(|(_, at, bytes, space)| match at.saturating_add(space) {
-        end if end > len => at + bytes,
-        end => end,
-    });
+    let areas = locator_areas(subformat, header, len).map(|(_, at, _, space)| at + space);
     let metadata = layout.metadata().into_iter().chain(batmap.into_iter().flat_map(Batmap::areas));
     blocks.chain(areas).chain(metadata.map(|(_, end)| end)).fold(0, u64::max).next_multiple_of(SECTOR)
 }

@@ -10,7 +10,7 @@ use super::bat::{self, Defect};
 use super::batmap::Batmap;
 use super::footer::{self, Found, Source, Subformat};
 use super::layer::read_bat;
-use super::layout::{self, Layout, locator_areas, locator_paths};
+use super::layout::{self, Layout, locator_areas, locator_paths, named_locators};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use super::stamp;
 use crate::formats::field::BadField;
@@ -96,14 +96,11 @@ fn check_sparse(
     let len = store.len()?;
     check_copy(store, found, len, repair, report)?;
     let areas: Vec<(u64, u64)> =
-        locator_areas(header, len).map(|(_, at, _, space)| (at, at.saturating_add(space))).collect();
-    check_locators(header, &areas, report);
+        locator_areas(found.subformat, header, len).map(|(_, at, _, space)| (at, at + space)).collect();
+    check_locators((found.subformat, header), &areas, report);
     let mut table = read_bat(store, &layout, 0, u64::from(layout.used_entries()))?;
     report.total_blocks = table.len() as u64;
-    let paths = match found.subformat {
-        Subformat::Differencing => locator_paths(header, len),
-        _ => Vec::new(),
-    };
+    let paths = locator_paths(found.subformat, header, len);
     let blocks = check_table(&mut table, &layout, &paths, len, repair, report);
     check_last(store, found, &table, &layout, len, repair, report)?;
     let batmap = Batmap::find(store, &layout, len)?;
@@ -127,7 +124,7 @@ fn check_sparse(
     }
     report.allocated_blocks = blocks.len() as u64;
     // The trailing footer belongs after everything else.
-    let end = end_of(&table, header, &layout, batmap.as_ref(), len);
+    let end = end_of(&table, (found.subformat, header), &layout, batmap.as_ref(), len);
     let areas: Vec<(u64, u64)> = areas.into_iter().chain(batmap.iter().flat_map(Batmap::areas)).collect();
     check_gaps(&blocks, &areas, &layout, report);
     check_tail(store, &found, &layout, (end, len), repair, report)
@@ -155,9 +152,12 @@ fn check_copy(
     Ok(())
 }
 
-fn check_locators(header: &DynamicHeader, areas: &[(u64, u64)], report: &mut CheckReport) {
-    let named = header.parent_locators.iter().filter(|locator| locator.platform_code != [0; 4]).count();
-    if named > areas.len() {
+fn check_locators(
+    (subformat, header): (Subformat, &DynamicHeader),
+    areas: &[(u64, u64)],
+    report: &mut CheckReport,
+) {
+    if named_locators(subformat, header).count() > areas.len() {
         let bad = BadField::new("parent locator", "outside the file", "inside it");
         report.add(Severity::Damage, bad, None);
     }

@@ -40,7 +40,8 @@ pub(super) fn compact_in(
     let path = store.path();
     let os = |source| OpenError::Os { path: path.into(), action: "cannot compact", source };
     let mut editor = Editor::open(store)?;
-    let differencing = editor.subformat == Subformat::Differencing;
+    let subformat = editor.subformat;
+    let differencing = subformat == Subformat::Differencing;
     let Some(sparse) = &editor.sparse else {
         let reason = "a fixed disk cannot be compacted: convert it to a dynamic one".into();
         return Err(OpenError::Unsupported { path: path.into(), reason });
@@ -52,7 +53,7 @@ pub(super) fn compact_in(
     let creator = release(&mut editor, &empty).map_err(os)?;
     if let Some(sparse) = &mut editor.sparse {
         let total = sparse.table.len() as u64;
-        done.moved = pack(store, sparse, head, || progress(total, total)).map_err(os)?;
+        done.moved = pack(store, subformat, sparse, head, || progress(total, total)).map_err(os)?;
     }
     (editor.footer.creator_application, editor.footer.creator_version) = creator;
     let end = editor.end().map_err(os)?.max(head.1);
@@ -66,7 +67,7 @@ pub(super) fn compact_in(
 fn head(editor: &Editor<'_>, len: u64) -> io::Result<(u64, u64)> {
     let Some(Sparse { header, layout, table, .. }) = &editor.sparse else { return Ok((0, 0)) };
     let batmap = Batmap::find(editor.store, layout, len)?;
-    let start = end_of(&[], header, layout, batmap.as_ref(), len);
+    let start = end_of(&[], (editor.subformat, header), layout, batmap.as_ref(), len);
     let first = table.iter().filter(|entry| **entry != UNALLOCATED).min().copied().map(Layout::bitmap_at);
     let end = match first {
         Some(first) => first,
@@ -133,12 +134,13 @@ fn release(editor: &mut Editor<'_>, blocks: &[usize]) -> io::Result<([u8; 4], U3
 /// Move the last blocks of the file into the first gaps that fit.
 fn pack(
     store: &dyn Store,
+    subformat: Subformat,
     sparse: &mut Sparse,
     head: (u64, u64),
     mut go_on: impl FnMut() -> bool,
 ) -> io::Result<u64> {
     let layout = sparse.layout;
-    let mut places = VecDeque::from(free_places(store, sparse, head)?);
+    let mut places = VecDeque::from(free_places(store, subformat, sparse, head)?);
     let mut blocks: Vec<(u32, usize)> = sparse
         .table
         .iter()
@@ -182,9 +184,14 @@ fn pack(
 }
 
 /// Gaps between used ranges that can hold a block, as BAT entries in ascending order.
-fn free_places(store: &dyn Store, sparse: &Sparse, head: (u64, u64)) -> io::Result<Vec<u32>> {
+fn free_places(
+    store: &dyn Store,
+    subformat: Subformat,
+    sparse: &Sparse,
+    head: (u64, u64),
+) -> io::Result<Vec<u32>> {
     let (layout, len) = (sparse.layout, store.len()?);
-    let areas = locator_areas(&sparse.header, len).map(|(_, at, _, space)| (at, at.saturating_add(space)));
+    let areas = locator_areas(subformat, &sparse.header, len).map(|(_, at, _, space)| (at, at + space));
     let batmap = Batmap::find(store, &layout, len)?;
     let areas = areas.chain(batmap.iter().flat_map(Batmap::areas)).chain([head]);
     let blocks =

@@ -93,7 +93,8 @@ impl<'a> Editor<'a> {
         Ok(match &self.sparse {
             Some(Sparse { header, layout, table, .. }) => {
                 let batmap = Batmap::find(self.store, layout, len)?;
-                layout.footer_place(end_of(table, header, layout, batmap.as_ref(), len), self.trailing)
+                let end = end_of(table, (self.subformat, header), layout, batmap.as_ref(), len);
+                layout.footer_place(end, self.trailing)
             }
             // A fixed disk may have bytes beyond its size: Virtual PC derives the size from the geometry.
             None => footer::trailing(self.store, len)?.map_or(self.size, |(_, at)| at.max(self.size)),

@@ -4,7 +4,10 @@ use std::io;
 
 use zerocopy::FromBytes;
 
-use super::spec::{DynamicHeader, HEADER_SIZE, HEADER_VERSION, SECTOR, SPARSE_COOKIE, UNALLOCATED};
+use super::footer::Subformat;
+use super::spec::{
+    DynamicHeader, HEADER_SIZE, HEADER_VERSION, ParentLocator, SECTOR, SPARSE_COOKIE, UNALLOCATED,
+};
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 
@@ -191,20 +194,30 @@ fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout,
     })
 }
 
+/// The parent locators that count. Only a differencing disk has any: what the header of another disk has in their place means nothing.
+pub(super) fn named_locators(
+    subformat: Subformat,
+    header: &DynamicHeader,
+) -> impl Iterator<Item = (usize, ParentLocator)> {
+    let all = header.parent_locators.into_iter().enumerate();
+    all.filter(move |(_, locator)| subformat == Subformat::Differencing && locator.platform_code != [0; 4])
+}
+
 /// The ranges of the file that have the locators' paths. The size of the space reserved for a path is not reliable.
-pub(super) fn locator_paths(header: &DynamicHeader, len: u64) -> Vec<(u64, u64)> {
-    locator_areas(header, len).map(|(_, at, bytes, _)| (at, at + bytes)).collect()
+pub(super) fn locator_paths(subformat: Subformat, header: &DynamicHeader, len: u64) -> Vec<(u64, u64)> {
+    locator_areas(subformat, header, len).map(|(_, at, bytes, _)| (at, at + bytes)).collect()
 }
 
 /// The parent locators inside a file of `len` bytes: `(slot, offset, bytes of the path, bytes reserved)`.
+///
+/// Of a locator that claims space beyond the end of the file only the path counts. A claim up to the end of the file would include the
+/// trailing footer, and each open and each repair would move the footer behind itself; a larger one would leave no gap for a block.
 pub(super) fn locator_areas(
+    subformat: Subformat,
     header: &DynamicHeader,
     len: u64,
 ) -> impl Iterator<Item = (usize, u64, u64, u64)> {
-    header.parent_locators.into_iter().enumerate().filter_map(move |(slot, locator)| {
-        if locator.platform_code == [0; 4] {
-            return None;
-        }
+    named_locators(subformat, header).filter_map(move |(slot, locator)| {
         let (at, bytes) = (locator.data_offset.get(), u64::from(locator.data_length.get()));
         // Reserved space is in sectors by the specification, but many programs write bytes.
         let space = match u64::from(locator.data_space.get()) {
@@ -212,7 +225,8 @@ pub(super) fn locator_areas(
             bytes => bytes,
         };
         let end = at.checked_add(bytes)?;
-        (end <= len && at >= SECTOR).then_some((slot, at, bytes, space.max(bytes)))
+        let space = if at.saturating_add(space) <= len { space.max(bytes) } else { bytes };
+        (end <= len && at >= SECTOR).then_some((slot, at, bytes, space))
     })
 }
 

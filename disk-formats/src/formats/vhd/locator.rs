@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::footer::Subformat;
 use super::layout::locator_areas;
 use super::spec::{DynamicHeader, ParentLocator, SECTOR, platform};
 use crate::formats::parents::{base_name, unix_path, windows_path};
@@ -15,7 +16,7 @@ const MAX_PATH: u64 = 64 << 10;
 pub(super) fn candidates(store: &dyn Store, header: &DynamicHeader) -> io::Result<Vec<PathBuf>> {
     let folder = store.path().parent().unwrap_or(Path::new(""));
     let (mut relative, mut absolute, mut beside) = (Vec::new(), Vec::new(), Vec::new());
-    for (slot, at, bytes, _) in locator_areas(header, store.len()?) {
+    for (slot, at, bytes, _) in locator_areas(Subformat::Differencing, header, store.len()?) {
         if bytes > MAX_PATH {
             continue;
         }

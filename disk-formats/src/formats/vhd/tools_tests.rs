@@ -485,6 +485,51 @@ fn the_hint_of_a_locators_space_costs_no_block() {
     assert_eq!(file.len().expect("a file"), before, "opening moves no footer");
 }
 
+/// What the header of a disk without a parent has in place of locators means nothing, and space that a locator claims beyond the end of the file
+/// is no reason to leave gaps.
+#[test]
+fn only_locators_that_count_cost_space() {
+    for subformat in [Subformat::Dynamic, Subformat::Differencing] {
+        let (image, values) = used(subformat, 4096, 31);
+        let base = parent();
+        let over = (subformat == Subformat::Differencing).then_some(&base);
+        let compacted = |change: &dyn Fn(&mut super::spec::DynamicHeader)| {
+            let file = CrashFile::new(image.clone());
+            let mut editor = Editor::open(&file).expect("a disk");
+            let mut header = editor.sparse.as_ref().expect("a header").header;
+            change(&mut header);
+            editor.switch(header, None, None).expect("a switch");
+            let report = check_in(&file, false).expect("a file");
+            assert!(report.worst() < Some(Severity::Damage), "{subformat:?}: {:?}", report.findings);
+            let done = compact_in(&file, |_, _| true).expect("compacting");
+            let disk = open(&file, over, true).expect("a disk");
+            assert!(same(&disk.values().expect("contents"), &values));
+            (done.moved, file.len().expect("a file"))
+        };
+        let without = compacted(&|_| ());
+        assert!(without.0 > 0 || subformat == Subformat::Differencing);
+        let claimed = compacted(&|header| {
+            let locator = &mut header.parent_locators[3];
+            locator.platform_code = *b"W2ru";
+            locator.data_offset = SECTOR.into();
+            locator.data_length = 40.into();
+            locator.data_space = u32::MAX.into();
+        });
+        assert_eq!(claimed, without, "{subformat:?}");
+        if subformat == Subformat::Dynamic {
+            let garbage = compacted(&|header| {
+                let locators = header.parent_locators.iter_mut().zip(1u64..);
+                locators.for_each(|(locator, number)| {
+                    locator.platform_code = [0x5A; 4];
+                    locator.data_offset = (number << 40 | number * SECTOR).into();
+                    locator.data_length = (number as u32 * 4096).into();
+                });
+            });
+            assert_eq!(garbage, without);
+        }
+    }
+}
+
 /// The truncated part of a block is lost, and is reported.
 #[test]
 fn a_block_that_is_cut_off_is_damage() {
