@@ -521,7 +521,7 @@ fn only_locators_that_count_cost_space() {
                 let locators = header.parent_locators.iter_mut().zip(1u64..);
                 locators.for_each(|(locator, number)| {
                     locator.platform_code = [0x5A; 4];
-                    locator.data_offset = (number << 40 | number * SECTOR).into();
+                    locator.data_offset = ((number << 40) | (number * SECTOR)).into();
                     locator.data_length = (number as u32 * 4096).into();
                 });
             });
