@@ -260,7 +260,6 @@ pub fn start_closer() -> io::Result<()> {
 }
 
 impl Closer {
-    #[expect(clippy::disallowed_types, reason = "closing is no request")]
     fn state(&self) -> MutexGuard<'_, State> {
         // No invariant spans several changes.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
