@@ -248,22 +248,22 @@ fn sectors_smaller_than_the_units_of_direct_io() {
         Fresh { disk, peek: peek(device.path()), hold: Box::new(device) }
     };
     run_suite("pass-through, sectors of 512 on 4096", &device);
-    let formats: [(FormatName, fn(&Path)); 3] = [
-        (FormatName::Raw, |path| Raw::create(path, CAPACITY).expect("an image")),
-        (FormatName::Vhd, |path| create_dynamic(path, CAPACITY, Some(64 << 10)).expect("an image")),
-        (FormatName::Vhdx, |path| vhdx::create_dynamic(path, CAPACITY, SMALL).expect("an image")),
-    ];
     let device = loop_device(400 << 20, 4096).expect("a loop device");
     let Some(mounted) = mount_ext4(&device) else {
         return println!(
             "SKIP: sectors_smaller_than_the_units_of_direct_io: cannot mount /dev/loop-control's devices"
         );
     };
-    for (format, create) in formats {
+    for format in [FormatName::Raw, FormatName::Vhd, FormatName::Vhdx] {
         let image = |read_only: bool| {
             let folder = tempfile::tempdir_in(mounted.path()).expect("a folder");
             let path = folder.path().join("disk");
-            create(&path);
+            let created = match format {
+                FormatName::Vhd => create_dynamic(&path, CAPACITY, Some(64 << 10)),
+                FormatName::Vhdx => vhdx::create_dynamic(&path, CAPACITY, SMALL),
+                _ => Raw::create(&path, CAPACITY),
+            };
+            created.expect("an image");
             let disk = small(&path, format, read_only);
             let peek = if format == FormatName::Raw { peek(&path) } else { peek_image(&path, format) };
             Fresh { disk, peek, hold: Box::new(folder) }

@@ -68,13 +68,9 @@ pub(crate) fn ready_with_notes(command: &mut Command) -> (Running, Vec<String>) 
 
 /// A line, and nothing of what follows it.
 fn line(from: &mut impl Read) -> String {
-    let bytes = from.bytes().map(Result::unwrap);
-    let mut line = Vec::new();
-    for byte in bytes {
-        line.push(byte);
-        if byte == b'\n' {
-            break;
-        }
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while !line.ends_with(b"\n") && from.read(&mut byte).unwrap() > 0 {
+        line.extend(byte);
     }
     String::from_utf8(line).unwrap()
 }

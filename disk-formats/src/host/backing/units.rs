@@ -42,7 +42,7 @@ impl Write {
 
 impl Units {
     pub(super) fn new(bytes: u32) -> Self {
-        Self { bytes: u64::from(bytes), writes: Mutex::default(), ended: Condvar::new() }
+        Self { bytes: u64::from(bytes), writes: Default::default(), ended: Condvar::new() }
     }
 
     /// Whether a range fills its units.
@@ -161,18 +161,19 @@ mod tests {
     #[test]
     fn a_partial_write_waits_for_those_before_it() {
         let units = Units::new(4096);
-        let order = std::sync::Mutex::new(Vec::new());
+        let (order, ended) = std::sync::mpsc::channel();
+        let partial = order.clone();
         assert!(units.try_begin(&(0..4096)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let _partial = units.begin(0, 512);
-                order.lock().unwrap().push("partial");
+                let _registered = units.begin(0, 512);
+                partial.send("partial").unwrap();
             });
             std::thread::sleep(std::time::Duration::from_millis(20));
-            order.lock().unwrap().push("whole");
+            order.send("whole").unwrap();
             units.end(&(0..4096));
         });
-        assert_eq!(*order.lock().unwrap(), ["whole", "partial"]);
+        assert_eq!(ended.try_iter().collect::<Vec<_>>(), ["whole", "partial"]);
         assert!(units.registered().is_empty());
     }
 }
