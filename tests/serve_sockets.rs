@@ -408,7 +408,10 @@ fn a_server_without_descriptors_says_so_and_goes_on() {
         server.arg("--socket").arg(socket).arg("--control").arg(control);
         server.stdout(Stdio::null()).stderr(fs::File::create(said).unwrap());
         let mut child = Running(server.spawn().unwrap());
-        soon("the server listens", || control.exists() && UnixStream::connect(socket).is_ok());
+        let text = || fs::read_to_string(said).unwrap();
+        // From now on, its start needs no more descriptors.
+        soon("the server is ready", || text().contains("serving "));
+        drop(UnixStream::connect(socket).unwrap());
         assert_eq!(control::answer(control, &["list"])[0]["id"], "disk0");
         let limit = |current| {
             let pid = Some(Pid::from_child(&child));
@@ -418,7 +421,6 @@ fn a_server_without_descriptors_says_so_and_goes_on() {
         // Those that are open stay open.
         limit(Some(3));
         let waiting = [socket, control].map(|path| UnixStream::connect(path).unwrap());
-        let text = || fs::read_to_string(said).unwrap();
         soon("it says so", || text().contains("warning: a client could not be served: Too many open files"));
         limit(Some(1024));
         drop(waiting);

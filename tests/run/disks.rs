@@ -108,7 +108,7 @@ fn a_parent_is_opened_where_the_sandbox_allows_it() {
             // Granted, but no place where the disk's parents may be.
             let spec = format!("path={child},adapter=pvscsi");
             idle.json(&["detach", "pvscsi0:0"]);
-            idle.refused(&["attach", &spec], &format!("parent is {parent}, expected a file below"));
+            idle.refused(&["attach", &spec], &format!("its parent {parent} is outside of"));
         } else {
             idle.refused(&["attach", &spec], &format!("{parent}: cannot open: Permission denied"));
             let hint = "the sandbox opens files of `paradisk run --sandbox-path` alone";
