@@ -10,7 +10,9 @@ use std::path::Path;
 use common::{image, loop_device, mount, mount_ext4};
 use paradisk_disk_formats::conformance::{Driver, Guest};
 use paradisk_disk_formats::vhd::{create_fixed, create_fixed_watched};
-use paradisk_disk_formats::{Disk, EngineKind, FormatName, IoError, Op, OpenOptions, Raw};
+use paradisk_disk_formats::{
+    Disk, EngineKind, FileDisk, FormatName, IoError, Op, OpenOptions, Raw, SectorSize, Sectors,
+};
 use rustix::io::Errno;
 
 /// cachestat(2), Linux 6.5: number of pages of a file that are dirty or under writeback; `None` if the kernel lacks the call.
@@ -121,31 +123,38 @@ fn direct_io_of_4096_bytes() {
 fn on_large_sectors(point: &Path) {
     let path = point.join("disk.raw");
     Raw::create(&path, 8 << 20).expect("an image");
-    let direct = |path: &Path, format| OpenOptions { format, direct: Some(true), ..OpenOptions::new(path) };
-    let disk = direct(&path, None).open().expect("a disk");
-    assert_eq!(disk.info().logical_sector.bytes(), 4096);
-    for engine in [EngineKind::IoUring, EngineKind::Threads] {
-        let mut driver = Driver::new(&*disk, engine, 4);
-        driver.write(4096, &[7; 12288]);
-        assert_eq!(driver.read(4096, 12288), [7; 12288]);
-        let guest = Guest::new(512);
-        assert_eq!(driver.run(Op::Read, 512, 512, &[guest.buf(0, 512)]), Err(IoError::Misaligned));
+    let open = |path: &Path, logical| {
+        let sectors = Sectors { logical, physical: None };
+        let format = FormatName::claimed(path).or(Some(FormatName::Raw));
+        let options = OpenOptions { format, direct: Some(true), sectors, ..OpenOptions::new(path) };
+        options.open_format().expect("a disk")
+    };
+    // Sectors of 512 bytes unless others are wanted.
+    for (logical, expected) in [(None, Ok(())), (Some(SectorSize::B4096), Err(IoError::Misaligned))] {
+        let disk = FileDisk::new(open(&path, logical));
+        assert_eq!(disk.info().logical_sector, logical.unwrap_or(SectorSize::B512));
+        for engine in [EngineKind::IoUring, EngineKind::Threads] {
+            let mut driver = Driver::new(&disk, engine, 4);
+            driver.write(4096, &[7; 12288]);
+            assert_eq!(driver.read(4096, 12288), [7; 12288]);
+            let guest = Guest::new(512);
+            assert_eq!(driver.run(Op::Read, 512, 512, &[guest.buf(0, 512)]), expected);
+        }
     }
-    drop(disk);
-    // A size that is not whole sectors of 4,096 bytes.
-    let odd = point.join("odd.raw");
+    assert_eq!(open(&path, None).remark(), None);
+    // What does not consist of units of 4,096 bytes goes through the page cache, and says so.
+    let (odd, vhd) = (point.join("odd.raw"), point.join("disk.vhd"));
     Raw::create(&odd, (8 << 20) + 512).expect("an image");
-    let error = direct(&odd, None).open().err().expect("a refusal").to_string();
-    assert!(error.contains("expected whole sectors of 4096 bytes (as direct I/O needs here)"), "{error}");
-    let buffered = OpenOptions::new(&odd).open().expect("a disk");
-    assert_eq!(buffered.info().logical_sector.bytes(), 512);
-    let vhd = point.join("disk.vhd");
     create_fixed(&vhd, 8 << 20).expect("an image");
-    let error = direct(&vhd, Some(FormatName::Vhd)).open().err().expect("a refusal").to_string();
-    assert!(
-        error.contains("direct I/O needs units of 4096 bytes") && error.contains("direct=off"),
-        "{error}"
-    );
+    for path in [&odd, &vhd] {
+        let disk = open(path, None);
+        let remark = disk.remark().expect("a remark");
+        assert!(remark.contains("does not consist of units of 4096 bytes"), "{remark}");
+        assert_eq!((disk.info().logical_sector, disk.info().buffer_alignment), (SectorSize::B512, 1));
+        let mut driver = Driver::new(&FileDisk::new(disk), EngineKind::IoUring, 1);
+        driver.write(512, &[7; 1024]);
+        assert_eq!(driver.read(512, 1024), [7; 1024]);
+    }
 }
 
 /// ext2 has no fallocate: the zeros of a fixed disk are written, at least as many as are reported. After a cancellation the

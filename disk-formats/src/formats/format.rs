@@ -98,7 +98,7 @@ pub trait Format: Send + Sync {
 
     /// A remark for the user about how the disk was opened: a sentence without a full stop.
     fn remark(&self) -> Option<String> {
-        None
+        file_remarks(self.files())
     }
 
     /// Memory use of the map, for formats that have a map.
@@ -147,6 +147,11 @@ pub trait Format: Send + Sync {
     fn grow(&self, _capacity: u64) -> Result<u64, OpenError> {
         Err(cannot_grow(self))
     }
+}
+
+/// What the files of a disk have to say about how they were opened.
+pub(crate) fn file_remarks(files: &[Arc<BackingFile>]) -> Option<String> {
+    files.iter().filter_map(|file| file.remark()).reduce(|one, other| format!("{one}; {other}"))
 }
 
 /// The error of growing a disk of this format while it is open.
