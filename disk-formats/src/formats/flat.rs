@@ -11,7 +11,7 @@ use crate::disk::info::{DiskInfo, SectorSize};
 use crate::disk::revisions::Revisions;
 use crate::error::{IoError, OpenError};
 use crate::formats::file_info::whole_sectors;
-use crate::formats::format::{Format, Mapping};
+use crate::formats::format::{Format, Mapping, file_remarks};
 use crate::host::backing::BackingFile;
 use crate::host::backing::units::Units;
 use crate::host::store::Store;
@@ -139,7 +139,7 @@ impl Format for Flat {
     }
 
     fn remark(&self) -> Option<String> {
-        let remarks = [self.remark.clone(), self.files[0].remark()];
+        let remarks = [self.remark.clone(), file_remarks(&self.files)];
         remarks.into_iter().flatten().reduce(|one, other| format!("{one}; {other}"))
     }
 

@@ -18,7 +18,7 @@ use crate::disk::identity::of_image;
 use crate::disk::info::DiskInfo;
 use crate::error::IoError;
 use crate::formats::begun::Begun;
-use crate::formats::format::{Flush, Format, Mapping};
+use crate::formats::format::{Flush, Format, Mapping, file_remarks};
 use crate::host::backing::BackingFile;
 use crate::host::shared_flush::SharedFlush;
 use crate::host::store::Store;
@@ -446,8 +446,8 @@ impl<B: Blocks> Format for SparseDisk<B> {
     }
 
     fn remark(&self) -> Option<String> {
-        let files = self.files.iter().filter_map(|file| file.remark());
-        B::remark(&self.chain.layers).into_iter().chain(files).reduce(|one, other| format!("{one}; {other}"))
+        let remarks = [B::remark(&self.chain.layers), file_remarks(&self.files)];
+        remarks.into_iter().flatten().reduce(|one, other| format!("{one}; {other}"))
     }
 
     fn map_memory(&self) -> Option<MapMemory> {
