@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::BackingFile;
@@ -23,16 +23,31 @@ const FIRST_STEP: u64 = 32 << 20;
 const QUICK: Duration = Duration::from_millis(5);
 
 impl BackingFile {
-    /// Whether [`discard`](Self::discard) deallocates. Checked without changing data.
+    /// Whether [`discard`](Self::discard) deallocates. Checked without changing data or the modification time.
     pub(crate) fn can_discard(&self) -> bool {
         match self.device() {
             Some(device) => self.writable && device.discard.is_some(),
-            // Punching a hole beyond the current end of the file changes nothing.
-            None => {
-                let at = self.size_now().map(|size| size.next_multiple_of(4096));
-                self.writable && at.is_ok_and(|at| punch(self, at, 4096).is_ok())
-            }
+            None => self.writable && self.punches_holes().is_ok_and(|punches| punches),
         }
+    }
+
+    /// Whether the file system punches holes: tried beyond the current end of the file, where no data are. That changes
+    /// the modification time, by which the children of an image detect that it was changed: the time is put back.
+    fn punches_holes(&self) -> io::Result<bool> {
+        let before = fstat(self.file())?;
+        let end = before.st_size.cast_unsigned().next_multiple_of(4096);
+        let punches = punch(self, end, 4096).is_ok();
+        let modified = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
+        if modified(&fstat(self.file())?) != modified(&before) {
+            // A file system without nanoseconds rounds them.
+            let tv_nsec = before.st_mtime_nsec.try_into().unwrap_or(0);
+            let times = Timestamps {
+                last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+                last_modification: Timespec { tv_sec: before.st_mtime, tv_nsec },
+            };
+            futimens(self.file(), &times)?;
+        }
+        Ok(punches)
     }
 
     /// Deallocate the range. Afterwards a file's range reads as zeros; a device's content is undefined.
@@ -254,14 +269,17 @@ mod tests {
 
     /// The file has grown since it was opened. The probe must lie beyond its current end.
     #[test]
-    fn to_find_out_whether_space_can_be_given_back_changes_no_data() {
+    fn to_find_out_whether_space_can_be_given_back_changes_nothing() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(4096).unwrap();
         let backing = BackingFile::open(file.path(), Access::default()).unwrap();
         let data = vec![0x5A; 64 << 10];
         std::fs::write(file.path(), &data).unwrap();
-        backing.can_discard();
+        let modified = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+        file.as_file().set_modified(modified).unwrap();
+        assert!(backing.can_discard());
         assert!(std::fs::read(file.path()).unwrap() == data);
+        assert_eq!(file.as_file().metadata().unwrap().modified().unwrap(), modified);
     }
 
     #[test]
