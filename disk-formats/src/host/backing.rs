@@ -222,6 +222,13 @@ impl BackingFile {
         Ok(())
     }
 
+    /// As with direct I/O in units of so many bytes, a power of two.
+    #[cfg(test)]
+    pub(crate) fn in_units(mut self, bytes: u32) -> Self {
+        self.units = Some(Units::new(bytes));
+        self
+    }
+
     /// A remark for the user if direct I/O was requested and is not used.
     pub(crate) fn remark(&self) -> Option<String> {
         let unit = self.not_direct?;
@@ -345,11 +352,11 @@ impl BackingFile {
     /// The host's error, or [`IoError::FlushLost`] inside an [`io::Error`] if a flush of the file failed.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.check_flushes()?;
-        if self.direct.is_none() {
-            return host::write_all_at(&self.file, data, offset);
-        }
         if let Some(units) = &self.units {
             return self.write_in_units(units, data, offset);
+        }
+        if self.direct.is_none() {
+            return host::write_all_at(&self.file, data, offset);
         }
         if self.direct.is_some_and(|direct| direct.allows(data, offset))
             && host::write_at(&self.file, data, offset)? == data.len()

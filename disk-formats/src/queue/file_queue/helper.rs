@@ -73,7 +73,8 @@ pub(super) struct Helper {
 #[derive(Debug, Default)]
 pub(super) struct Helpers {
     helper: Option<Helper>,
-    /// Executes the flushes, so that other jobs do not wait for them.
+    /// Executes the flushes, so that other jobs do not wait for them, and the pauses: a [`Partial`](JobKind::Partial) job on the
+    /// helper may wait for the write that is repeated after a pause.
     flusher: Option<Helper>,
 }
 
@@ -89,7 +90,7 @@ impl Helpers {
         signal: &Arc<Signal>,
     ) -> Result<(), Errno> {
         let (helper, name) = match job.kind {
-            JobKind::Flush => (&mut self.flusher, "disk-flusher"),
+            JobKind::Flush | JobKind::Pause { .. } => (&mut self.flusher, "disk-flusher"),
             _ => (&mut self.helper, "disk-helper"),
         };
         let helper = match helper {
@@ -139,12 +140,15 @@ impl Helper {
             let outgoing = outgoing;
             let incoming = incoming;
             let mut batch = Vec::new();
-            while let Ok(job) = incoming.recv() {
+            let mut next = None;
+            while let Some(job) = next.take().or_else(|| incoming.recv().ok()) {
                 batch.push(job.clone());
                 if let JobKind::Flush = job.kind {
-                    // One flush covers every flush request that was sent before it begins. The flusher has only flush
-                    // jobs.
-                    batch.extend(incoming.try_iter());
+                    // One flush covers the flush requests that were sent before it begins.
+                    batch.extend(std::iter::from_fn(|| {
+                        next = incoming.try_recv().ok();
+                        next.take_if(|next| matches!(next.kind, JobKind::Flush))
+                    }));
                 }
                 // If the format panics, the jobs of this batch must still end.
                 let mut extents = None;

@@ -11,10 +11,13 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::{BOTH, driver, raw};
+use crate::disk::info::{Kind, SectorSize};
 use crate::error::IoError;
+use crate::formats::file_info::file_info;
+use crate::formats::flat::Flat;
 use crate::formats::flat::raw::Raw;
 use crate::formats::format::Format;
-use crate::host::backing::Access;
+use crate::host::backing::{Access, BackingFile};
 use crate::host::iobuf::IoBuf;
 use crate::queue::conformance::{Driver, Guest};
 use crate::queue::engine::{Ended, Engine, Threads, Transfer};
@@ -183,6 +186,32 @@ fn transfers_are_repeated_after_eagain_but_not_for_ever() {
             assert!(host.hit() && host.disarm().len() == 2);
         }
     }
+}
+
+/// A write that waits, on the helper thread, for another one of its unit of direct I/O, which is repeated after pauses.
+#[test]
+fn a_write_that_is_repeated_is_not_kept_from_it_by_one_that_waits_for_it() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let backing = BackingFile::open(file.path(), Access::default()).unwrap().in_units(4096);
+    let kind = Kind { format: "raw", subformat: None };
+    let info = file_info(&backing, kind, 1 << 20, SectorSize::B512);
+    let disk: Arc<dyn Format> = Arc::new(Flat::new(info, Arc::new(backing)));
+    let mut driver = changed(&disk, 4, failing(50, Errno::AGAIN));
+    let guest = Guest::new(8192);
+    guest.put(0, &[1; 4096]);
+    guest.put(4096, &[2; 512]);
+    for (tag, len, at) in [(0, 4096, 0), (1, 512, 4096)] {
+        let (op, bufs) = (Op::Write { fua: false }, [guest.buf(at, len)]);
+        driver.queue.push(&Request { tag, op, offset: 0, len: len as u64, bufs: &bufs }).unwrap();
+    }
+    while driver.queue.in_flight() > 0 {
+        driver.queue.wait();
+        driver.queue.reap(&mut driver.done);
+    }
+    assert!(driver.done.iter().all(|done| done.result.is_ok()), "{:?}", driver.done);
+    let data = std::fs::read(file.path()).unwrap();
+    assert_eq!((data[511], data[512], data[4095]), (2, 1, 1));
 }
 
 /// The host had no memory for a write with RWF_DSYNC. No flush has failed, so the queue writes and then flushes.
