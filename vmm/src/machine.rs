@@ -427,3 +427,84 @@ impl Drop for Machine {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
+    use paradisk_devices::{Bar, Coalescing, Doorbell, IoDevice, Sleep, Stats, Time};
+
+    use super::*;
+
+    /// A function whose configuration space is written when the test permits.
+    struct Waits {
+        entered: Sender<()>,
+        permitted: Receiver<()>,
+    }
+
+    impl PciDevice for Waits {
+        fn config_read(&mut self, _: u16, data: &mut [u8]) {
+            data.fill(0x5a);
+        }
+        fn config_write(&mut self, _: u16, _: &[u8]) {
+            self.entered.send(()).unwrap();
+            self.permitted.recv().unwrap();
+        }
+        fn bars(&self) -> Vec<Bar> {
+            Vec::new()
+        }
+        fn bar_read(&mut self, _: u8, _: u64, _: &mut [u8], _: Time) {}
+        fn bar_write(&mut self, _: u8, _: u64, _: &[u8], _: Time) {}
+        fn doorbells(&self) -> &[Doorbell] {
+            &[]
+        }
+    }
+
+    impl IoDevice for Waits {
+        fn on_doorbell(&mut self, _: usize, _: Time) {}
+        fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
+            Vec::new()
+        }
+        fn on_completions(&mut self, _: Time) {}
+        fn before_sleep(&mut self, _: Time) -> Sleep {
+            Sleep::Forever
+        }
+        fn reset(&mut self, _: Time) {}
+        fn quiesce(&mut self, _: Time) {}
+        fn set_coalescing(&mut self, _: Coalescing) {}
+        fn stats(&self) -> Stats {
+            Stats::default()
+        }
+    }
+
+    #[test]
+    fn a_device_that_waits_keeps_no_virtual_cpu_from_the_others() {
+        let host = match Host::open() {
+            Ok(host) => host,
+            Err(error) => {
+                return println!("SKIP: a_device_that_waits_keeps_no_virtual_cpu_from_the_others: {error}");
+            }
+        };
+        let mut machine = Machine::new(&host, Config::default(), Arc::new(|_| {})).unwrap();
+        let (permits, entries): (Vec<_>, Vec<_>) = (0..2)
+            .map(|_| {
+                let ((entered, entry), (permit, permitted)) = (channel(), channel());
+                machine.add_device(|_, _| Ok(Box::new(Waits { entered, permitted }))).unwrap();
+                (permit, entry)
+            })
+            .unzip();
+        let pci = &machine.bus.pci;
+        thread::scope(|scope| {
+            scope.spawn(|| pci.ecam_write(1 << 15, &[0]));
+            entries[0].recv().unwrap();
+            let mut data = [0];
+            pci.ecam_read(2 << 15, &mut data);
+            assert_eq!(data, [0x5a]);
+            permits[1].send(()).unwrap();
+            pci.ecam_write(2 << 15, &[0]);
+            permits[0].send(()).unwrap();
+        });
+    }
+}

@@ -48,9 +48,15 @@ type Device = dyn PciDevice;
 struct Endpoint {
     reach: DeviceHandle<Device>,
     fast: Option<Arc<dyn FastRegisters>>,
+    /// Locked during a write to configuration space, so that changes by two processors are applied in the device's order.
+    configuration: Mutex<()>,
 }
 
 impl Endpoint {
+    fn new(reach: DeviceHandle<Device>, fast: Option<Arc<dyn FastRegisters>>) -> Self {
+        Self { reach, fast, configuration: Mutex::default() }
+    }
+
     /// Whether a string instruction is split into single accesses: fast registers and doorbells have no string
     /// accesses.
     fn splits_strings(&self) -> bool {
@@ -98,7 +104,7 @@ impl PciRoot {
     /// Add a device with its posted writes. Its doorbells work once its memory is decoded.
     pub(crate) fn add(&self, reach: DeviceHandle<Device>, posted: Option<ZoneId>) -> Result<(), DeviceGone> {
         let (bars, fast) = reach.mailbox.call(|device, _| (device.bars(), device.fast_registers()))?;
-        let mut slot = Slot { device: Arc::new(Endpoint { reach, fast }), bars: Vec::new(), posted };
+        let mut slot = Slot { device: Arc::new(Endpoint::new(reach, fast)), bars: Vec::new(), posted };
         slot.moved(&self.vm, self.posted.as_deref(), bars);
         self.lock().push(slot);
         Ok(())
@@ -221,14 +227,17 @@ impl PciRoot {
     fn config_write(&self, at: u64, data: &[u8]) {
         let offset = (at & 0xfff) as u16;
         let data = data.to_vec();
-        // Locked during the call, so that changes by two processors are applied in the device's order.
-        let mut slots = self.lock();
-        let Some(slot) = device_at(at).and_then(|index| slots.get_mut(index)) else { return };
-        let bars = slot.device.reach.mailbox.call(move |device, _| {
+        let Some(index) = device_at(at) else { return };
+        let Some(device) = self.lock().get(index).map(|slot| Arc::clone(&slot.device)) else { return };
+        let _ordered = device.configuration.lock().unwrap_or_else(PoisonError::into_inner);
+        // The device may wait for its disk. Meanwhile the other devices are reachable: the slots are not locked.
+        let bars = device.reach.mailbox.call(move |device, _| {
             device.config_write(offset, &data);
             device.bars()
         });
-        slot.moved(&self.vm, self.posted.as_deref(), bars.unwrap_or_default());
+        if let Some(slot) = self.lock().get_mut(index) {
+            slot.moved(&self.vm, self.posted.as_deref(), bars.unwrap_or_default());
+        }
     }
 
     pub(crate) fn memory_read(&self, address: u64, data: &mut [u8]) {
