@@ -15,7 +15,7 @@ use crate::verify::{self, Buffer};
 const DEPTH: u32 = 2;
 /// Seconds until a command times out, and until a command of the error handling does. The kernel repeats a command that a reset has ended
 /// for six times the first timeout: the error handling must take less than that.
-const TIMEOUTS: [(&str, u32); 2] = [("device/timeout", 12), ("device/eh_timeout", 2)];
+const TIMEOUTS: [(&str, u32); 2] = [("device/timeout", 24), ("device/eh_timeout", 4)];
 /// Messages of the kernel below this level are on the console.
 const LOG_LEVEL: &str = "/proc/sys/kernel/printk";
 
