@@ -45,6 +45,7 @@ fn facts_are_such_that_drivers_accept_them() {
     assert_eq!(port.protocol_flags.get() & 8, 8);
     let none = guest.handshake(&[u32::from(function::PORT_FACTS) << 24, 1 << 16, 0]);
     assert_eq!(none[0x0e..0x10], ioc_status::INVALID_FIELD.to_le_bytes());
+    assert_eq!(PortFactsReply::read_from_bytes(&none).unwrap().port_number, 1, "the one that was requested");
 }
 
 #[test]

@@ -139,6 +139,18 @@ fn management_by_handshake_is_answered_through_the_fifo() {
 }
 
 #[test]
+fn functions_of_the_doorbell_without_a_reply_end_with_one_interrupt() {
+    let mut guest = Guest::new();
+    for function in [doorbell_fn::REPLY_FRAME_REMOVAL, doorbell_fn::HOST_PAGEBUF_ACCESS_CONTROL] {
+        guest.write(reg::INT_STATUS, 0);
+        guest.write(reg::DOORBELL, u32::from(function) << 24);
+        assert_eq!(guest.read(reg::INT_STATUS) & int::DOORBELL, int::DOORBELL, "{function:#x}");
+    }
+    guest.write(reg::INT_STATUS, 0);
+    guest.check_io();
+}
+
+#[test]
 fn a_unit_reset_drops_everything_silently() {
     let mut guest = Guest::new();
     held(&mut guest);

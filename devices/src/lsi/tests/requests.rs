@@ -30,6 +30,7 @@ fn the_read_that_empties_the_fifo_lowers_the_line_where_it_is_made() {
         assert!(registers.read(1, offset, &mut data), "no switch to the device's thread");
         u32::from_le_bytes(data)
     };
+    assert_eq!((read(reg::INT_STATUS), read(reg::INT_MASK)), (0, int::DOORBELL));
     // In the second round the device knows that the line was deasserted, and asserts it again.
     for _ in 0..2 {
         for block in 0..2 {

@@ -70,6 +70,7 @@ fn the_controller_page_tells_the_number_of_targets() {
     let page = ConfigPageController::read_from_bytes(&guest.bytes(DATA, 480)).unwrap();
     assert_eq!((page.host_status.get(), page.scsi_status.get()), (0, 0));
     assert_eq!((page.page_num.get(), page.num_dwords.get(), page.num_phys.get()), (0x1958, 116, 40));
+    assert!(page.manufacturer.starts_with(b"paradisk\0"), "{:?}", page.manufacturer);
     // Commands for other pages, object kinds and invalid buffers write nothing.
     let before = guest.fill(DATA, 512, 0xaa);
     for change in 0..3 {

@@ -1,6 +1,8 @@
 //! Requests: data in one piece and in many, invalid descriptors, sense data.
 
+use super::request::{self, Request};
 use super::*;
+use crate::scsi::Attribute;
 use crate::testing::attach_nameless;
 
 fn list(guest: &Guest, address: u64, elements: &[(u64, u32, u32)]) {
@@ -207,4 +209,30 @@ fn no_data_means_no_data() {
 #[test]
 fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
     attach_nameless(&mut Guest::new().device, "pvscsi", 5, |device, address| device.bus.serial(address));
+}
+
+#[test]
+fn the_tag_is_the_attribute_of_the_task() {
+    let guest = Guest::new();
+    let mut request = guest.transfer(false, 0, 1);
+    for (tag, attribute) in [
+        (MSG_HEAD_OF_QUEUE_TAG, Attribute::HeadOfQueue),
+        (MSG_ORDERED_TAG, Attribute::Ordered),
+        (0x20, Attribute::Simple),
+        (0, Attribute::Simple),
+    ] {
+        request.tag = tag;
+        assert_eq!(request::parse(&Request::read_from_prefix(request.as_bytes()).unwrap().0, 64).unwrap().attribute, attribute, "{tag:#x}");
+    }
+}
+
+#[test]
+fn requests_that_end_at_once_with_an_error_are_counted() {
+    let mut guest = Guest::new();
+    let before = guest.device.stats().errors;
+    for number in 1..=2 {
+        // No such command.
+        guest.run(&guest.request(&[0xff; 6]));
+        assert_eq!(guest.device.stats().errors, before + number);
+    }
 }
