@@ -222,7 +222,11 @@ fn the_tag_is_the_attribute_of_the_task() {
         (0, Attribute::Simple),
     ] {
         request.tag = tag;
-        assert_eq!(request::parse(&Request::read_from_prefix(request.as_bytes()).unwrap().0, 64).unwrap().attribute, attribute, "{tag:#x}");
+        assert_eq!(
+            request::parse(&Request::read_from_prefix(request.as_bytes()).unwrap().0, 64).unwrap().attribute,
+            attribute,
+            "{tag:#x}"
+        );
     }
 }
 

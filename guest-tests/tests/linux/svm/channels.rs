@@ -2,13 +2,13 @@
 //! virtual CPUs. The virtio devices have several request queues; threads of the device serve those of one virtio-blk.
 
 use std::fs;
+use std::path::Path;
 
 use guest_init::Job;
 use guest_init::job::Fio;
 use serde_json::Value;
 
-use super::{Rig, assert_no_complaints, boot_kernel, report};
-use crate::needed;
+use super::{assert_no_complaints, boot_kernel, report};
 
 /// Virtual CPUs, and the channels that the controller then offers: one for each four.
 const CPUS: u32 = 5;
@@ -25,26 +25,27 @@ const DISKS: [(&str, &str, u64); 4] = [
 /// The rest of the line that the kernel prints for each virtual CPU, if another message interrupts the line.
 const OF_CPUS: [&str; CPUS as usize - 1] = ["4:  #1", "4:  #2", "4:  #3", "4:  #4"];
 
+/// What the guest printed.
+const CONSOLE: &str = "console-channels";
+
 /// The guest opens all channels and queues, sends requests over each channel, and is signalled by each; what it writes is on the disks. It
 /// chooses the channel or queue by the virtual CPU that submits the request.
-#[test]
-fn a_guest_uses_all_channels_and_queues() {
-    let Some(rig) = needed("a_guest_uses_all_channels_and_queues", Rig::with_newer_kernel()) else { return };
-    let folder = tempfile::tempdir().unwrap();
+pub(super) fn script() -> String {
     let fio = Some(Fio::VerifyOnCpus { cpus: CPUS });
     let job = Job { disks: DISKS.len(), fio, ..Job::default() };
-    let mut script = "set -e\n".to_owned();
-    let mut options = String::new();
+    let (mut script, mut options) = (String::new(), String::new());
     for (adapter, _, size) in DISKS {
-        script.push_str(&format!("truncate -s {size} /out/{size}\n"));
-        options.push_str(&format!(" --disk path=/out/{size},format=raw,adapter={adapter}"));
+        script += &format!("truncate -s {size} /out/{size}\n");
+        options += &format!(" --disk path=/out/{size},format=raw,adapter={adapter}");
     }
     // With a control socket, the requests of disks are counted, too.
-    options.push_str(" --control vm.socket --stats /out/stats.json");
-    script
-        .push_str(&format!("{}{options} > /out/console < /dev/null\n", boot_kernel("-newer", CPUS, job, "")));
-    rig.run(script, &[], folder.path());
-    let (_, report) = report(folder.path(), "console");
+    options += " --control vm.socket --stats /out/stats.json";
+    script + &format!("{}{options} > /out/{CONSOLE} < /dev/null\n", boot_kernel("-newer", CPUS, job, ""))
+}
+
+/// What the script has left in the folder.
+pub(super) fn check(folder: &Path) {
+    let (_, report) = report(folder, CONSOLE);
     assert_no_complaints(&report, &OF_CPUS);
     let channels = &report.done.channels;
     println!("{channels:?}");
@@ -60,10 +61,10 @@ fn a_guest_uses_all_channels_and_queues() {
         let disk = disk.unwrap_or_else(|| panic!("no {adapter}: {:#?}", report.disks));
         assert_eq!((&*disk.driver, &disk.error), (driver, &None));
         assert!(driver == "hv_storvsc" || disk.queues == QUEUES, "{adapter}: {} queues", disk.queues);
-        let content = fs::read(folder.path().join(size.to_string())).unwrap();
+        let content = fs::read(folder.join(size.to_string())).unwrap();
         assert_eq!(disk.after_fio, Some(crc32c::crc32c(&content)), "{adapter}");
     }
-    assert_counted(&serde_json::from_slice(&fs::read(folder.path().join("stats.json")).unwrap()).unwrap());
+    assert_counted(&serde_json::from_slice(&fs::read(folder.join("stats.json")).unwrap()).unwrap());
 }
 
 /// The machine has counted what the guest did on each adapter.

@@ -7,7 +7,7 @@ use std::path::Path;
 use guest_init::Job;
 use paradisk_devices::AdapterKind;
 
-use super::{ADAPTERS, OTHERS, Rig, assert_no_complaints, boot_kernel, report};
+use super::{ADAPTERS, OTHERS, Rig, assert_no_complaints, boot_kernel, channels, report};
 use crate::matrix::{SEED, compare};
 use crate::medium::{Format, Medium};
 use crate::needed;
@@ -33,22 +33,28 @@ struct Expected {
     medium: Medium,
 }
 
-/// Each adapter and each format, not each pair of them. [`channels`](super::channels) boots the newer kernel.
+/// Each adapter and each format, not each pair of them; and in the same L1, as its boot takes a while, the newer kernel with
+/// [all channels and queues](channels).
 #[test]
-fn a_stock_kernel_with_each_adapter_and_each_format() {
-    boot("a_stock_kernel_with_each_adapter_and_each_format", &KERNELS[..1], 1);
+fn stock_kernels_with_each_adapter_each_format_and_all_channels() {
+    boot(
+        "stock_kernels_with_each_adapter_each_format_and_all_channels",
+        &KERNELS[..1],
+        1,
+        &channels::script(),
+        channels::check,
+    );
 }
 
 #[test]
 #[ignore = "long: cargo xtask test --all"]
 fn long_stock_kernels_with_each_adapter_with_each_format() {
-    boot("long_stock_kernels_with_each_adapter_with_each_format", &KERNELS, FORMATS.len());
+    boot("long_stock_kernels_with_each_adapter_with_each_format", &KERNELS, FORMATS.len(), "", |_| {});
 }
 
-/// With so many disks of each adapter.
-fn boot(test: &str, kernels: &[(&str, u32)], most: usize) {
-    let prepare = if kernels.len() > 1 { Rig::with_newer_kernel } else { Rig::prepare };
-    let Some(rig) = needed(test, prepare()) else { return };
+/// Boot each kernel with so many disks of each adapter. Then run the script `more`, and check what it has left.
+fn boot(test: &str, kernels: &[(&str, u32)], most: usize, more: &str, check: fn(&Path)) {
+    let Some(rig) = needed(test, Rig::with_newer_kernel()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let images = folder.path().join("images");
     let mut script = "set -e\n".to_owned();
@@ -62,7 +68,7 @@ fn boot(test: &str, kernels: &[(&str, u32)], most: usize) {
         media
     };
     let media: Vec<_> = kernels.iter().map(&mut disks_of).collect();
-    rig.run(script + "mv images /out\n", &[("images", &images)], folder.path());
+    rig.run(format!("{script}{more}mv images /out\n"), &[("images", &images)], folder.path());
     for ((which, _), media) in kernels.iter().zip(media) {
         let (_, report) = report(folder.path(), &format!("console{which}"));
         assert_no_complaints(&report, &[]);
@@ -74,6 +80,7 @@ fn boot(test: &str, kernels: &[(&str, u32)], most: usize) {
             compare(medium, disk, *kind);
         }
     }
+    check(folder.path());
 }
 
 fn adapters() -> impl Iterator<Item = (AdapterKind, &'static str, &'static str)> {
