@@ -44,14 +44,15 @@ pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Op
         Ok(agreed) => agreed,
         Err(ended) => return tracing::info!(%ended, "NBD negotiation failed"),
     };
-    if !slot.is_none_or(Slot::promote) {
-        return;
-    }
     let Some(export) = exports.as_slice().get(agreed.export) else { return };
     // An error closes the connection. Requests that have no reply then may or may not have been executed.
     tracing::info!(export = export.name, "NBD client connected");
     match Connection::new(stream, exports, export, agreed, stop) {
         Ok(mut connection) => {
+            // From now on it counts as a client that is served.
+            if !slot.is_none_or(Slot::promote) {
+                return;
+            }
             connection.slot = slot;
             let ended = connection.run();
             tracing::info!(export = export.name, ?ended, "NBD client disconnected");
@@ -133,7 +134,7 @@ struct Connection<'a> {
     writable: bool,
     /// The client has disconnected: replies are dropped.
     disconnected: bool,
-    /// The server stops: the deadline for the last replies.
+    /// The server stops, and the disk has completed the requests: the deadline for the last replies.
     stopping: Option<Instant>,
     /// The time for the last replies.
     final_replies_timeout: Duration,
@@ -191,8 +192,8 @@ impl<'a> Connection<'a> {
     fn run(&mut self) -> Result<(), Failed> {
         loop {
             // Checked in every round: while a client keeps the socket full, this thread never sleeps.
-            if self.stopping.is_none() && self.stop.is_raised() {
-                self.stopping = Some(Instant::now() + self.final_replies_timeout);
+            let stops = self.stopping.is_none() && self.stop.is_raised();
+            if stops {
                 self.input = Input::Ended;
             }
             let moved = self.stream.moved();
@@ -205,6 +206,9 @@ impl<'a> Connection<'a> {
                 self.minimum_rate.transferred(self.stream.moved() - moved);
             } else {
                 self.minimum_rate.reset();
+            }
+            if stops && self.disk.in_flight() == 0 {
+                self.stopping = Some(Instant::now() + self.final_replies_timeout);
             }
             let idle = self.disk.in_flight() == 0 && !self.has_output();
             if idle && matches!(self.input, Input::Ended) {

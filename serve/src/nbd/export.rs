@@ -13,7 +13,7 @@ use super::tls::Tls;
 const MEMORY: usize = 256 << 20;
 /// How long a client that neither sends nor receives may hold memory of the pool while other connections wait for it.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client may take to receive the last replies when the server stops.
+/// How long a client may take to receive the last replies when the server stops, once the disk has completed its requests.
 const FINAL_REPLIES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A disk with a name.
@@ -110,8 +110,8 @@ impl Exports {
         self.with_pool(Pool::new(bytes, STALL_TIMEOUT))
     }
 
-    /// The same exports. When the server stops, a client has this much time to receive the replies to the requests that were in flight, then
-    /// it is disconnected; the default is 5 s.
+    /// The same exports. When the server stops, and the disk has completed the requests that were in flight, a client has this much time to
+    /// receive the replies, then it is disconnected; the default is 5 s.
     #[must_use]
     pub fn with_final_replies_timeout(self, timeout: Duration) -> Self {
         Self { final_replies_timeout: timeout, ..self }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paradisk_disk_formats::{
-    Allocation, Disk, DiskInfo, DiskQueue, EngineKind, IoError, OpenError, OpenOptions, QueueConfig,
+    Allocation, Delayed, Disk, DiskInfo, DiskQueue, EngineKind, IoError, OpenError, OpenOptions, QueueConfig,
 };
 use paradisk_serve::Socket;
 use paradisk_serve::nbd::{Export, Exports, Server};
@@ -293,6 +293,22 @@ fn a_server_that_stops_waits_for_nobody_who_is_idle() {
     served.stop();
     assert!(idle.hung_up());
     assert!(!served.socket().exists());
+}
+
+/// The time for the last replies is the client's, not the disk's.
+#[test]
+fn a_server_that_stops_answers_what_the_disk_completes_late() {
+    const LAST: Duration = Duration::from_millis(20);
+    let disk = Arc::new(Delayed::new(ram(MIB), 50 * LAST));
+    let mut served = Served::waiting(&[("", disk)], EngineKind::default(), LAST);
+    let mut client = served.client(false);
+    client.send(READ, 0, 1, 0, 4096);
+    // It is too large: it is answered at once, and taken after the first.
+    client.send(READ, 0, 2, 0, 64 << 20);
+    assert_eq!(client.reply(0).cookie, 2);
+    served.stop();
+    assert_eq!(client.reply(4096), Reply { cookie: 1, error: 0, data: vec![0; 4096] });
+    assert!(client.hung_up());
 }
 
 /// A disk that takes 1 ms for each block status, on the caller's thread.
