@@ -9,6 +9,8 @@
     allow(clippy::duplicate_mod, reason = "a checker runs the source with primitives of its own")
 )]
 
+#[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
+mod client_region;
 mod client_socket;
 #[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
 mod memory_sources;
@@ -25,6 +27,8 @@ pub mod vfio_user;
 #[cfg(feature = "vhost-user-blk")]
 pub mod vhost_user_blk;
 
+#[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
+pub use client_region::ClientRegion;
 pub use client_socket::{ClientSocket, start_closer};
 #[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
 pub use memory_sources::MemorySources;

@@ -10,17 +10,12 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 use vm_memory::bitmap::BS;
 use vm_memory::guest_memory::{GuestMemorySliceIterator, Result as MemoryResult};
-use vm_memory::mmap::MmapRegionBuilder;
-use vm_memory::{
-    FileOffset, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap, GuestRegionMmap, Permissions,
-};
+use vm_memory::{GuestAddress, GuestMemory, GuestMemoryBackend, GuestRegionCollection, Permissions};
 
-use crate::sigbus::Watched;
+use crate::client_region::{ClientRegion, NotMapped};
 
 use super::spec::{DMA_READ, DMA_WRITE, DmaMap, DmaUnmap, UNMAP_ALL, UNMAP_DIRTY_BITMAP};
 
@@ -32,16 +27,14 @@ pub(super) const PAGE_SIZE: u64 = 4096;
 /// A snapshot of the client's memory that the device can access.
 #[derive(Debug, Default)]
 pub struct ClientMemory {
-    /// Declared before the regions, because it must be dropped before the memory that it watches.
-    _watched: Vec<Arc<Watched>>,
-    all: GuestMemoryMmap,
+    all: GuestRegionCollection<ClientRegion>,
     /// The regions that the device may also write. Only these are the device's physical memory, because an access through it checks no
     /// permission.
-    writable: GuestMemoryMmap,
+    writable: GuestRegionCollection<ClientRegion>,
 }
 
 impl ClientMemory {
-    const fn with(&self, access: Permissions) -> &GuestMemoryMmap {
+    const fn with(&self, access: Permissions) -> &GuestRegionCollection<ClientRegion> {
         match access {
             Permissions::No | Permissions::Read => &self.all,
             Permissions::Write | Permissions::ReadWrite => &self.writable,
@@ -50,7 +43,7 @@ impl ClientMemory {
 }
 
 impl GuestMemory for ClientMemory {
-    type PhysicalMemory = GuestMemoryMmap;
+    type PhysicalMemory = GuestRegionCollection<ClientRegion>;
     type Bitmap = ();
 
     fn check_range(&self, address: GuestAddress, count: usize, access: Permissions) -> bool {
@@ -66,7 +59,7 @@ impl GuestMemory for ClientMemory {
         Ok(GuestMemoryBackend::get_slices(self.with(access), address, count))
     }
 
-    fn physical_memory(&self) -> Option<&GuestMemoryMmap> {
+    fn physical_memory(&self) -> Option<&Self::PhysicalMemory> {
         Some(&self.writable)
     }
 }
@@ -75,13 +68,7 @@ struct Map {
     size: u64,
     writable: bool,
     /// `None`: the client gave no descriptor.
-    mapped: Option<Mapped>,
-}
-
-/// The client's file in this process.
-struct Mapped {
-    watched: Arc<Watched>,
-    region: Arc<GuestRegionMmap>,
+    mapped: Option<Arc<ClientRegion>>,
 }
 
 /// The client's maps, by bus address.
@@ -95,7 +82,7 @@ impl Maps {
     ///
     /// # Errors
     /// `EEXIST`: the map overlaps another. `ENOSPC`: too many maps. `EINVAL`: not whole pages, not a file, or not completely in the file.
-    /// Errors of mmap.
+    /// `ENOMEM`: too many bytes. Errors of mmap.
     pub(super) fn add(&mut self, map: &DmaMap, fd: Option<OwnedFd>) -> Result<(), Errno> {
         let (address, size, offset) = (map.address.get(), map.size.get(), map.offset.get());
         let last = size.checked_sub(1).and_then(|less| address.checked_add(less)).ok_or(Errno::INVAL)?;
@@ -112,7 +99,10 @@ impl Maps {
         let flags = map.flags.get();
         let writable = flags & DMA_WRITE != 0;
         let mapped = match fd {
-            Some(fd) if writable || flags & DMA_READ != 0 => Some(mapped(map, fd, writable)?),
+            Some(fd) if writable || flags & DMA_READ != 0 => {
+                let region = ClientRegion::map(File::from(fd), offset, size, address, writable);
+                Some(Arc::new(region.map_err(NotMapped::errno)?))
+            }
             _ => None,
         };
         self.maps.insert(address, Map { size, writable, mapped });
@@ -156,40 +146,10 @@ impl Maps {
     pub(super) fn memory(&self) -> ClientMemory {
         let regions = |writable: bool| {
             let maps = self.maps.values().filter(|map| map.writable || !writable);
-            let regions = maps.filter_map(|map| Some(Arc::clone(&map.mapped.as_ref()?.region))).collect();
+            let regions = maps.filter_map(|map| map.mapped.clone()).collect();
             // The regions are sorted and disjoint, so this fails only if there are none.
-            GuestMemoryMmap::from_arc_regions(regions).unwrap_or_default()
+            GuestRegionCollection::from_arc_regions(regions).unwrap_or_default()
         };
-        let watched = self.maps.values().filter_map(|map| Some(Arc::clone(&map.mapped.as_ref()?.watched)));
-        ClientMemory { _watched: watched.collect(), all: regions(false), writable: regions(true) }
+        ClientMemory { all: regions(false), writable: regions(true) }
     }
-}
-
-/// Map a client's file.
-fn mapped(map: &DmaMap, fd: OwnedFd, writable: bool) -> Result<Mapped, Errno> {
-    let (size, offset) = (map.size.get(), map.offset.get());
-    let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
-    let stat = fstat(&fd)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-        || u64::try_from(stat.st_size).map_or(true, |length| end > length)
-    {
-        return Err(Errno::INVAL);
-    }
-    let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-    let mapping = MmapRegionBuilder::new(usize::try_from(size).map_err(|_| Errno::INVAL)?)
-        .with_file_offset(FileOffset::new(File::from(fd), offset))
-        .with_mmap_prot(protection.bits() as i32)
-        .with_mmap_flags((MapFlags::SHARED | MapFlags::NORESERVE).bits() as i32)
-        .build()
-        .map_err(|error| match error {
-            vm_memory::mmap::MmapRegionError::Mmap(error) => {
-                Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)
-            }
-            _ => Errno::INVAL,
-        })?;
-    let (start, len) = (mapping.as_ptr(), mapping.size());
-    let region = GuestRegionMmap::new(mapping, GuestAddress(map.address.get())).ok_or(Errno::INVAL)?;
-    // The file was long enough, but it may shrink later.
-    let watched = Watched::new(start, len).map_err(|_| Errno::NOMEM)?;
-    Ok(Mapped { watched: Arc::new(watched), region: Arc::new(region) })
 }

@@ -13,13 +13,11 @@ mod record;
 use std::fs::File;
 use std::sync::Arc;
 
+use crate::client_region::ClientRegion;
 use paradisk_devices::virtio::blk::MAX_QUEUE_SIZE;
 use rustix::fs::{MemfdFlags, SealFlags};
 use vhost::vhost_user::message::VhostUserInflight;
 use vhost::vhost_user::{Error, Result};
-use vm_memory::{FileOffset, MmapRegion};
-
-use super::memory::reaches;
 
 use mapping::Mapping;
 pub(super) use record::InflightRecord;
@@ -70,12 +68,10 @@ impl Inflight {
         if described.mmap_size < size as u64 {
             return Err(Error::InvalidParam);
         }
-        reaches(&file, described.mmap_offset, size as u64)?;
-        let region = MmapRegion::from_file(FileOffset::new(file, described.mmap_offset), size)
-            .map_err(|error| Error::ReqHandlerError(std::io::Error::other(error)))?;
-        let mapping = Mapping::new(region).map_err(Error::ReqHandlerError)?;
+        let region = ClientRegion::map(file, described.mmap_offset, size as u64, 0, true);
+        let region = region.map_err(|error| Error::ReqHandlerError(error.into()))?;
         Ok(Self {
-            mapping: Arc::new(mapping),
+            mapping: Arc::new(Mapping::new(region)),
             queues: described.num_queues,
             queue_size: described.queue_size,
         })

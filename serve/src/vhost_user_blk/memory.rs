@@ -5,15 +5,14 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, fstat};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
-use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+use vm_memory::GuestRegionCollection;
 
-use crate::sigbus::Watched;
+use crate::client_region::ClientRegion;
 
 /// Memory as the rings use it.
-pub(super) type Memory = Arc<GuestMemoryMmap<()>>;
+pub(super) type Memory = Arc<GuestRegionCollection<ClientRegion>>;
 
 /// Maximum number of regions: the number of memory slots of older versions of KVM.
 pub(super) const MAX_SLOTS: usize = 509;
@@ -35,9 +34,7 @@ struct Region {
     guest: u64,
     client: u64,
     size: u64,
-    /// Before the mapping, so dropped before it.
-    _watched: Arc<Watched>,
-    mapping: Arc<GuestRegionMmap<()>>,
+    mapping: Arc<ClientRegion>,
 }
 
 /// All regions.
@@ -48,7 +45,7 @@ impl Regions {
     /// Map one more.
     ///
     /// # Errors
-    /// It exceeds its file or the address space, overlaps another region, or is one too many.
+    /// It overlaps another region, is one too many, or cannot be mapped.
     pub(super) fn add(&mut self, described: &VhostUserMemoryRegion, file: File) -> Result<()> {
         let VhostUserMemoryRegion { guest_phys_addr: guest, memory_size: size, user_addr: client, .. } =
             *described;
@@ -60,11 +57,9 @@ impl Regions {
         if ends.contains(&None) || size == 0 || taken || self.0.len() >= MAX_SLOTS {
             return Err(Error::InvalidParam);
         }
-        reaches(&file, described.mmap_offset, size)?;
-        let mapping = GuestRegionMmap::new(described.mmap_region(file)?, GuestAddress(guest));
-        let mapping = Arc::new(mapping.ok_or(Error::InvalidParam)?);
-        let watched = Watched::new(mapping.as_ptr(), size as usize).map_err(Error::ReqHandlerError)?;
-        self.0.push(Region { guest, client, size, mapping, _watched: Arc::new(watched) });
+        let mapping = ClientRegion::map(file, described.mmap_offset, size, guest, true);
+        let mapping = Arc::new(mapping.map_err(|error| Error::ReqHandlerError(error.into()))?);
+        self.0.push(Region { guest, client, size, mapping });
         Ok(())
     }
 
@@ -89,7 +84,7 @@ impl Regions {
         let mut regions: Vec<_> = self.0.iter().collect();
         regions.sort_by_key(|region| region.guest);
         let mappings = regions.into_iter().map(|region| Arc::clone(&region.mapping)).collect();
-        GuestMemoryMmap::from_arc_regions(mappings).map(Arc::new).map_err(|_| Error::InvalidParam)
+        GuestRegionCollection::from_arc_regions(mappings).map(Arc::new).map_err(|_| Error::InvalidParam)
     }
 
     /// The guest's address of what is at `address` in the client.
@@ -108,22 +103,6 @@ impl Regions {
         let region = self.0.iter().find(inside).ok_or_else(outside)?;
         Ok(region.guest + (address - region.client))
     }
-}
-
-/// Check that a file is long enough for a mapping: an access beyond its end raises SIGBUS.
-///
-/// # Errors
-/// It is too short.
-pub(super) fn reaches(file: &File, offset: u64, size: u64) -> Result<()> {
-    // Not by statx, as the standard library has it: that call takes a path, too, so the sandbox refuses it.
-    let stat = fstat(file).map_err(|errno| Error::ReqHandlerError(errno.into()))?;
-    let end = offset.checked_add(size);
-    let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
-    // Only regular files have a length.
-    if is_file && end.is_none_or(|end| end > stat.st_size as u64) {
-        return Err(Error::InvalidParam);
-    }
-    Ok(())
 }
 
 /// Whether two ranges of start and length, which do not wrap, overlap.

@@ -89,6 +89,49 @@ fn maps_are_bounded() {
     client.map(0, PAGE, 0, BOTH, None).unwrap();
 }
 
+/// The length of a sparse file costs the client nothing, and the server the address space in which it allocates memory.
+#[test]
+fn sparse_maps_do_not_fill_the_address_space() {
+    const SIZE: u64 = 16 << 40;
+    let served = serve(AdapterKind::Pvscsi);
+    let mut client = Client::new(&served.socket);
+    let memfd = memfd(SIZE);
+    let mut map = |index| client.map(SIZE * index, SIZE, 0, BOTH, Some(memfd.as_fd()));
+    // Other tests of this process map little.
+    let mapped = (0..16).map(&mut map).take_while(Result::is_ok).count();
+    assert!((3..=4).contains(&mapped), "{mapped}");
+    assert_eq!(map(16), Err(Errno::NOMEM));
+    client.unmap(0, SIZE, 0).unwrap();
+    client.map(16 * SIZE, SIZE, 0, BOTH, Some(memfd.as_fd())).unwrap();
+}
+
+/// The memory of a machine below 1 MiB has holes, which divide a huge page. A part is mapped and unmapped with the whole page.
+#[test]
+fn parts_of_huge_pages_are_mapped_and_unmapped() {
+    const HUGE: u64 = 2 << 20;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let memfd = match memfd_create("parts-of-huge-pages", flags) {
+        Ok(memfd) => memfd,
+        Err(errno) => return eprintln!("skipped: no huge pages: {errno}"),
+    };
+    ftruncate(&memfd, 2 * HUGE).unwrap();
+    let maps = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains("parts-of-huge-pages")).count()
+    };
+    let served = serve(AdapterKind::Pvscsi);
+    let mut client = Client::new(&served.socket);
+    for _ in 0..3 {
+        client.map(0, 0xa_0000, 0, BOTH, Some(memfd.as_fd())).unwrap();
+        client.map(0xc_0000, HUGE, 0xc_0000, BOTH, Some(memfd.as_fd())).unwrap();
+        assert!(maps() > 0);
+        let beyond = client.map(1 << 32, HUGE, HUGE + PAGE, BOTH, Some(memfd.as_fd()));
+        assert_eq!(beyond, Err(Errno::INVAL));
+        client.unmap(0, 0, UNMAP_ALL).unwrap();
+        assert_eq!(maps(), 0);
+    }
+}
+
 /// While firmware runs, a VMM may unmap all memory and map it again, with requests in flight.
 #[test]
 fn requests_in_flight_survive_that_memory_goes_and_comes_back() {
