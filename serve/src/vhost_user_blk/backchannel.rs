@@ -11,7 +11,7 @@ use crate::client_socket::Received;
 /// The message `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`: request, flags (version 1), number of bytes that follow.
 const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
 
-/// The client's socket, while there is a client that has given one.
+/// The client's socket, while there is a client that has given one. A send with `MSG_DONTWAIT` never sleeps: it is a Unix socket.
 #[derive(Debug, Default)]
 #[expect(clippy::disallowed_types, reason = "messages are no requests")]
 pub(super) struct Backchannel(Mutex<Option<Received>>);

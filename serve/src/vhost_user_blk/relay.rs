@@ -12,13 +12,13 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketType, recvmsg, sendmsg, sockopt,
 };
 
 use crate::client_socket::{ClientSocket, Received};
@@ -42,9 +42,12 @@ pub(super) enum Refused {
     /// The client has passed too many descriptors, or this process has too many.
     #[error("a message with more than {MOST_FDS} file descriptors, or more than this process may have")]
     Descriptors,
-    /// Not one socket with the request for it.
+    /// Not one descriptor with the request for it.
     #[error("SET_BACKEND_REQ_FD with {0} file descriptors: expected 1")]
-    Backchannel(usize),
+    Backchannels(usize),
+    /// Not a socket to which the server sends without waiting.
+    #[error("SET_BACKEND_REQ_FD: expected a Unix stream socket")]
+    Backchannel,
     /// A descriptor of a kind that is not expected.
     #[error(transparent)]
     Unexpected(#[from] Unexpected),
@@ -88,8 +91,11 @@ impl<'a> Relay<'a> {
         }
         if request == SET_BACKEND_REQ_FD {
             let (1, Some(socket)) = (passed.len(), passed.pop()) else {
-                return Err(Refused::Backchannel(passed.len()));
+                return Err(Refused::Backchannels(passed.len()));
             };
+            if !socket.as_fd().is_some_and(is_unix_stream) {
+                return Err(Refused::Backchannel);
+            }
             self.send(message, &[self.inner.as_fd()])?;
             return Ok(Some(socket));
         }
@@ -122,7 +128,7 @@ impl<'a> Relay<'a> {
     }
 
     /// The message fits into the socket's buffer, which is empty: the crate has received all messages before.
-    fn send(&self, message: &[u8], fds: &[std::os::fd::BorrowedFd<'_>]) -> Result<(), Errno> {
+    fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         send_all(self.inner.as_fd(), message, fds, SendFlags::DONTWAIT)
     }
 
@@ -153,11 +159,18 @@ impl<'a> Relay<'a> {
     }
 }
 
+/// Whether `MSG_DONTWAIT` keeps every send on this descriptor from sleeping. The client shares it, and a send on a TCP socket, for one,
+/// waits as long as another process is in a call that locks the socket.
+fn is_unix_stream(fd: BorrowedFd<'_>) -> bool {
+    sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX)
+        && sockopt::socket_type(fd) == Ok(SocketType::STREAM)
+}
+
 /// Send all bytes; the descriptors with the first.
 fn send_all(
-    to: std::os::fd::BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
     mut bytes: &[u8],
-    fds: &[std::os::fd::BorrowedFd<'_>],
+    fds: &[BorrowedFd<'_>],
     flags: SendFlags,
 ) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];

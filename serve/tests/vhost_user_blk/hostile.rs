@@ -368,3 +368,44 @@ fn memory_that_shrinks() {
         still_serves(&rig);
     }
 }
+
+/// The length of a sparse file costs the client nothing, and the server the address space in which it allocates memory.
+#[test]
+fn sparse_memory_does_not_fill_the_address_space() {
+    const SIZE: u64 = 16 << 40;
+    let rig = Rig::new(1);
+    let file = memfd(SIZE);
+    let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
+    let region = |index| VhostUserMemoryRegionInfo {
+        guest_phys_addr: SIZE * index,
+        userspace_addr: SIZE * index,
+        memory_size: SIZE,
+        mmap_offset: 0,
+        mmap_handle: file.as_raw_fd(),
+    };
+    // The guest's own memory is a part of the 64 TiB.
+    for index in 1..4 {
+        client.frontend.add_mem_region(&region(index)).unwrap();
+    }
+    client.frontend.add_mem_region(&region(4)).unwrap_err();
+    drop(client);
+    rig.await_refusal("memory exceeds 70368744177664 bytes");
+    still_serves(&rig);
+}
+
+/// A send on a socket of another family sleeps while the client keeps the socket locked.
+#[test]
+fn the_backchannel_is_a_unix_stream_socket() {
+    let rig = Rig::new(1);
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = std::net::TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
+    let datagrams = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    let (reader, _writer) = std::io::pipe().unwrap();
+    for other in [tcp.as_fd(), datagrams.as_fd(), reader.as_fd(), memfd(4096).as_fd()] {
+        let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
+        client.frontend.set_backend_request_fd(&other.as_raw_fd()).unwrap_err();
+        drop(client);
+        rig.await_refusal("expected a Unix stream socket");
+    }
+    still_serves(&rig);
+}

@@ -74,6 +74,16 @@ impl Rig {
         assert_eq!((next(), next()), (Event::Connected, Event::Gone(None)));
     }
 
+    /// Wait until the next client has connected and was disconnected, for a reason with this text.
+    pub(crate) fn await_refusal(&self, reason: &str) {
+        let next = || self.events.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(next(), Event::Connected);
+        match next() {
+            Event::Gone(Some(text)) if text.contains(reason) => {}
+            event => panic!("expected `{reason}`: {event:?}"),
+        }
+    }
+
     /// Stop the server. No request is in flight when this returns.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         drop(self.stop.take());
