@@ -57,6 +57,7 @@ use self::memory::Memory;
 use self::queue_thread::Queue;
 pub use self::queue_thread::QueueReport;
 use self::session::{Outcome, Session};
+use crate::client_region::read_limit;
 use crate::client_socket::{ClientSocket, start_closer};
 use crate::memory_sources::MemorySources;
 use crate::refusals::client_refused;
@@ -123,6 +124,9 @@ pub enum Event {
     Connected,
     /// The client has disconnected, or was disconnected for this reason.
     Gone(Option<String>),
+    /// The client was disconnected before its first message, because the host has no descriptors, memory or threads left
+    /// ([`on_client_refused`](crate::on_client_refused) has the reason).
+    NotServed,
 }
 
 /// A disk that is served to one client after the other.
@@ -143,6 +147,7 @@ impl Server {
             return Err(Error::Queues(options.queues));
         }
         start_closer().map_err(Error::host("thread"))?;
+        read_limit();
         let queue = QueueConfig { depth: MAX_QUEUE_SIZE.into(), engine: options.engine };
         let ring = RingConfig {
             max_size: MAX_QUEUE_SIZE,
@@ -199,8 +204,14 @@ impl Server {
         report(Event::Connected);
         let outcome = self.serve(&client, stop)?;
         tracing::info!(?outcome, "vhost-user client disconnected");
-        let reason = if let Outcome::Disconnected(reason) = &outcome { Some(reason.clone()) } else { None };
-        report(Event::Gone(reason));
+        report(match &outcome {
+            Outcome::Disconnected(reason) => Event::Gone(Some(reason.clone())),
+            Outcome::NotServed(reason) => {
+                client_refused(reason);
+                Event::NotServed
+            }
+            Outcome::Closed | Outcome::Stopped => Event::Gone(None),
+        });
         Ok(outcome)
     }
 
@@ -234,10 +245,7 @@ impl Server {
     /// does not keep the server from stopping.
     fn serve(&self, client: &ClientSocket, stop: BorrowedFd<'_>) -> Result<Outcome, Error> {
         // A shortage of descriptors or threads ends this connection, and not the server.
-        let refused = |error: io::Error| {
-            client_refused(&error);
-            Ok(Outcome::Disconnected(error.to_string()))
-        };
+        let refused = |error: io::Error| Ok(Outcome::NotServed(error.to_string()));
         let ended = match eventfd(0, EventfdFlags::CLOEXEC) {
             Ok(ended) => ended,
             Err(errno) => return refused(errno.into()),

@@ -42,6 +42,9 @@ pub enum Ended {
     /// The socket failed.
     #[error("socket: {0}")]
     Socket(Errno),
+    /// The host has no descriptors or memory left.
+    #[error("the server cannot wait for the client: {0}")]
+    Host(Errno),
 }
 
 /// A message with its descriptors.

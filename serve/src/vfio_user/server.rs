@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::{Coalescing, InterruptSink, ModerationState, PciDevice, Stats, Time};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use vm_memory::GuestMemoryAtomic;
@@ -21,6 +21,7 @@ use super::interrupts::{Interrupts, Signals, Sink};
 use super::memory::ClientMemory;
 use super::session::{DoorbellEvent, Reply, Session};
 use super::spec;
+use crate::client_region::read_limit;
 use crate::client_socket::{ClientSocket, start_closer};
 use crate::memory_sources::MemorySources;
 
@@ -40,7 +41,7 @@ pub enum Note {
     Connected,
     /// The client has disconnected.
     Left(Ended),
-    /// A client could not be accepted.
+    /// A client could not be accepted, or was disconnected before its first message: the host has no descriptors or memory left.
     NotAccepted(Errno),
     /// A descriptor that the client passed as its memory was refused: it is none of the [`MemorySources`].
     MemoryRefused,
@@ -139,6 +140,7 @@ impl Server {
     {
         listener.set_nonblocking(true)?;
         start_closer()?;
+        read_limit();
         let signals = Signals::new();
         let memory = GuestMemoryAtomic::new(ClientMemory::default());
         let function = Function::new(build(memory.clone(), Box::new(Sink(Arc::clone(&signals))))?);
@@ -199,7 +201,14 @@ impl Server {
     fn serve(&mut self, stop: BorrowedFd<'_>, note: &mut impl FnMut(Note)) -> io::Result<()> {
         let mut ready = Ready::new();
         loop {
-            self.watch(stop)?;
+            if let Err(error) = self.watch(stop) {
+                let errno = Errno::from_io_error(&error).ok_or(error)?;
+                self.cannot_watch(errno, note);
+                if is_readable(stop) {
+                    return Ok(());
+                }
+                continue;
+            }
             let now = self.session.now();
             let sleep = self.session.function.device.before_sleep(now);
             self.session.deliver_interrupts();
@@ -219,6 +228,19 @@ impl Server {
             {
                 self.hang_up(ended, note);
             }
+        }
+    }
+
+    /// The host has no descriptors or memory left: disconnect the client, or wait.
+    fn cannot_watch(&mut self, errno: Errno, note: &mut impl FnMut(Note)) {
+        if self.channel.is_none() {
+            note(Note::NotAccepted(errno));
+            std::thread::sleep(ACCEPT_PAUSE);
+        } else if self.session.is_agreed() {
+            self.hang_up(Ended::Host(errno), note);
+        } else {
+            self.channel = None;
+            note(Note::NotAccepted(errno));
         }
     }
 
@@ -384,6 +406,11 @@ impl Server {
         self.session.function.stale = false;
         Ok(())
     }
+}
+
+fn is_readable(stop: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(stop, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// Reset first, so that the device has nothing in flight when it is dropped.

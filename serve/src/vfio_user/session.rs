@@ -225,6 +225,11 @@ impl Session {
         let _ = poll(&mut fds, most.as_ref());
     }
 
+    /// Whether the client has agreed on a version.
+    pub(super) const fn is_agreed(&self) -> bool {
+        self.client.is_some()
+    }
+
     /// Whether an unmap waits for requests in flight.
     pub(super) const fn is_unmapping(&self) -> bool {
         self.unmapping.is_some()

@@ -37,6 +37,8 @@ pub(super) enum Outcome {
     Closed,
     /// The server closed the connection, for this reason.
     Disconnected(String),
+    /// The host lacks what a session needs.
+    NotServed(String),
     /// The server stops.
     Stopped,
 }
@@ -101,8 +103,9 @@ impl Session {
 
     /// Answer messages until the client disconnects. None of its requests is in flight when this returns.
     pub(super) fn run(self, client: &ClientSocket, memory: &MemorySources) -> Outcome {
-        let Ok((relay, stream)) = Relay::new(client) else {
-            return Outcome::Disconnected("no descriptors left".to_owned());
+        let (relay, stream) = match Relay::new(client) {
+            Ok(made) => made,
+            Err(error) => return Outcome::NotServed(error.to_string()),
         };
         let backchannel = Arc::clone(&self.backchannel);
         #[expect(clippy::disallowed_types, reason = "what the vhost crate has for a handler")]
