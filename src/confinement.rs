@@ -3,6 +3,7 @@
 use sandbox::{Error, Grants, Mode, Program, Sandbox};
 
 use crate::failure::Failure;
+use crate::tell;
 
 /// Whether the process confines itself.
 #[derive(clap::Args, Clone, Copy, Debug)]
@@ -19,10 +20,13 @@ impl Confinement {
         self.sandbox == Mode::On
     }
 
-    /// Confine the process: everything is open but what `grants` names, and no thread has been started.
+    /// Confine the process: everything is open but what `grants` names, and no thread has been started. Then start the thread that writes
+    /// messages.
     pub(crate) fn enter(self, program: Program, grants: &Grants) -> Result<Confined, Failure> {
-        let entered = Sandbox::enter(self.sandbox, program, grants, |text| eprintln!("note: {text}"));
-        entered.map(Confined).map_err(failed)
+        let entered = Sandbox::enter(self.sandbox, program, grants, |text| tell!("note: {text}"));
+        let entered = entered.map_err(failed)?;
+        tell::start().map_err(|error| Failure::Failed(format!("thread for messages: {error}")))?;
+        Ok(Confined(entered))
     }
 }
 

@@ -19,6 +19,7 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::failure::Failure;
 use crate::flush::flush_disk;
+use crate::tell;
 use crate::units;
 
 /// How long the end may take.
@@ -101,19 +102,18 @@ pub(crate) fn wait_for_byte(stop: &UnixStream) -> Result<(), Errno> {
 fn exit(timeout: Duration) -> ! {
     let mut all = std::mem::take(&mut *OPENED.lock().unwrap_or_else(PoisonError::into_inner));
     all.retain(|opened| opened.disk.strong_count() > 0);
-    eprintln!(
-        "error: the end takes longer than {timeout:?} (--stop-timeout): flushing the disks, then exiting"
-    );
+    tell!("error: the end takes longer than {timeout:?} (--stop-timeout): flushing the disks, then exiting");
     let names: Vec<String> = all.iter().map(|opened| opened.name.clone()).collect();
     let flushes: Vec<Receiver<_>> = all.into_iter().map(start_flush).collect();
     let end = Instant::now() + timeout;
     for (name, flush) in names.iter().zip(flushes) {
         match flush.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => eprintln!("error: {name}: flush: {error}"),
-            Err(_) => eprintln!("error: {name}: the storage has not completed the flush within {timeout:?}"),
+            Ok(Err(error)) => tell!("error: {name}: flush: {error}"),
+            Err(_) => tell!("error: {name}: the storage has not completed the flush within {timeout:?}"),
         }
     }
+    tell::finish();
     std::process::exit(1)
 }
 

@@ -72,7 +72,7 @@ fn open_file(spec: &DiskSpec, path: &Path) -> Result<Arc<dyn Disk>, OpenError> {
     };
     let format = options.open_format()?;
     if let Some(remark) = format.remark() {
-        eprintln!("note: {remark}");
+        tell!("note: {remark}");
     }
     Ok(Arc::new(FileDisk::new(format)))
 }

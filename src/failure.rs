@@ -42,16 +42,16 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         match self {
             Self::Usage(text) => {
-                eprintln!("error: {text}\n\nFor more information, try '--help'.");
+                tell!("error: {text}\n\nFor more information, try '--help'.");
                 ExitCode::from(2)
             }
             Self::Failed(text) => {
-                eprintln!("error: {text}");
+                tell!("error: {text}");
                 ExitCode::from(1)
             }
             Self::Reported => ExitCode::from(1),
             Self::Ended { status, text } => {
-                eprintln!("{text}");
+                tell!("{text}");
                 ExitCode::from(*status)
             }
         }

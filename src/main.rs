@@ -1,5 +1,10 @@
 //! The command line: virtual storage adapters and virtual disks, and the instrument that measures them.
 
+// `tell!` neither fails nor waits.
+#![deny(clippy::print_stderr)]
+
+#[macro_use]
+mod tell;
 #[cfg(feature = "bench")]
 mod bench;
 mod coalescing;
@@ -92,19 +97,19 @@ fn survive_file_size_limit() {
 /// Print errors of disks that a guest or a client uses, which itself sees only an I/O error, and those of the host that keep clients from being
 /// served. Tools return theirs.
 fn report_disk_errors() {
-    paradisk_devices::on_disk_fault(|fault| eprintln!("error: {fault}"));
+    paradisk_devices::on_disk_fault(|fault| tell!("error: {fault}"));
     paradisk_serve::on_client_refused(|text| {
-        eprintln!("warning: {text} (limits: `ulimit -n` and `-u`, LimitNOFILE= and TasksMax= of a unit)");
+        tell!("warning: {text} (limits: `ulimit -n` and `-u`, LimitNOFILE= and TasksMax= of a unit)");
     });
     paradisk_disk_formats::on_flush_lost(|error| {
-        eprintln!("error: {error}. Stop, make space or replace the storage, then run `paradisk image check`");
+        tell!("error: {error}. Stop, make space or replace the storage, then run `paradisk image check`");
     });
 }
 
 /// Print events of the crates up to this level.
 fn log(level: LevelFilter) {
     if level != LevelFilter::OFF {
-        let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+        let log = tracing_subscriber::fmt().with_max_level(level).with_writer(|| tell::Events);
         log.with_ansi(false).with_timer(uptime()).init();
     }
 }
@@ -116,10 +121,11 @@ fn main() -> ExitCode {
     raise_descriptor_limit();
     survive_file_size_limit();
     let Cli { log: level, command } = Cli::parse();
-    log(level);
     if let Command::Run(_) | Command::Serve(_) = command {
+        tell::queue();
         report_disk_errors();
     }
+    log(level);
     let done = match command {
         #[cfg(feature = "bench")]
         Command::Bench(args) => bench::run(&args),
@@ -132,8 +138,10 @@ fn main() -> ExitCode {
         Command::Completions(args) => generate::completions(&args, Cli::command()),
         Command::Man(args) => generate::man(&args, Cli::command()),
     };
-    match done {
+    let status = match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
-    }
+    };
+    tell::finish();
+    status
 }

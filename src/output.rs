@@ -70,7 +70,7 @@ pub(crate) fn conclude(
 ) -> Result<(), Failure> {
     if json_on_stdout(json) {
         for note in notes {
-            eprintln!("{note}");
+            tell!("{note}");
         }
     } else {
         print(text)?;

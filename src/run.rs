@@ -165,7 +165,7 @@ fn load(args: &Args, host: &Host, machine: &Machine) -> Result<Loaded, Failure> 
         args.cmdline.clone()
     } else {
         if !host.native_kernel_mode {
-            eprintln!("note: KVM interprets kernel mode here; kernel options added: {NESTED_OPTIONS}");
+            tell!("note: KVM interprets kernel mode here; kernel options added: {NESTED_OPTIONS}");
         }
         boot::command_line(host.native_kernel_mode, &args.cmdline)
     };
@@ -315,10 +315,10 @@ impl Running {
     fn finish(mut self, end: End) -> Result<(), Failure> {
         self.machine.stop();
         if !self.console.flush(LAST_OUTPUT) {
-            eprintln!("note: standard output does not take the console's last output");
+            tell!("note: standard output does not take the console's last output");
         }
         if let lost @ 1.. = self.console.lost() {
-            eprintln!("note: {lost} bytes of the console's output were lost");
+            tell!("note: {lost} bytes of the console's output were lost");
         }
         let stats = self.stats.map(|document| (document, self.meter.read(&self.machine, &self.storage)));
         drop(self.machine);

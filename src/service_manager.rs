@@ -45,5 +45,5 @@ impl Manager {
 }
 
 fn warn(error: &io::Error) {
-    eprintln!("warning: cannot notify the service manager: {error}");
+    tell!("warning: cannot notify the service manager: {error}");
 }

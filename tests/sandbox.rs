@@ -208,7 +208,8 @@ impl Case {
         let client = (self.connect)(&folder.path().join("socket"));
         let maker: &[&str] = if mode.is_empty() { &["ring-maker"] } else { &[] };
         let mut expected =
-            [self.threads, maker, &["closer", "control", "deadline", "metrics", "paradisk"]].concat();
+            [self.threads, maker, &["closer", "control", "deadline", "messages", "metrics", "paradisk"]]
+                .concat();
         expected.sort_unstable();
         await_threads(&child, &expected, good);
         then(&child);
@@ -291,7 +292,8 @@ fn what_is_reported_is_not_stopped() {
     let mut command = serve(&["nbd", "--sandbox", "log"], "raw", "io_uring", folder.path());
     let (mut child, said) = ready_with_notes(&mut command);
     let client = silent(&folder.path().join("socket"));
-    await_threads(&child, &["closer", "deadline", "nbd", "nbd-client", "paradisk", "ring-maker"], |_| true);
+    let expected = ["closer", "deadline", "messages", "nbd", "nbd-client", "paradisk", "ring-maker"];
+    await_threads(&child, &expected, |_| true);
     drop(client);
     let mut stderr = child.stderr.take().unwrap();
     ended(&mut child, Signal::TERM);

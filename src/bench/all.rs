@@ -38,11 +38,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let page = args.html.clone().unwrap_or_else(|| folder.join(PAGE));
     let sizes = Suite::ALL.iter().map(|suite| size(args, *suite, args.form()));
     let (rows, time) = sizes.fold((0, Duration::ZERO), |(rows, time), more| (rows + more.0, time + more.1));
-    eprintln!(
-        "all {} suites: {rows} rows, {}, and the time to make their disks",
-        Suite::ALL.len(),
-        about(time)
-    );
+    tell!("all {} suites: {rows} rows, {}, and the time to make their disks", Suite::ALL.len(), about(time));
     let (mut documents, mut journals, mut failed) = (Vec::new(), Vec::new(), false);
     for suite in Suite::ALL.iter().copied() {
         let start = Instant::now();
@@ -62,7 +58,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Ok(text) => output::print(&(text + "\n"))?,
             Err(failure) => {
                 failure.report();
-                eprintln!("{suite}: failed; the others run");
+                tell!("{suite}: failed; the others run");
                 failed = true;
             }
         }
@@ -105,7 +101,7 @@ fn write(folder: &Path, json: &Path, suite: Suite, outcome: &Outcome) -> Result<
     create_folder(&plots)?;
     write_plots(&plots, suite, &document)?;
     for note in notes {
-        eprintln!("{suite}: {note}");
+        tell!("{suite}: {note}");
     }
     Ok(document)
 }

@@ -107,7 +107,7 @@ impl Live {
         let text = Box::new(move || Some(served.take()));
         let page_at = http::Page { path: "/", kind: "text/html; charset=utf-8", text };
         http::serve(listener.into(), "page", page_at)?;
-        eprintln!("live page: http://{address}/");
+        tell!("live page: http://{address}/");
         let (current, next) = (String::new(), Instant::now());
         Ok(Self { name: name.to_owned(), page, jobs: 0, done: 0, current, next })
     }

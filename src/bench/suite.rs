@@ -53,7 +53,7 @@ pub(super) fn measure(
     let config = RigConfig { memory, thresholds: args.thresholds.get() };
     let mut engines = engines(args.engine, config, &mut notes)?;
     let (rows, time) = suite.size(&plan, engines.len());
-    eprintln!("{suite}: {rows} rows, {}", about(time));
+    tell!("{suite}: {rows} rows, {}", about(time));
     let mut shown = Shown::new(args.serve, &title(suite))?;
     let mut journal = unfinished::journal(target, || {
         let names: Vec<_> = engines.iter().map(|rigs| rigs.engine()).collect();
@@ -71,7 +71,7 @@ fn creation(args: &Args, target: &Target<'_>) -> Result<(meter::Outcome, Journal
         return Err(Failure::Usage("--serve: the suite creation has no results before its end".to_owned()));
     }
     let (rows, time) = creation_size(args.form(), args.runs);
-    eprintln!("creation: {rows} rows, {}", about(time));
+    tell!("creation: {rows} rows, {}", about(time));
     let temporary = std::env::temp_dir();
     let form = args.form();
     let mut journal = unfinished::journal(target, || creation_identity(form, args.runs, &host()))?;
@@ -101,7 +101,7 @@ fn finish(
     let text = suite.text(&outcome.document, &notes);
     let done = output::conclude(args.json(), &text, &notes, outcome.failed);
     for path in written {
-        eprintln!("wrote {}", path.display());
+        tell!("wrote {}", path.display());
     }
     done
 }

@@ -55,7 +55,7 @@ pub(super) fn journal(target: &Target<'_>, identity: impl FnOnce() -> Identity) 
         return Journal::resume(&path, &identity()).map_err(failed);
     }
     if begun {
-        eprintln!("{at}: of an interrupted measurement, is replaced (--resume continues it)");
+        tell!("{at}: of an interrupted measurement, is replaced (--resume continues it)");
     }
     Journal::begin(&path, identity()).map_err(failed)
 }

@@ -120,7 +120,7 @@ fn check(args: &Args, file: &Path) -> Result<Report, Failure> {
     {
         if let OpenError::ParentNotAllowed { .. } = error {
             // That says nothing about the image.
-            eprintln!("note: its parents were not checked: {error}");
+            tell!("note: its parents were not checked: {error}");
             return Ok(report);
         }
         report.ok = false;

@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Say where a sparse VHD cannot be used.
 pub(super) fn note_sparse(path: &Path) {
     let path = escaped(path);
-    eprintln!(
+    tell!(
         "note: {path} is sparse: Windows does not attach sparse files; `cp --sparse=never` makes a copy that it attaches. Uploads to Azure take it"
     );
 }
@@ -136,7 +136,7 @@ pub(super) fn note_place(child: &Path, parent: &Path) {
         && !parent.starts_with(own)
     {
         let (child, folder) = (escaped(child), escaped(folder));
-        eprintln!(
+        tell!(
             "note: the parent of {child} is in another folder: to use {child}, allow it: --parent-dir {folder}, or parent-dir={folder} of a disk"
         );
     }

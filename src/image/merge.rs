@@ -88,9 +88,7 @@ fn merge(child: &Path, args: &Args, rules: &ParentRules, progress: &Progress) ->
     for orphan in &merged.orphans {
         let orphan = escaped(orphan);
         let child = escaped(child);
-        eprintln!(
-            "note: the parent of {orphan} was {child}: paradisk image rebase {orphan} --parent {parent}"
-        );
+        tell!("note: the parent of {orphan} was {child}: paradisk image rebase {orphan} --parent {parent}");
     }
     Ok(merged.parent)
 }

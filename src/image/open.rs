@@ -15,7 +15,7 @@ pub(super) fn source(options: &OpenOptions, option: &str) -> Result<Arc<dyn Form
     let options = OpenOptions { read_only: true, ..options.clone() };
     let format = options.open_format().map_err(|error| Failure::opening(&error, option))?;
     if let Some(remark) = format.remark() {
-        eprintln!("note: {remark}");
+        tell!("note: {remark}");
     }
     Ok(format)
 }

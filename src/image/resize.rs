@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let shrink = if args.shrink { Shrink::Allow } else { Shrink::Refuse };
     if args.shrink && shrinks(args, format)? && image.move_gpt_backup(args.size).map_err(failed)? {
-        eprintln!("note: the backup GPT was moved to the new end of the disk");
+        tell!("note: the backup GPT was moved to the new end of the disk");
     }
     image.resize(args.size, shrink).map_err(failed)
 }

@@ -37,7 +37,7 @@ impl Server {
         let text = move || snapshot().map(open_metrics::encode);
         let (server, address) = Self::serve(listener, text).map_err(failed)?;
         if let Some(address) = address {
-            eprintln!("metrics: http://{address}{PATH}");
+            tell!("metrics: http://{address}{PATH}");
         }
         Ok(Some(server))
     }

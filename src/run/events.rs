@@ -80,7 +80,7 @@ pub(super) fn of_machine(sender: Sender<Event>) -> EventSink {
             paradisk_vmm::Event::Vcpu { outcome: Ok(StopReason::PowerOff), .. } => End::PowerOff,
             paradisk_vmm::Event::Vcpu { outcome: Ok(StopReason::Reset), .. } => End::Reset,
             paradisk_vmm::Event::Vcpu { outcome: Err(error), .. } if error.is_triple_fault() => {
-                eprintln!("{error}");
+                tell!("{error}");
                 End::Reset
             }
             event => End::Failed(event.to_string()),

@@ -13,7 +13,7 @@ const ESCAPE: u8 = 1;
 
 /// What Ctrl-A h shows.
 const HELP: &str =
-    "\r\nCtrl-A x  end the machine\r\nCtrl-A h  this help\r\nCtrl-A Ctrl-A  send Ctrl-A to the guest\r\n";
+    "\r\nCtrl-A x  end the machine\r\nCtrl-A h  this help\r\nCtrl-A Ctrl-A  send Ctrl-A to the guest\r";
 
 /// The terminal on standard input in raw mode. Dropping this restores it.
 pub(super) struct Raw(Option<Termios>);
@@ -116,7 +116,7 @@ pub(super) fn read_input(
             for &byte in bytes.get(..count).unwrap_or_default() {
                 match keys.read(byte) {
                     Key::Guest(byte) => input.push(byte),
-                    Key::Help => eprint!("{HELP}"),
+                    Key::Help => tell!("{HELP}"),
                     Key::Nothing => {}
                     Key::End => {
                         end();

@@ -136,15 +136,24 @@ fn is_new(number: i32, second: u64) -> bool {
         .unwrap_or(false)
 }
 
-/// Write one line to standard error.
 fn report(number: i32, text: fmt::Arguments<'_>) {
-    let mut line = Line { bytes: [0; 300], len: 0 };
     let thread = THIS.get().map_or("unknown", label);
     let name = tables::name(number.into()).unwrap_or("see `ausyscall`");
+    say(format_args!("error: sandbox: thread `{thread}`, system call {number} ({name}): {text}"));
+}
+
+/// Write one line to standard error, unless it is a pipe that is full: the process may be about to end.
+pub(crate) fn say(text: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; 300], len: 0 };
     // Fails if the line is full: what fits is written.
-    let _ = writeln!(line, "error: sandbox: thread `{thread}`, system call {number} ({name}): {text}");
-    // SAFETY: `len` bytes are there.
-    unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len) };
+    let _ = writeln!(line, "{text}");
+    let mut takes = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one descriptor is looked at, and `len` bytes are there. A pipe that takes anything takes a page without sleeping.
+    unsafe {
+        if libc::poll(&mut takes, 1, 0) == 1 {
+            libc::write(2, line.bytes.as_ptr().cast(), line.len);
+        }
+    }
 }
 
 /// Text without an allocation.
@@ -193,6 +202,7 @@ pub(crate) const fn label(kind: Kind) -> &'static str {
         Kind::Thread(Closer) => "closer",
         Kind::Thread(Close) => "close",
         Kind::Thread(Deadline) => "deadline",
+        Kind::Thread(Messages) => "messages",
         Kind::Thread(_) => "other",
     }
 }

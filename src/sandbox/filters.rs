@@ -29,7 +29,7 @@ use crate::mode::{Mode, Program};
 use crate::tables::{self, Kind, Rule, Test};
 
 /// Every kind that has a filter.
-pub(crate) const KINDS: [Kind; 26] = {
+pub(crate) const KINDS: [Kind; 27] = {
     use ThreadKind::*;
     [
         Kind::Main(Program::Run),
@@ -58,6 +58,7 @@ pub(crate) const KINDS: [Kind; 26] = {
         Kind::Thread(Closer),
         Kind::Thread(Close),
         Kind::Thread(Deadline),
+        Kind::Thread(Messages),
     ]
 };
 
@@ -76,7 +77,7 @@ pub(crate) fn prepare(mode: Mode) -> Result<(), Error> {
     on_thread_start(|kind| {
         if let Err(error) = install(Kind::Thread(kind)) {
             // A thread without its filter must not run.
-            eprintln!("error: sandbox: filter of {kind:?}: {error}");
+            denied::say(format_args!("error: sandbox: filter of {kind:?}: {error}"));
             std::process::exit(1);
         }
     });

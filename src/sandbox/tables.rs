@@ -92,10 +92,11 @@ rules! {
     /// Every thread: memory, locks, time, signals, messages, its end. Memory never becomes code.
     EVERY {
         SYS_read "descriptors that are open: eventfds, files, sockets";
-        SYS_write "the same; messages on standard error";
+        SYS_write "the same; standard error";
         SYS_writev "the same";
         SYS_close "descriptors that are no longer needed";
         SYS_futex "locks, channels, joins";
+        SYS_poll "whether standard error takes the message about a call that is not allowed";
         SYS_mmap [Lacks(2, EXEC)] "allocations; a client's memory; the handler of SIGBUS";
         SYS_mprotect [Lacks(1, EXEC)] "guard pages of stacks, and the allocator's arenas";
         SYS_munmap "allocations";
@@ -359,7 +360,7 @@ fn own(kind: Kind) -> &'static [&'static [Rule]] {
         Kind::Thread(Notifier) => &[EVERY, NOTIFIER],
         Kind::Thread(Close) => &[EVERY, CLOSE],
         Kind::Thread(Deadline) => &[EVERY, DISK, QUEUE, QUEUE_SETUP],
-        // Console, Signals, Closer; and a kind that this table does not know may do the least.
+        // Console, Signals, Closer, Messages; and a kind that this table does not know may do the least.
         Kind::Thread(_) => &[EVERY],
     }
 }

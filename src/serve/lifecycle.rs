@@ -14,9 +14,9 @@ use crate::failure::Failure;
 use crate::service_manager::Manager;
 
 /// Say that clients can connect, and tell the service manager. Standard output is not ours: under socket activation it is that of the
-/// client, which may write a disk's data there. The reader of standard error may have ended already, which is no error.
+/// client, which may write a disk's data there.
 pub(super) fn announce(manager: &Manager, line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    tell!("{line}");
     manager.ready(line);
 }
 

@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
     let address = server.local_addr().map_or(place, |address| address.to_string());
     if let Some(warning) = exposed(args) {
-        eprintln!("{warning}");
+        tell!("{warning}");
     }
     sandbox.close()?;
     announce(&manager, &format!("serving {} at {address}", disks.join(", ")));

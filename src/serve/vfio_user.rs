@@ -184,8 +184,8 @@ fn serve(
 fn tell(note: Note) {
     match note {
         Note::Connected | Note::Left(Ended::Closed) => {}
-        Note::Left(ended) => eprintln!("disconnected a client: {ended}"),
-        Note::MemoryRefused => eprintln!(
+        Note::Left(ended) => tell!("disconnected a client: {ended}"),
+        Note::MemoryRefused => tell!(
             "a client's memory is refused: it is neither a memfd nor a file on tmpfs or hugetlbfs; --client-memory names other file systems"
         ),
         Note::NotAccepted(error) => client_refused(&error),

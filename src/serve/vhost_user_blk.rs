@@ -157,7 +157,7 @@ fn report(disks: &[DiskSnapshot], reports: &[QueueReport]) -> AdapterSnapshot {
 
 fn tell(event: Event) {
     if let Event::Gone(Some(reason)) = event {
-        eprintln!("disconnected a client: {reason}");
+        tell!("disconnected a client: {reason}");
     }
 }
 

@@ -51,6 +51,8 @@ pub enum ThreadKind {
     Close,
     /// Ends the process when its end takes too long, after it has flushed the disks.
     Deadline,
+    /// Writes the messages of the program to standard error.
+    Messages,
 }
 
 static HOOK: OnceLock<fn(ThreadKind)> = OnceLock::new();
