@@ -24,9 +24,8 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
     let (disk, path): (Arc<dyn Disk>, _) = match &spec.source {
         Source::Path(path) => (open_file(spec, path).map_err(failed)?, Some(path.clone())),
         Source::Descriptor(number) => {
-            let file =
-                inherited::take(*number).map_err(|error| Failure::Usage(format!("--disk: {error}")))?;
-            let path = pass(file.into());
+            let file = inherited::take_file(*number, !spec.read_only);
+            let path = pass(file.map_err(|error| Failure::Usage(format!("--disk: {error}")))?);
             (open_file(spec, &path).map_err(failed)?, Some(path))
         }
         Source::Ram(size) => (Arc::new(RamDisk::new(*size, SectorSize::B512).map_err(failed)?), None),

@@ -12,10 +12,12 @@ mod nbd_client;
 mod vhost_client;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,6 +27,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getegid, geteuid, getgroups
 use vhost_client::{FLUSH, Guest, IN, OUT, Shape};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_paradisk");
+/// A user without permissions.
+const NOBODY: u32 = 65534;
 /// Each server with a small disk.
 const SERVERS: [&[&str]; 3] = [
     &["serve", "nbd", "--disk", "ram=1M"],
@@ -189,6 +193,53 @@ fn every_passed_socket_is_served_or_refused() {
     let (mut child, line) = ready(&mut server(&script, &["serve", "nbd", "--disk", "fd=4"]));
     assert_eq!(line, "serving fd=4 at fd=3\n");
     ended(&mut child, Signal::TERM);
+}
+
+/// Numbers of one open file description, in one process or in two: the locks of the image keep two writers apart, or the number of its inode
+/// does, where this user may not open it.
+#[test]
+fn one_passed_file_has_one_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, socket) = (folder.path().join("image"), folder.path().join("socket"));
+    fs::write(&image, [0; 4096]).unwrap();
+    let file = fs::File::options().read(true).write(true).open(&image).unwrap();
+    let start = |script: &str, disks: &[&str]| {
+        let args = ["serve", "nbd", "--export", "a", "--export", "b", "--socket"];
+        let disks = disks.iter().flat_map(|disk| ["--disk", disk]);
+        let args: Vec<&str> = args.into_iter().chain([socket.to_str().unwrap()]).chain(disks).collect();
+        with_descriptor(&file, script, &args)
+    };
+    let twice = "exec 4<&3;";
+    refused(
+        &mut start(twice, &["fd=3", "fd=3"]),
+        2,
+        "fd=3: not a descriptor that this process was started with, or",
+    );
+    refused(&mut start(twice, &["fd=3", "fd=4"]), 1, "has it open for writing");
+    refused(&mut start(twice, &["fd=3,readonly=on", "fd=4"]), 1, "/proc/self/fd/4: busy");
+    let (mut both, _) = ready(&mut start(twice, &["fd=3,readonly=on", "fd=4,readonly=on"]));
+    ended(&mut both, Signal::TERM);
+    let (mut first, _) = ready(&mut start("", &["fd=3", "ram=1M"]));
+    refused(&mut start("", &["fd=3,readonly=on", "ram=1M"]), 1, "has it open for writing");
+    ended(&mut first, Signal::TERM);
+    // Nobody may open the file now, but root.
+    fs::set_permissions(&image, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let start = |disks: &[&str]| {
+        let mut server = start(twice, disks);
+        if geteuid().is_root() {
+            server.uid(NOBODY).gid(NOBODY);
+        }
+        server
+    };
+    if geteuid().is_root() && !Command::new(PROGRAM).arg("--version").uid(NOBODY).output().is_ok() {
+        println!("SKIP: one_passed_file_has_one_writer: the program can be executed by this user alone");
+        return;
+    }
+    refused(&mut start(&["fd=3", "fd=4"]), 2, "fd=4: the same file as fd=3, and one of the two is written");
+    refused(&mut start(&["fd=3", "fd=4,readonly=on"]), 2, "fd=4: the same file as fd=3");
+    let (mut both, _) = ready(&mut start(&["fd=3,readonly=on", "fd=4,readonly=on"]));
+    ended(&mut both, Signal::TERM);
 }
 
 /// Options that QEMU and libvirt pass to any vhost-user back end.
@@ -385,6 +436,52 @@ fn a_server_may_end_with_its_client() {
         drop(connect(&socket));
         assert!(child.wait().unwrap().success());
         assert!(!socket.exists());
+    }
+}
+
+/// A client that the host has too few descriptors for was not served, and does not end a server that ends with its client.
+#[test]
+fn a_client_that_was_not_served_ends_no_server() {
+    for args in &SERVERS[1..] {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let mut server = command(args);
+        server.arg("--exit-on-disconnect").arg("--socket").arg(&socket);
+        let (mut child, _) = ready(&mut server);
+        let pid = Pid::from_child(&child);
+        let fds = format!("/proc/{}/fd", child.id());
+        let open = || -> Vec<u64> {
+            let names = fs::read_dir(&fds).unwrap().map(|entry| entry.unwrap().file_name());
+            names.map(|name| name.to_str().unwrap().parse().unwrap()).collect()
+        };
+        let limit = |current| {
+            let limit = Rlimit { current: Some(current), maximum: Some(1024) };
+            prlimit(Some(pid), Resource::Nofile, limit).unwrap();
+        };
+        // The first message of vfio-user is VERSION; of vhost-user, GET_FEATURES.
+        let hello: &[u8] = if args.contains(&"vfio-user") {
+            b"\0\0\x01\0\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0"
+        } else {
+            b"\x01\0\0\0\x01\0\0\0\0\0\0\0"
+        };
+        let before = open();
+        for free in 1.. {
+            assert!(free < 20, "no client is served");
+            // So many numbers below the limit are free.
+            let highest = (0..).filter(|number| !before.contains(number)).nth(free - 1).unwrap();
+            limit(highest + 1);
+            let mut client = UnixStream::connect(&socket).unwrap();
+            // The server may have disconnected already.
+            let _ = client.write_all(hello);
+            let served = matches!(client.read(&mut [0; 64]), Ok(1..));
+            if served {
+                break;
+            }
+            drop(client);
+            soon("the client's descriptors are closed", || open().len() == before.len());
+            assert!(child.try_wait().unwrap().is_none(), "{args:?}: it ends with {free} descriptors");
+        }
+        assert!(child.wait().unwrap().success());
     }
 }
 
