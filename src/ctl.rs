@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use paradisk_disk_formats::escaped;
 use serde_json::Value;
 
 use crate::control::{Command, Reply};
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Failure::on(&args.socket, "control socket", why)
     })?;
     match reply {
-        Reply::Error(why) => Err(Failure::Failed(why)),
+        Reply::Error(why) => Err(Failure::Failed(shown(&why))),
         Reply::Ok(value) if args.json || matches!(args.command, Command::Stats { .. }) => {
             output::json(&Some("-".into()), &value)
         }
@@ -57,12 +58,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// Longest answer in bytes.
 const MOST: u64 = 16 << 20;
 
+/// Text of the server, of one line or more, without characters that a terminal acts on.
+fn shown(text: &str) -> String {
+    text.lines().map(|line| escaped(line).to_string()).collect::<Vec<_>>().join("\n")
+}
+
 /// The answer as text.
 fn text(command: &Command, value: &Value) -> String {
     let field = |disk: &Value, name: &str| match disk.get(name) {
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => escaped(text).to_string(),
         Some(Value::Null) | None => "-".to_owned(),
-        Some(other) => other.to_string(),
+        Some(other) => escaped(&other.to_string()).to_string(),
     };
     match (command, value) {
         (Command::List, Value::Array(disks)) if disks.is_empty() => "no disks\n".to_owned(),
@@ -70,7 +76,7 @@ fn text(command: &Command, value: &Value) -> String {
             let mut lines = format!("{:<16} {:<14} {:>16}  {}\n", "disk", "format", "capacity", "path");
             for disk in disks {
                 let format = match disk.get("subformat").and_then(Value::as_str) {
-                    Some(kind) => format!("{} {kind}", field(disk, "format")),
+                    Some(kind) => format!("{} {}", field(disk, "format"), escaped(kind)),
                     None => field(disk, "format"),
                 };
                 lines += &format!(
@@ -82,7 +88,30 @@ fn text(command: &Command, value: &Value) -> String {
             }
             lines
         }
-        (Command::Attach { .. }, Value::String(id)) => format!("{id}\n"),
+        (Command::Attach { .. }, Value::String(id)) => format!("{}\n", escaped(id)),
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Whoever listens at the path of a control socket may send anything.
+    #[test]
+    fn no_answer_controls_the_terminal() {
+        const EVIL: &str = "a\u{1b}[2J\u{9b}2J\r\u{202e}b\nc";
+        let disk = json!({ "id": EVIL, "format": EVIL, "subformat": EVIL, "capacity": [EVIL], "path": EVIL });
+        let listed = text(&Command::List, &json!([disk]));
+        let attached = text(&Command::Attach { disk: String::new() }, &json!(EVIL));
+        assert_eq!((listed.lines().count(), attached.lines().count()), (2, 1), "{listed}");
+        let printed = [listed, attached, shown(EVIL)];
+        let acts = |character: char| character.is_control() && character != '\n' || character == '\u{202e}';
+        assert!(!printed.iter().any(|text| text.contains(acts)), "{printed:?}");
+        let json = output::text(&json!([EVIL])).unwrap();
+        assert!(!json.contains(|character: char| character.is_control() && character != '\n'), "{json:?}");
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), json!([EVIL]));
     }
 }

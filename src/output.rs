@@ -53,11 +53,20 @@ impl Document {
     }
 }
 
-/// A document and the end of its line.
-fn text(document: &impl Serialize) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(document);
-    text.map(|text| text + "\n")
-        .map_err(|error| Failure::Failed(format!("cannot write results as JSON: {error}")))
+/// A document and the end of its line. Strings have control characters as escapes only, also those that JSON allows.
+pub(crate) fn text(document: &impl Serialize) -> Result<String, Failure> {
+    let failed = |error| Failure::Failed(format!("cannot write results as JSON: {error}"));
+    let mut text = serde_json::to_string_pretty(document).map_err(failed)?;
+    text.push('\n');
+    let acts = |character: char| character.is_control() && character != '\n';
+    if !text.contains(acts) {
+        return Ok(text);
+    }
+    let escape = |character: char| match acts(character) {
+        true => format!("\\u{:04x}", u32::from(character)),
+        false => character.to_string(),
+    };
+    Ok(text.chars().map(escape).collect())
 }
 
 /// Print the text; where JSON takes standard output, print only the notes, to standard error.
