@@ -10,6 +10,9 @@ use super::spec::LARGEST;
 /// Bytes that add the whole initial time.
 const BYTES: u32 = LARGEST as u32 / 4;
 
+/// The most that one wait subtracts. A wait that took longer includes time in which this process was stopped.
+pub(super) const STEP: Duration = Duration::from_secs(1);
+
 /// The time that a client has left.
 #[derive(Debug)]
 pub(super) struct MinimumRate {
@@ -28,9 +31,9 @@ impl MinimumRate {
         self.left = self.whole;
     }
 
-    /// The server waited for the client so long.
+    /// The server waited for the client so long, for [`STEP`] at the most.
     pub(super) fn waited(&mut self, time: Duration) {
-        self.left = self.left.saturating_sub(time);
+        self.left = self.left.saturating_sub(time.min(STEP));
     }
 
     /// So many bytes were received from it or sent to it.
@@ -65,12 +68,21 @@ mod tests {
     }
 
     #[test]
+    fn time_in_which_the_server_was_stopped_does_not_count() {
+        let mut minimum_rate = MinimumRate::new(3 * STEP);
+        for expected in [false, false, true] {
+            minimum_rate.waited(1000 * STEP);
+            assert_eq!(minimum_rate.is_missed(), expected);
+        }
+    }
+
+    #[test]
     fn it_never_exceeds_the_initial_time() {
-        let mut minimum_rate = MinimumRate::new(Duration::from_secs(3));
+        let mut minimum_rate = MinimumRate::new(2 * STEP);
         minimum_rate.transferred(u64::MAX);
-        minimum_rate.waited(Duration::from_secs(2));
+        minimum_rate.waited(STEP);
         assert!(!minimum_rate.is_missed());
-        minimum_rate.waited(Duration::from_secs(1));
+        minimum_rate.waited(STEP);
         assert!(minimum_rate.is_missed());
         minimum_rate.reset();
         assert!(!minimum_rate.is_missed());
