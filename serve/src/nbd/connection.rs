@@ -345,7 +345,7 @@ impl<'a> Connection<'a> {
             }
             Ok(len) => {
                 // A short read: the socket is empty, and another system call would return EAGAIN.
-                self.readable = len == capacity;
+                self.readable = len == capacity || self.stream.has_ended();
                 if let Some(got) = got {
                     *got += len.min(rest_len);
                 }
@@ -356,7 +356,11 @@ impl<'a> Connection<'a> {
                 self.readable = false;
                 Ok(false)
             }
-            Err(errno) => Err(errno.into()),
+            Err(_) => {
+                // Requests that the client sent before are still executed.
+                (self.input, self.disconnected) = (Input::Ended, true);
+                Ok(false)
+            }
         }
     }
 

@@ -57,6 +57,12 @@ impl Stream {
         }
     }
 
+    /// Under TLS, whether the end of what the client sends has been received: the next [`receive`](Self::receive) returns it, though the
+    /// socket may never be readable again.
+    pub(super) fn has_ended(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_ended())
+    }
+
     /// Receive the next records of the TLS handshake.
     ///
     /// # Errors

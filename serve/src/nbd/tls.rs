@@ -70,7 +70,8 @@ impl Tls {
 
     /// A session with a client that is about to say hello.
     pub(super) fn session(&self) -> Result<Session, rustls::Error> {
-        Ok(Session(Box::new(ServerConnection::new(Arc::clone(&self.0))?)))
+        let connection = Box::new(ServerConnection::new(Arc::clone(&self.0))?);
+        Ok(Session { connection, ended: None })
     }
 }
 
@@ -87,14 +88,22 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     if all.is_empty() { Err(file(pem::Error::NoItemsFound)) } else { Ok(all) }
 }
 
+/// Receptions from the socket for one [`receive`](Session::receive): a client that sends without end in small records gets no more of the
+/// thread's time.
+const RECEPTIONS: u32 = 64;
+
 /// The server's side of TLS on one connection, over a socket that does not buffer.
 #[derive(Debug)]
-pub(super) struct Session(Box<ServerConnection>);
+pub(super) struct Session {
+    connection: Box<ServerConnection>,
+    /// Nothing can be received any more: the client has closed the session, or what went wrong.
+    ended: Option<Result<(), Errno>>,
+}
 
 impl Session {
     /// Whether the handshake is incomplete: the caller alternates [`receive_records`](Self::receive_records) and [`flush`](Self::flush).
     pub(super) fn is_handshaking(&self) -> bool {
-        self.0.is_handshaking()
+        self.connection.is_handshaking()
     }
 
     /// Receive plain text. 0: the client has closed the session.
@@ -106,26 +115,49 @@ impl Session {
         socket: &mut (impl Read + Write),
         into: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
-        let mut got = 0;
+        let (mut got, mut receptions) = (0, 0);
         for buf in into {
             let mut rest = &mut buf[..];
             while !rest.is_empty() {
-                match self.0.reader().read(rest) {
-                    Ok(0) => return Ok(got),
+                let ended = match self.connection.reader().read(rest) {
+                    Ok(0) => Ok(()),
                     Ok(len) => {
                         got += len;
                         rest = rest.get_mut(len..).unwrap_or_default();
+                        continue;
                     }
-                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(errno(&error)),
-                    Err(_) => match self.receive_records(socket) {
-                        Ok(()) => {}
+                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(errno(&error)),
+                    Err(_) => match self.receive_more(socket, &mut receptions) {
+                        Ok(()) => continue,
                         Err(Errno::AGAIN) if got > 0 => return Ok(got),
-                        Err(errno) => return Err(errno),
+                        Err(Errno::AGAIN) => return Err(Errno::AGAIN),
+                        Err(errno) => Err(errno),
                     },
-                }
+                };
+                // What arrived before the end is returned first.
+                self.ended = Some(ended);
+                return if got > 0 { Ok(got) } else { ended.map(|()| 0) };
             }
         }
         Ok(got)
+    }
+
+    fn receive_more(&mut self, socket: &mut (impl Read + Write), receptions: &mut u32) -> Result<(), Errno> {
+        if let Some(Err(errno)) = self.ended {
+            return Err(errno);
+        }
+        if *receptions == RECEPTIONS {
+            // The socket stays readable.
+            return Err(Errno::AGAIN);
+        }
+        *receptions += 1;
+        self.receive_records(socket)
+    }
+
+    /// Whether the end has been received: the next [`receive`](Self::receive) does not return [`Errno::AGAIN`], though the socket may never
+    /// be readable again.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_some()
     }
 
     /// Receive records and decrypt them.
@@ -133,11 +165,11 @@ impl Session {
     /// # Errors
     /// [`Errno::AGAIN`]: nothing has arrived; [`Errno::PROTO`]: not TLS, or the handshake failed; or an error of the host.
     pub(super) fn receive_records(&mut self, socket: &mut (impl Read + Write)) -> Result<(), Errno> {
-        let got = self.0.read_tls(socket).map_err(|error| errno(&error))?;
-        let decrypted = self.0.process_new_packets();
+        let got = self.connection.read_tls(socket).map_err(|error| errno(&error))?;
+        let decrypted = self.connection.process_new_packets();
         if decrypted.is_err() {
             // Send the alert with the reason, as far as the host accepts it.
-            let _ = self.0.write_tls(socket);
+            let _ = self.connection.write_tls(socket);
         }
         let state = decrypted.map_err(|_| Errno::PROTO)?;
         // The end without close_notify may be a truncation by an attacker.
@@ -149,12 +181,12 @@ impl Session {
     /// # Errors
     /// An error of TLS.
     pub(super) fn encrypt(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        self.0.writer().write_vectored(from).map_err(|error| errno(&error))
+        self.connection.writer().write_vectored(from).map_err(|error| errno(&error))
     }
 
     /// Whether there are records to be sent.
     pub(super) fn wants_write(&self) -> bool {
-        self.0.wants_write()
+        self.connection.wants_write()
     }
 
     /// Send the records in the buffer.
@@ -162,15 +194,15 @@ impl Session {
     /// # Errors
     /// [`Errno::AGAIN`]: the host does not accept all of them now; or an error of the host.
     pub(super) fn flush(&mut self, socket: &mut impl Write) -> Result<(), Errno> {
-        while self.0.wants_write() {
-            self.0.write_tls(socket).map_err(|error| errno(&error))?;
+        while self.connection.wants_write() {
+            self.connection.write_tls(socket).map_err(|error| errno(&error))?;
         }
         Ok(())
     }
 
     /// Have close_notify sent by the next [`flush`](Self::flush).
     pub(super) fn close(&mut self) {
-        self.0.send_close_notify();
+        self.connection.send_close_notify();
     }
 }
 
