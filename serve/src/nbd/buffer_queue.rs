@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use paradisk_disk_formats::{Completion, DiskQueue, IoBuf, IoError, Op, PushError, Request};
+use paradisk_disk_formats::{Completion, DiskQueue, IoBuf, IoError, Op, Request};
 
 /// Page-aligned memory (for direct I/O), zeroed when it is allocated.
 #[derive(Debug)]
@@ -81,10 +81,10 @@ impl BufferQueue {
         }
     }
 
-    /// Start request `number`, below the depth and not in use, with `len` bytes of the buffer as its payload.
+    /// Start request `number`, below the depth and not in use, with `len` bytes of the buffer from `at` as its payload.
     ///
     /// # Errors
-    /// [`PushError`] for an invalid number or a full queue; the buffer is freed.
+    /// The buffer, for an invalid number or a full queue.
     pub(super) fn push(
         &mut self,
         number: u32,
@@ -92,22 +92,24 @@ impl BufferQueue {
         offset: u64,
         len: u64,
         buffer: Option<Buffer>,
-    ) -> Result<(), PushError> {
-        let place = self.in_use.get_mut(number as usize).filter(|place| place.is_none());
-        let place = place.ok_or(PushError::Full)?;
+        at: usize,
+    ) -> Result<(), Option<Buffer>> {
+        let Some(place) = self.in_use.get_mut(number as usize).filter(|place| place.is_none()) else {
+            return Err(buffer);
+        };
         let buf = buffer.as_ref().map(|buffer| {
             // SAFETY: nothing else reaches the buffer until `reap` sees the completion, or the queue has been dropped,
             // which waits for it.
-            unsafe { IoBuf::new(buffer.base.as_ptr(), buffer.size()) }.slice(0, len as usize)
+            unsafe { IoBuf::new(buffer.base.as_ptr(), buffer.size()) }.slice(at, len as usize)
         });
         *place = Some(buffer);
-        self.pushed = true;
         let request = Request { tag: number.into(), op, offset, len, bufs: buf.as_slice() };
-        let taken = self.queue.push(&request);
-        if taken.is_err() {
-            *place = None;
+        if self.queue.push(&request).is_err() {
+            // A refused request is not in the queue.
+            return Err(place.take().flatten());
         }
-        taken
+        self.pushed = true;
+        Ok(())
     }
 
     /// Submit the requests that were pushed.
@@ -121,8 +123,10 @@ impl BufferQueue {
     pub(super) fn reap(&mut self, ended: &mut Vec<Completed>) {
         self.queue.reap(&mut self.completions);
         for Completion { tag, result } in self.completions.drain(..) {
-            let buffer = self.in_use.get_mut(tag as usize).and_then(Option::take).flatten();
-            ended.push(Completed { number: tag as u32, result, buffer });
+            // A tag that was never pushed is no number.
+            let number = u32::try_from(tag).unwrap_or(u32::MAX);
+            let buffer = self.in_use.get_mut(number as usize).and_then(Option::take).flatten();
+            ended.push(Completed { number, result, buffer });
         }
     }
 
@@ -134,11 +138,5 @@ impl BufferQueue {
     /// Readable while requests may have completed.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.queue.event()
-    }
-
-    /// Sleep until a request has completed, or none is in flight.
-    pub(super) fn wait(&mut self) {
-        self.pushed = false;
-        self.queue.wait();
     }
 }

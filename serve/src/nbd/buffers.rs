@@ -10,11 +10,14 @@ use super::spec::LARGEST;
 
 /// Bytes of the smallest buffer.
 const SMALLEST: usize = 4096;
-/// Sizes, each twice the one before; the largest holds the largest request.
+/// Sizes, each twice the one before, except the last.
 const SIZES: usize = 14;
+/// Bytes of the largest buffer: the largest request that begins and ends inside of sectors, and another sector
+/// ([`Parts`](super::parts::Parts)).
+const BIGGEST: usize = LARGEST + 2 * 4096;
 const _: () = assert!(SMALLEST << (SIZES - 1) == LARGEST);
 /// Bytes that a connection may hold: two of the largest requests.
-const MOST: usize = 2 * LARGEST;
+const MOST: usize = 2 * BIGGEST;
 /// Bytes that each connection may allocate without the pool.
 const OWN: usize = 1 << 20;
 
@@ -41,11 +44,11 @@ impl<'a> Buffers<'a> {
         Ok(Self { idle: Default::default(), held: 0, reservation: Reservation::new(pool)? })
     }
 
-    /// A buffer of at least `len` bytes, `len` being at most [`LARGEST`]; `None`: the connection's buffers are in use up to its
+    /// A buffer of at least `len` bytes, `len` being at most [`BIGGEST`]; `None`: the connection's buffers are in use up to its
     /// limit, or the pool has too little left. In the second case the connection waits for the pool ([`event`](Self::event)) until
     /// it takes again or [withdraws](Self::withdraw).
     pub(super) fn take(&mut self, len: usize) -> Result<Option<Buffer>, NoMemory> {
-        let size = len.clamp(SMALLEST, LARGEST).next_power_of_two();
+        let size = if len > LARGEST / 2 { BIGGEST } else { len.max(SMALLEST).next_power_of_two() };
         let class = class(size);
         if let Some(buffer) = self.idle.get_mut(class).and_then(Vec::pop) {
             self.reservation.withdraw();
@@ -147,16 +150,16 @@ mod tests {
         let mut buffers = Buffers::new(&pool).unwrap();
         let first = buffers.take(LARGEST).unwrap().unwrap();
         let second = buffers.take(LARGEST - 1).unwrap().unwrap();
-        assert_eq!((first.size(), second.size()), (LARGEST, LARGEST));
+        assert_eq!((first.size(), second.size()), (BIGGEST, BIGGEST));
         assert!(buffers.take(1).unwrap().is_none());
         buffers.release(second);
         // The idle one is freed for small ones.
         let small = buffers.take(1).unwrap().unwrap();
-        assert_eq!(buffers.held, LARGEST + 4096);
+        assert_eq!(buffers.held, BIGGEST + 4096);
         assert!(buffers.take(LARGEST).unwrap().is_none());
         buffers.release(small);
         assert!(buffers.take(LARGEST).unwrap().is_some());
-        assert_eq!(buffers.held, 2 * LARGEST);
+        assert_eq!(buffers.held, 2 * BIGGEST);
         // Its own limit was in the way each time, not the pool.
         assert_eq!(pool.waiting(), 0);
     }
@@ -180,7 +183,7 @@ mod tests {
         one.release(large);
         assert!(!one.uses_pool());
         let large = two.take(LARGEST).unwrap().unwrap();
-        assert_eq!(two.reservation.bytes(), LARGEST - OWN, "its own was idle, and too small for this");
+        assert_eq!(two.reservation.bytes(), BIGGEST - OWN, "its own was idle, and too small for this");
         // Nobody waits: it is kept until somebody does.
         two.release(large);
         assert!(two.uses_pool());

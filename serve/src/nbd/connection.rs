@@ -12,13 +12,16 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
-use super::buffer_queue::{Buffer, BufferQueue, Completed};
+use super::buffer_queue::Buffer;
 use super::buffers::Buffers;
 use super::export::{Export, Exports};
+use super::gate::WriteGate;
 use super::handshake::{Agreed, negotiate};
-use super::minimum_rate::MinimumRate;
+use super::minimum_rate::{MinimumRate, STEP};
 use super::parse::{self, BadCommand, Command, Request};
+use super::parts::Parts;
 use super::reply::ReplyQueue;
+use super::requests::{Finished, Requests, Task};
 use super::sleeper::Sleeper;
 use super::slots::Slot;
 use super::spec::*;
@@ -33,10 +36,8 @@ const DEPTH: u32 = 128;
 const STAGING: usize = 64 << 10;
 /// Maximum number of requests of a round. A limit, so that the client can process some replies while the disk processes other requests.
 const ROUND: u32 = 16;
-/// Time between two tries to take memory, after the client has disconnected and nothing can wake the thread.
-const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Idle memory of the pool is freed after so long without an event.
-const IDLE: Duration = Duration::from_secs(1);
+const IDLE: Duration = STEP;
 
 /// Serve a client until it disconnects. `slot`: its slot, if the server limits connections.
 pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Option<&Slot>) {
@@ -44,10 +45,10 @@ pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Op
         Ok(agreed) => agreed,
         Err(ended) => return tracing::info!(%ended, "NBD negotiation failed"),
     };
-    let Some(export) = exports.as_slice().get(agreed.export) else { return };
+    let Some((export, gate)) = exports.get(agreed.export) else { return };
     // An error closes the connection. Requests that have no reply then may or may not have been executed.
     tracing::info!(export = export.name, "NBD client connected");
-    match Connection::new(stream, exports, export, agreed, stop) {
+    match Connection::new(stream, exports, export, gate, agreed, stop) {
         Ok(mut connection) => {
             // From now on it counts as a client that is served.
             if !slot.is_none_or(Slot::promote) {
@@ -78,6 +79,42 @@ impl From<Errno> for Failed {
     }
 }
 
+/// A request that is not complete yet, and what is to be done then.
+#[derive(Clone, Copy, Debug)]
+struct Incoming {
+    request: Request,
+    /// Or why it is refused without the disk.
+    plan: Result<Parts, Refusal>,
+}
+
+impl Incoming {
+    /// Bytes of the buffer that it needs; 0: none.
+    fn buffer_len(&self) -> usize {
+        match self.plan {
+            Ok(parts) => parts.buffer_len(),
+            // The payload is received all the same.
+            Err(_) if self.request.payload => self.request.len as usize,
+            Err(_) => 0,
+        }
+    }
+
+    /// Where the payload belongs in the buffer.
+    fn place(&self) -> std::ops::Range<usize> {
+        let len = self.request.len as usize;
+        self.plan.map_or(0..len, |parts| parts.place(len))
+    }
+
+    /// The payload after its first `got` bytes.
+    fn rest<'b>(&self, buffer: &'b mut Buffer, got: usize) -> &'b mut [u8] {
+        let place = self.place();
+        buffer.bytes_mut().get_mut(place.start + got..place.end).unwrap_or_default()
+    }
+}
+
+/// An error of a reply: the protocol's code and a text.
+#[derive(Clone, Copy, Debug)]
+struct Refusal(u32, &'static str);
+
 /// The state of the request parser.
 enum Input {
     /// Before a header.
@@ -85,34 +122,14 @@ enum Input {
     /// A request that waits for a buffer.
     Memory(Request),
     /// Inside a payload, of which `got` bytes are there.
-    Payload { request: Request, buffer: Buffer, got: usize },
+    Payload { incoming: Incoming, buffer: Buffer, got: usize },
     /// No more requests are taken.
     Ended,
 }
 
-/// A request in flight.
-#[derive(Clone, Copy, Debug)]
-struct Pending {
-    cookie: u64,
-    offset: u64,
-    len: u32,
-    kind: Kind,
-}
-
-/// What follows when the disk has completed a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Reply with the data.
-    Read,
-    /// Reply without data.
-    NoData,
-    /// Push a flush, and reply when that has completed: FUA for operations other than writes, for which the disk's queue has no FUA.
-    ThenFlush,
-}
-
 struct Connection<'a> {
-    /// Before `buffers`, so dropped first: the buffers of requests in flight are freed before `buffers` returns their bytes to the pool.
-    disk: BufferQueue,
+    /// Before `buffers`, so dropped first: the buffers of requests in progress are freed before `buffers` returns their bytes to the pool.
+    requests: Requests<'a>,
     buffers: Buffers<'a>,
     export: &'a Export,
     agreed: Agreed,
@@ -123,11 +140,8 @@ struct Connection<'a> {
     staging: Box<[u8]>,
     /// The bytes of `staging` that are not parsed yet.
     staged: std::ops::Range<usize>,
-    /// By the number of the request.
-    pending: Box<[Option<Pending>]>,
-    free: Vec<u32>,
     /// Empty between rounds; kept for its allocation.
-    ended: Vec<Completed>,
+    finished: Vec<Finished>,
     /// The socket may have more.
     readable: bool,
     /// The socket may take more.
@@ -149,6 +163,7 @@ impl<'a> Connection<'a> {
         stream: Stream,
         exports: &'a Exports,
         export: &'a Export,
+        gate: &'a WriteGate,
         agreed: Agreed,
         stop: &'a Stop,
     ) -> Result<Self, OpenError> {
@@ -161,11 +176,12 @@ impl<'a> Connection<'a> {
         };
         let mut queue = export.disk.queue(&config)?;
         queue.allow_blocking();
-        let disk = BufferQueue::new(queue, DEPTH as usize);
+        let sector = export.disk.info().logical_sector.bytes();
+        let requests = Requests::new(queue, DEPTH, sector, gate).map_err(os)?;
         let buffers = Buffers::new(pool).map_err(os)?;
-        let sleeper = Sleeper::new(&stream, &disk, stop, buffers.event()).map_err(os)?;
+        let sleeper = Sleeper::new(&stream, &requests, stop, buffers.event()).map_err(os)?;
         Ok(Self {
-            disk,
+            requests,
             buffers,
             export,
             agreed,
@@ -175,9 +191,7 @@ impl<'a> Connection<'a> {
             input: Input::Header,
             staging: vec![0; STAGING].into(),
             staged: 0..0,
-            pending: vec![None; DEPTH as usize].into(),
-            free: (0..DEPTH).rev().collect(),
-            ended: Vec::with_capacity(DEPTH as usize),
+            finished: Vec::with_capacity(DEPTH as usize),
             readable: true,
             writable: true,
             disconnected: false,
@@ -198,25 +212,25 @@ impl<'a> Connection<'a> {
             }
             let moved = self.stream.moved();
             let took = self.take_requests()?;
-            self.disk.submit();
-            let ended = self.reap();
-            self.disk.submit();
+            self.requests.submit();
+            let advanced = self.advance();
+            self.requests.submit();
             let sent = self.send();
             if self.buffers.uses_pool() {
                 self.minimum_rate.transferred(self.stream.moved() - moved);
             } else {
                 self.minimum_rate.reset();
             }
-            if stops && self.disk.in_flight() == 0 {
+            if stops && !self.requests.is_busy() {
                 self.stopping = Some(Instant::now() + self.final_replies_timeout);
             }
-            let idle = self.disk.in_flight() == 0 && !self.has_output();
+            let idle = !self.requests.is_busy() && !self.has_output();
             if idle && matches!(self.input, Input::Ended) {
                 self.stream.close();
                 return Ok(());
             }
             // Any progress may have freed buffers or request numbers.
-            if !(took || ended || sent) {
+            if !(took || advanced || sent) {
                 self.sleep()?;
             }
         }
@@ -226,7 +240,7 @@ impl<'a> Connection<'a> {
     fn take_requests(&mut self) -> Result<bool, Failed> {
         for taken in 0..ROUND {
             while !self.take_one()? {
-                if !self.fill()? {
+                if !self.fill() {
                     return Ok(taken > 0);
                 }
             }
@@ -237,7 +251,7 @@ impl<'a> Connection<'a> {
     /// Whether another request may be taken: fewer than [`DEPTH`] are in flight or have a reply in the queue, and the replies do not
     /// take too much memory.
     fn has_capacity(&self) -> bool {
-        self.free.len() > self.replies.len() && self.replies.has_capacity()
+        self.requests.capacity() > self.replies.len() && self.replies.has_capacity()
     }
 
     /// Whether the socket is to be read.
@@ -261,7 +275,7 @@ impl<'a> Connection<'a> {
                 self.begin(parse::request(&header).ok_or(Failed::Protocol)?)
             }
             Input::Memory(request) => self.begin(request),
-            Input::Payload { request, buffer, got } => Ok(self.take_payload(request, buffer, got)),
+            Input::Payload { incoming, buffer, got } => Ok(self.take_payload(incoming, buffer, got)),
             Input::Ended => {
                 self.input = Input::Ended;
                 Ok(false)
@@ -273,63 +287,63 @@ impl<'a> Connection<'a> {
     fn begin(&mut self, request: Request) -> Result<bool, Failed> {
         let reads = request.command == Ok(Command::Read);
         let len = request.len as usize;
-        if len == 0 || !reads && !request.payload {
-            self.perform(&request, None);
-            return Ok(true);
-        }
         if len > LARGEST && request.payload {
             return Err(Failed::Protocol);
         }
-        if len > LARGEST {
+        if len > LARGEST && reads {
             self.replies.failed(request.cookie, NBD_EOVERFLOW, "the request is too large");
             return Ok(true);
         }
-        match self.buffers.take(len) {
-            Ok(None) => {
-                self.input = Input::Memory(request);
-                Ok(false)
-            }
-            Ok(Some(buffer)) if reads => {
-                self.perform(&request, Some(buffer));
+        let incoming = Incoming { request, plan: self.plan(&request) };
+        let buffer = match incoming.buffer_len() {
+            0 => None,
+            needed => match self.buffers.take(needed) {
+                Ok(Some(buffer)) => Some(buffer),
+                Ok(None) => {
+                    self.input = Input::Memory(request);
+                    return Ok(false);
+                }
+                Err(_) => return Err(Failed::Host),
+            },
+        };
+        match buffer {
+            Some(buffer) if request.payload => Ok(self.take_payload(incoming, buffer, 0)),
+            buffer => {
+                self.perform(incoming, buffer);
                 Ok(true)
             }
-            Ok(Some(buffer)) => Ok(self.take_payload(request, buffer, 0)),
-            Err(_) => Err(Failed::Host),
         }
     }
 
     /// Copy staged bytes of a payload. True: the payload is complete.
-    fn take_payload(&mut self, request: Request, mut buffer: Buffer, got: usize) -> bool {
+    fn take_payload(&mut self, incoming: Incoming, mut buffer: Buffer, got: usize) -> bool {
         let staged = self.staging.get(self.staged.clone()).unwrap_or_default();
-        let rest = buffer.bytes_mut().get_mut(got..request.len as usize).unwrap_or_default();
+        let rest = incoming.rest(&mut buffer, got);
         let (rest_len, len) = (rest.len(), rest.len().min(staged.len()));
         for (to, from) in rest.get_mut(..len).into_iter().zip(staged.get(..len)) {
             to.copy_from_slice(from);
         }
         self.staged.start += len;
         if len == rest_len {
-            self.perform(&request, Some(buffer));
+            self.perform(incoming, Some(buffer));
             true
         } else {
-            self.input = Input::Payload { request, buffer, got: got + len };
+            self.input = Input::Payload { incoming, buffer, got: got + len };
             false
         }
     }
 
     /// Receive: the remaining payload into its buffer, and what follows into `staging`. False: nothing has arrived.
-    fn fill(&mut self) -> Result<bool, Failed> {
+    fn fill(&mut self) -> bool {
         if !self.readable || !self.wants_input() {
-            return Ok(false);
+            return false;
         }
         // What is left is less than a header.
         self.staging.copy_within(self.staged.clone(), 0);
         self.staged = 0..self.staged.len();
         let spare = self.staging.get_mut(self.staged.end..).unwrap_or_default();
         let (rest, got) = match &mut self.input {
-            Input::Payload { request, buffer, got } => {
-                let rest = buffer.bytes_mut().get_mut(*got..request.len as usize).unwrap_or_default();
-                (rest, Some(got))
-            }
+            Input::Payload { incoming, buffer, got } => (incoming.rest(buffer, *got), Some(got)),
             _ => (&mut [][..], None),
         };
         let (rest_len, capacity) = (rest.len(), rest.len() + spare.len());
@@ -341,7 +355,7 @@ impl<'a> Connection<'a> {
         match received {
             Ok(0) => {
                 self.input = Input::Ended;
-                Ok(false)
+                false
             }
             Ok(len) => {
                 // A short read: the socket is empty, and another system call would return EAGAIN.
@@ -350,67 +364,71 @@ impl<'a> Connection<'a> {
                     *got += len.min(rest_len);
                 }
                 self.staged.end += len.saturating_sub(rest_len);
-                Ok(true)
+                true
             }
             Err(Errno::AGAIN) => {
                 self.readable = false;
-                Ok(false)
+                false
             }
             Err(_) => {
                 // Requests that the client sent before are still executed.
                 (self.input, self.disconnected) = (Input::Ended, true);
-                Ok(false)
+                false
             }
         }
     }
 
-    /// Start a request that has its payload and its buffer.
-    fn perform(&mut self, request: &Request, buffer: Option<Buffer>) {
-        let Request { cookie, offset, len, .. } = *request;
-        if let Some((error, why)) = self.refusal(request) {
-            buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
-            return self.replies.failed(cookie, error, why);
+    /// The parts of a request.
+    fn plan(&self, request: &Request) -> Result<Parts, Refusal> {
+        let info = self.export.disk.info();
+        let (op, writes) = match request.command {
+            Err(BadCommand::Unknown) => return Err(Refusal(NBD_EINVAL, "the command is not known")),
+            Err(BadCommand::Flags) => {
+                return Err(Refusal(NBD_EINVAL, "the command does not take these flags"));
+            }
+            Ok(Command::Disconnect | Command::Flush | Command::BlockStatus { .. }) => {
+                return Ok(Parts::default());
+            }
+            Ok(Command::Read) => (Op::Read, false),
+            Ok(Command::Write { fua }) => (Op::Write { fua }, true),
+            Ok(Command::Trim { .. }) => (Op::Discard, true),
+            Ok(Command::WriteZeroes { may_unmap, .. }) => (Op::WriteZeroes { may_unmap }, true),
+        };
+        if writes && info.read_only {
+            return Err(Refusal(NBD_EPERM, "the disk is read-only"));
         }
-        let (op, kind) = match request.command {
+        let end = request.offset.checked_add(request.len.into());
+        end.filter(|end| *end <= info.capacity)
+            .and_then(|_| self.requests.parts(op, request.offset, request.len))
+            .ok_or(Refusal(code(IoError::OutOfRange, writes), "the range is not inside the disk"))
+    }
+
+    /// Start a request that has its payload and its buffer.
+    fn perform(&mut self, incoming: Incoming, buffer: Option<Buffer>) {
+        let Incoming { request, plan } = incoming;
+        let Request { cookie, offset, len, command, .. } = request;
+        let parts = match plan {
+            Ok(parts) => parts,
+            Err(Refusal(error, why)) => {
+                buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
+                return self.replies.failed(cookie, error, why);
+            }
+        };
+        let (reads, flushes) = match command {
             Err(_) => return,
             Ok(Command::Disconnect) => {
                 self.input = Input::Ended;
                 return;
             }
-            Ok(Command::BlockStatus { one }) => return self.status(request, one),
+            Ok(Command::BlockStatus { one }) => return self.status(&request, one),
             Ok(Command::Read) if len == 0 => return self.replies.nothing_read(cookie),
-            Ok(Command::Read) => (Op::Read, Kind::Read),
-            Ok(Command::Write { fua }) => (Op::Write { fua }, Kind::NoData),
-            Ok(Command::Flush) => (Op::Flush, Kind::NoData),
-            Ok(Command::Trim { fua }) => (Op::Discard, if fua { Kind::ThenFlush } else { Kind::NoData }),
-            Ok(Command::WriteZeroes { fua, may_unmap }) => {
-                (Op::WriteZeroes { may_unmap }, if fua { Kind::ThenFlush } else { Kind::NoData })
-            }
+            Ok(Command::Read) => (true, false),
+            // The disk's queue has FUA for writes only.
+            Ok(Command::Write { .. }) => (false, false),
+            Ok(Command::Flush) => (false, true),
+            Ok(Command::Trim { fua } | Command::WriteZeroes { fua, .. }) => (false, fua),
         };
-        let Some(number) = self.free.pop() else {
-            buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
-            return self.replies.failed(cookie, NBD_EIO, "more requests are in flight than were counted");
-        };
-        if let Some(pending) = self.pending.get_mut(number as usize) {
-            *pending = Some(Pending { cookie, offset, len, kind });
-        }
-        let (offset, len) = if op == Op::Flush { (0, 0) } else { (offset, len.into()) };
-        if self.disk.push(number, op, offset, len, buffer).is_err() {
-            self.end(number, Err(IoError::Os(Errno::AGAIN)), None);
-        }
-    }
-
-    /// Why a request is refused without the disk, with the protocol's code.
-    fn refusal(&self, request: &Request) -> Option<(u32, &'static str)> {
-        let read_only = self.export.disk.info().read_only;
-        match request.command {
-            Err(BadCommand::Unknown) => Some((NBD_EINVAL, "the command is not known")),
-            Err(BadCommand::Flags) => Some((NBD_EINVAL, "the command does not take these flags")),
-            Ok(Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. }) if read_only => {
-                Some((NBD_EPERM, "the disk is read-only"))
-            }
-            Ok(_) => None,
-        }
+        self.requests.start(Task { cookie, offset, len, reads, parts, flushes, buffer });
     }
 
     fn status(&mut self, request: &Request, one: bool) {
@@ -426,51 +444,31 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Answer the requests that the disk has completed. False: there were none.
-    fn reap(&mut self) -> bool {
-        let mut ended = std::mem::take(&mut self.ended);
-        self.disk.reap(&mut ended);
-        let any = !ended.is_empty();
-        for Completed { number, result, buffer } in ended.drain(..) {
-            self.end(number, result, buffer);
+    /// Continue the requests in progress, and answer those that have finished. False: there were none.
+    fn advance(&mut self) -> bool {
+        let mut finished = std::mem::take(&mut self.finished);
+        let any = self.requests.advance(&mut finished);
+        finished.drain(..).for_each(|finished| self.answer(finished));
+        self.finished = finished;
+        if self.requests.is_broken() {
+            // Some request will never be answered: close the connection.
+            self.input = Input::Ended;
         }
-        self.ended = ended;
         any
     }
 
-    /// A request has completed, or its first part before a flush.
-    fn end(&mut self, number: u32, result: Result<(), IoError>, buffer: Option<Buffer>) {
-        let place = self.pending.get_mut(number as usize);
-        let Some(Pending { cookie, offset, len, kind }) = place.and_then(Option::take) else {
-            // The disk queue is broken, and some request will never be answered: close the connection.
-            self.input = Input::Ended;
-            return;
-        };
-        let mut result = result;
-        if kind == Kind::ThenFlush && result.is_ok() {
-            if self.disk.push(number, Op::Flush, 0, 0, None).is_ok() {
-                if let Some(place) = self.pending.get_mut(number as usize) {
-                    *place = Some(Pending { cookie, offset, len, kind: Kind::NoData });
-                }
-                return;
-            }
-            // The operation succeeded, but is not flushed.
-            result = Err(IoError::Os(Errno::AGAIN));
-        }
-        self.free.push(number);
+    fn answer(&mut self, Finished { task, result }: Finished) {
+        let Task { cookie, offset, len, reads, parts, buffer, .. } = task;
         match (result, buffer) {
-            (Ok(()), None) if kind == Kind::Read => {
-                self.replies.failed(cookie, NBD_EIO, "the data of a read were lost");
+            (Ok(()), None) if reads => self.replies.failed(cookie, NBD_EIO, "the data of a read were lost"),
+            (Ok(()), Some(buffer)) if reads => {
+                self.replies.read(cookie, offset, buffer, parts.place(len as usize));
             }
-            (Ok(()), Some(buffer)) if kind == Kind::Read => {
-                self.replies.read(cookie, offset, buffer, len as usize);
-            }
-            (Ok(()), buffer) => {
-                self.replies.done(cookie);
-                buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
-            }
-            (Err(error), buffer) => {
-                self.replies.failed(cookie, code(error, kind != Kind::Read), &error.to_string());
+            (result, buffer) => {
+                match result {
+                    Ok(()) => self.replies.done(cookie),
+                    Err(error) => self.replies.failed(cookie, code(error, !reads), &error.to_string()),
+                }
                 buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
             }
         }
@@ -514,18 +512,12 @@ impl<'a> Connection<'a> {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.wants_input());
         interest.set(EventFlags::OUT, self.has_output());
-        if self.disconnected && interest.is_empty() {
-            // A closed socket is always ready: it cannot be slept on.
-            match self.disk.in_flight() {
-                0 => std::thread::sleep(RETRY_INTERVAL),
-                _ => self.disk.wait(),
-            }
-            return Ok(());
-        }
+        // A closed socket is always ready: nothing could be slept on beside it.
+        let interest = (!self.disconnected || !interest.is_empty()).then_some(interest);
         let left = self.sleep_at_most()?.and_then(|left| Timespec::try_from(left).ok());
         self.slot.into_iter().for_each(Slot::note_asleep);
-        // The server waits for nothing but the client only while no request is in flight.
-        let begin = (self.buffers.uses_pool() && self.disk.in_flight() == 0).then(Instant::now);
+        // The server waits for nothing but the client only while no request is in progress.
+        let begin = (self.buffers.uses_pool() && !self.requests.is_busy()).then(Instant::now);
         let woken = self.sleeper.sleep(&self.stream, interest, left.as_ref())?;
         self.slot.into_iter().for_each(Slot::note_awake);
         if let Some(begin) = begin {
@@ -540,6 +532,9 @@ impl<'a> Connection<'a> {
         }
         if woken.memory {
             self.buffers.acknowledge();
+        }
+        if woken.gate {
+            self.requests.acknowledge();
         }
         let hangup = woken.socket.intersects(EventFlags::HUP | EventFlags::ERR);
         self.disconnected |= hangup;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use paradisk_disk_formats::{Disk, EngineKind};
 
+use super::gate::WriteGate;
 use super::pool::Pool;
 use super::spec::{NBD_MAX_STRING, TransmissionFlags};
 use super::tls::Tls;
@@ -51,6 +52,8 @@ pub struct Exports {
     all: Vec<Export>,
     tls: Option<Tls>,
     pool: Arc<Pool>,
+    /// By the number of the export; those of one disk are the same.
+    gates: Vec<Arc<WriteGate>>,
     final_replies_timeout: Duration,
 }
 
@@ -69,7 +72,8 @@ pub enum ExportsError {
 }
 
 impl Exports {
-    /// Serve these exports. Clients that name none get the first.
+    /// Serve these exports. Clients that name none get the first. Clients may write parts of sectors: so that no such write undoes another
+    /// one, writers of a disk are to be clients of one `Exports` or of its clones.
     ///
     /// # Errors
     /// [`ExportsError`].
@@ -86,8 +90,15 @@ impl Exports {
                 return Err(ExportsError::Twice(export.name.clone()));
             }
         }
+        let mut gates: Vec<Arc<WriteGate>> = Vec::new();
+        for export in &exports {
+            let same = |other: &Export| Arc::ptr_eq(&other.disk, &export.disk);
+            let gate = exports.iter().position(same).and_then(|place| gates.get(place)).map(Arc::clone);
+            gates.push(gate.unwrap_or_default());
+        }
         Ok(Self {
             all: exports,
+            gates,
             tls: None,
             pool: Arc::new(Pool::new(MEMORY, STALL_TIMEOUT)),
             final_replies_timeout: FINAL_REPLIES_TIMEOUT,
@@ -133,6 +144,11 @@ impl Exports {
 
     pub(super) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The export of this number, and the gate of its disk.
+    pub(super) fn get(&self, number: usize) -> Option<(&Export, &WriteGate)> {
+        Some((self.all.get(number)?, self.gates.get(number)?))
     }
 
     pub(super) fn tls(&self) -> Option<&Tls> {

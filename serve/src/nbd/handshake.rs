@@ -272,11 +272,11 @@ impl Negotiation<'_> {
     }
 }
 
-/// Minimum, preferred and maximum size of a request in bytes.
+/// Minimum, preferred and maximum size of a request in bytes. Any size is served, but parts of sectors cost more.
 fn block_sizes(export: &Export) -> [u32; 3] {
     let info = export.disk.info();
     let best = PREFERRED.max(info.physical_sector).min(LARGEST as u32);
-    [info.logical_sector.bytes(), best, LARGEST as u32]
+    [1, best, LARGEST as u32]
 }
 
 /// The stream with blocking transfers, which end at the deadline and when the server stops.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::ops::Range;
 
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -30,8 +31,8 @@ struct Reply {
 #[derive(Debug)]
 enum Body {
     None,
-    /// The first bytes of a buffer.
-    Buffer(Buffer, usize),
+    /// These bytes of a buffer.
+    Buffer(Buffer, Range<usize>),
     Bytes(Vec<u8>),
 }
 
@@ -49,7 +50,7 @@ impl Reply {
     fn body(&self) -> &[u8] {
         match &self.body {
             Body::None => &[],
-            Body::Buffer(buffer, len) => buffer.bytes().get(..*len).unwrap_or_default(),
+            Body::Buffer(buffer, place) => buffer.bytes().get(place.clone()).unwrap_or_default(),
             Body::Bytes(bytes) => bytes,
         }
     }
@@ -106,9 +107,10 @@ impl ReplyQueue {
         }
     }
 
-    /// A read succeeded; the data are the first `len` bytes of the buffer.
-    pub(super) fn read(&mut self, cookie: u64, offset: u64, buffer: Buffer, len: usize) {
-        let body = Body::Buffer(buffer, len);
+    /// A read succeeded; the data are at `place` in the buffer.
+    pub(super) fn read(&mut self, cookie: u64, offset: u64, buffer: Buffer, place: Range<usize>) {
+        let len = place.len();
+        let body = Body::Buffer(buffer, place);
         if !self.structured {
             return self.simple(cookie, 0, body);
         }

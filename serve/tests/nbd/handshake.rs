@@ -23,7 +23,7 @@ fn exports_are_listed_and_described() {
     assert_eq!(listed, [(2, entry("first")), (2, entry("second")), (ACK, vec![])]);
     let query = [&string("second")[..], &[0, 2, 0, 1, 0, 2]].concat();
     let told = client.option(INFO, &query);
-    let sizes = [&[0, 3][..], &512u32.to_be_bytes(), &4096u32.to_be_bytes(), &(32u32 << 20).to_be_bytes()];
+    let sizes = [&[0, 3][..], &1u32.to_be_bytes(), &4096u32.to_be_bytes(), &(32u32 << 20).to_be_bytes()];
     // Flush, FUA, trim, write zeroes, several connections.
     let flags = (1u16 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 8).to_be_bytes();
     assert_eq!(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
-use paradisk_disk_formats::{Disk, EngineKind, OpenOptions, vhd, vhdx};
+use paradisk_disk_formats::{Disk, EngineKind, OpenOptions, RamDisk, SectorSize, vhd, vhdx};
 
 use crate::client::*;
 use crate::{MIB, Served, ram, sparse};
@@ -45,21 +45,26 @@ fn what_cannot_be_done_is_refused_and_the_rest_goes_on() {
         let mut client = served.client(structured);
         let end = client.size;
         assert_eq!(client.read(end - 512, 1024), Err(EINVAL));
+        assert_eq!(client.read(end - 1, 2), Err(EINVAL));
         assert_eq!(client.read(u64::MAX - 511, 1024), Err(EINVAL));
-        assert_eq!(client.read(1, 512), Err(EINVAL));
-        assert_eq!(client.read(0, 511), Err(EINVAL));
+        assert_eq!(client.read(u64::MAX, 1), Err(EINVAL));
         assert_eq!(client.read(0, (32 << 20) + 512), Err(EOVERFLOW));
         assert_eq!(client.read(0, u32::MAX), Err(EOVERFLOW));
         assert_eq!(client.write(0, end, &[1; 512]), Err(ENOSPC));
-        assert_eq!(client.write(0, 3, &[1; 512]), Err(EINVAL));
+        assert_eq!(client.write(0, end - 1, &[1; 2]), Err(ENOSPC));
         assert_eq!(client.write(16, 0, &[1; 512]), Err(EINVAL));
         assert_eq!(client.ask(TRIM, 0, end, 512), Err(ENOSPC));
+        assert_eq!(client.ask(TRIM, 0, end - 1, 2), Err(ENOSPC));
+        // No part of it is written, not even the sector at its start.
+        assert_eq!(client.ask(WRITE_ZEROES, 0, end - 700, 701), Err(ENOSPC));
+        assert_eq!(client.ask(WRITE_ZEROES, 0, u64::MAX, 2), Err(ENOSPC));
         assert_eq!(client.ask(WRITE_ZEROES, 0, end - 512, u32::MAX - 511), Err(ENOSPC));
         assert_eq!(client.ask(5, 0, 0, 512), Err(EINVAL));
         assert_eq!(client.ask(999, 0, 0, 0), Err(EINVAL));
         assert_eq!(client.ask(FLUSH, 8, 0, 0), Err(EINVAL));
         if structured {
             assert_eq!(client.status(0, end - 512, 1024), Err(EINVAL));
+            assert_eq!(client.status(0, end - 1, 2), Err(EINVAL));
             assert_eq!(client.status(0, 0, 0), Err(EINVAL));
         } else {
             assert_eq!(client.ask(BLOCK_STATUS, 0, 0, 512), Err(EINVAL));
@@ -153,8 +158,11 @@ fn block_status_tells_what_is_stored() {
     assert_eq!(client.status(0, 0, 64 << 20), Ok(all.to_vec()));
     assert_eq!(client.status(REQ_ONE, 0, 64 << 20), Ok(vec![mib(3, 3)]));
     assert_eq!(client.status(0, 4 * MIB + 512, 1 << 20), Ok(vec![((1 << 20) - 512, 0), (512, 3)]));
-    // The end of the range is not the end of a sector.
+    // The range begins and ends inside of sectors.
     assert_eq!(client.status(0, 0, 1000), Ok(vec![(1000, 3)]));
+    assert_eq!(client.status(0, 3 * MIB - 5, 7), Ok(vec![(5, 3), (2, 0)]));
+    assert_eq!(client.status(REQ_ONE, 3 * MIB - 1, 7), Ok(vec![(1, 3)]));
+    assert_eq!(client.status(0, 3 * MIB + 1, 1), Ok(vec![(1, 0)]));
     client.ask(TRIM, 0, 3 * MIB, 1 << 20).unwrap();
     assert_eq!(client.status(REQ_ONE, 0, 64 << 20), Ok(vec![mib(4, 3)]));
 }
@@ -177,6 +185,87 @@ fn connections_share_a_disk_and_its_flush() {
     served.stop();
     let again = Served::disks(&[("", OpenOptions::new(&copy).open().unwrap())]);
     assert_eq!(again.client(false).read(MIB, 4096), Ok(vec![5; 4096]));
+}
+
+/// The largest requests at any offset, and small ones: the bytes beside them stay.
+#[test]
+fn requests_of_any_range_are_served() {
+    let disk = |sector| -> Arc<dyn Disk> { Arc::new(RamDisk::new(64 * MIB, sector).unwrap()) };
+    let served = Served::disks(&[("512", disk(SectorSize::B512)), ("4096", disk(SectorSize::B4096))]);
+    let data: Vec<u8> = (0..32u32 << 20).map(|at| (at % 251) as u8).collect();
+    for (name, structured) in [("512", false), ("512", true), ("4096", false), ("4096", true)] {
+        let mut client = Client::of(&served.socket(), name, structured);
+        client.write(0, 0, &[0xAA; 8192]).unwrap();
+        client.write(0, 32 * MIB, &[0xAA; 8192]).unwrap();
+        client.write(FUA, 4095, &data).unwrap();
+        assert!(client.read(4095, 32 << 20).unwrap() == data, "{name}");
+        assert!(client.read(0, 4095).unwrap() == [0xAA; 4095], "{name}");
+        assert!(client.read(32 * MIB + 4095, 4097).unwrap() == [0xAA; 4097], "{name}");
+        client.ask(WRITE_ZEROES, FUA, 1, 20_000).unwrap();
+        client.ask(WRITE_ZEROES, NO_HOLE, 30_000, 1).unwrap();
+        client.ask(TRIM, FUA, 40_000, 10).unwrap();
+        assert_eq!(client.read(0, 2), Ok(vec![0xAA, 0]));
+        assert_eq!(client.read(20_000, 2), Ok(vec![0, data[20_001 - 4095]]));
+        assert_eq!(client.read(29_999, 3), Ok(vec![data[29_999 - 4095], 0, data[30_001 - 4095]]));
+        assert!(client.read(39_000, 2000).unwrap() == data[39_000 - 4095..41_000 - 4095], "{name}");
+    }
+}
+
+/// Clients on connections of their own write bytes of the same sectors, and whole sectors between them. Each has bytes of its own.
+#[test]
+fn connections_share_sectors() {
+    const CLIENTS: usize = 4;
+    const SECTORS: usize = 8;
+    const SIZE: usize = SECTORS * 512;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.vhdx");
+    vhdx::create_dynamic(&path, 4 * MIB, vhdx::CreateOptions::default()).unwrap();
+    let disks: [(_, Arc<dyn Disk>); 2] =
+        [("vhdx", OpenOptions::new(&path).open().unwrap()), ("ram", ram(4 * MIB))];
+    let served = Served::disks(&disks);
+    for (name, _) in &disks {
+        let models: Vec<Vec<u8>> = std::thread::scope(|scope| {
+            let clients = (0..CLIENTS).map(|number| {
+                let mut client = Client::of(&served.socket(), name, false);
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(number as u64);
+                    let mut model = vec![0; SIZE];
+                    for round in 0..60 {
+                        // Several in flight, of which no two have a byte in common.
+                        let mut sent = 0;
+                        for place in (number..SIZE / 32).step_by(CLIENTS) {
+                            if random.bool() {
+                                continue;
+                            }
+                            let range = place * 32 + random.usize(..31)..(place + 1) * 32;
+                            let (zeroes, value) = (random.u8(..4) == 0, random.u8(1..));
+                            let len = range.len() as u32;
+                            let kind = if zeroes { WRITE_ZEROES } else { WRITE };
+                            client.send(kind, 0, 0, range.start as u64, len);
+                            model[range.clone()].fill(if zeroes { 0 } else { value });
+                            if !zeroes {
+                                client.stream.write_all(&model[range]).unwrap();
+                            }
+                            sent += 1;
+                        }
+                        // Behind the sectors of all: with them only where a write of parts is in the way.
+                        client.send(WRITE, 0, 0, SIZE as u64, 512);
+                        client.stream.write_all(&[round; 512]).unwrap();
+                        for _ in 0..=sent {
+                            assert_eq!(client.reply(0).error, 0);
+                        }
+                    }
+                    model
+                })
+            });
+            let clients: Vec<_> = clients.collect();
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
+        });
+        let found = Client::of(&served.socket(), name, false).read(0, SIZE as u32).unwrap();
+        for (at, byte) in found.iter().enumerate() {
+            assert_eq!(*byte, models[at / 32 % CLIENTS][at], "{name}, byte {at}");
+        }
+    }
 }
 
 /// Random requests, several in flight, compared with a copy of the disk in memory.
@@ -221,8 +310,10 @@ fn torture(client: &mut Client, name: &str) {
         // One request for each slot, so that they do not overlap.
         let mut expected = HashMap::new();
         for slot in 0..size / SLOT {
-            let offset = slot * SLOT + next(64) * 512;
-            let len = (1 + next(64)) * 512;
+            // Half of the requests are whole sectors.
+            let unit = if next(2) == 0 { 512 } else { 1 };
+            let offset = slot * SLOT + next(SLOT / 2) / unit * unit;
+            let len = (1 + next(SLOT / 2)).next_multiple_of(unit);
             let place = offset as usize..(offset + len) as usize;
             let (kind, flags) = match next(8) {
                 0..3 => (READ, 0),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use paradisk_disk_formats::{
     Allocation, Completion, Delayed, Disk, DiskInfo, DiskQueue, NullDisk, OpenError, PushError, QueueStats,
-    SectorSize,
+    RamDisk, SectorSize,
 };
 
 use super::super::pool::Pool;
@@ -17,8 +17,12 @@ const LARGE: u32 = LARGEST as u32;
 const SOON: Duration = Duration::from_secs(120);
 
 fn request(kind: u16, len: u32) -> Vec<u8> {
+    request_at(kind, 0, len)
+}
+
+fn request_at(kind: u16, offset: u64, len: u32) -> Vec<u8> {
     let kind = u32::from(kind).to_be_bytes();
-    [&NBD_REQUEST_MAGIC.to_be_bytes()[..], &kind, &[0; 16], &len.to_be_bytes()].concat()
+    [&NBD_REQUEST_MAGIC.to_be_bytes()[..], &kind, &[0; 8], &offset.to_be_bytes(), &len.to_be_bytes()].concat()
 }
 
 /// Connect clients to a disk with this latency. The pool has memory for one of the largest requests.
@@ -53,12 +57,17 @@ fn serve_with(
     talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool),
 ) {
     let disk = NullDisk::new(LARGE.into(), SectorSize::B512).unwrap();
-    let export = Export {
-        name: String::new(),
-        description: String::new(),
-        disk: Arc::new(Delayed::new(Arc::new(disk), delay)),
-        engine: Default::default(),
-    };
+    serve_disk(Arc::new(Delayed::new(Arc::new(disk), delay)), stall_timeout, tls, talk);
+}
+
+/// As [`serve_with`], of this disk.
+fn serve_disk(
+    disk: Arc<dyn Disk>,
+    stall_timeout: Duration,
+    tls: bool,
+    talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool),
+) {
+    let export = Export { name: String::new(), description: String::new(), disk, engine: Default::default() };
     let exports = Exports::new(vec![export]).unwrap().with_pool(Pool::new(LARGEST, stall_timeout));
     let exports = if tls { exports.with_tls(testing::server()) } else { exports };
     let stop = Stop::new().unwrap();
@@ -255,6 +264,91 @@ fn who_trickles_under_tls_is_hung_up_on() {
     }
 }
 
+/// The client closes the session with the same record batch as its last requests, and leaves the socket open.
+#[test]
+fn what_was_sent_before_the_end_of_the_session_is_answered() {
+    serve_with(Duration::ZERO, NEVER, true, |connect, _| {
+        for requests in [1, 40] {
+            let mut client = testing::start(connect());
+            go(&mut client);
+            client.conn.writer().write_all(&request(NBD_CMD_READ, 4096).repeat(requests)).unwrap();
+            client.conn.send_close_notify();
+            let mut records = Vec::new();
+            while client.conn.wants_write() {
+                client.conn.write_tls(&mut records).unwrap();
+            }
+            client.sock.write_all(&records).unwrap();
+            let mut replies = Vec::new();
+            // The end of the session, else `UnexpectedEof`.
+            client.read_to_end(&mut replies).unwrap();
+            assert_eq!(replies.len(), requests * (16 + 4096));
+            assert_eq!(client.sock.read(&mut [0]).unwrap(), 0, "the server closes the socket");
+        }
+    });
+}
+
+/// Requests are executed though the connection is cut without the end of the session.
+#[test]
+fn what_was_sent_before_the_session_is_cut_is_executed() {
+    let disk = Arc::new(RamDisk::new(1 << 20, SectorSize::B512).unwrap());
+    serve_disk(disk, NEVER, true, |connect, _| {
+        let mut client = testing::start(connect());
+        go(&mut client);
+        let mut client = testing::Records::of(client);
+        let write = client.record(&[&request(NBD_CMD_WRITE, 5)[..], b"bytes"].concat());
+        client.socket.write_all(&write).unwrap();
+        drop(client);
+        let mut other = testing::start(connect());
+        go(&mut other);
+        let begin = Instant::now();
+        let mut reply = [0; 16 + 5];
+        while reply[16..] != *b"bytes" {
+            assert!(begin.elapsed() < SOON, "it was not executed");
+            other.write_all(&request(NBD_CMD_READ, 5)).unwrap();
+            other.read_exact(&mut reply).unwrap();
+        }
+    });
+}
+
+/// Clients that write parts of the same sector as another one: one stops inside its payload, one does not receive the reply.
+#[test]
+fn who_stalls_does_not_keep_others_from_writing() {
+    let disk = Arc::new(RamDisk::new(64 << 20, SectorSize::B512).unwrap());
+    serve_disk(disk, NEVER, false, |connect, pool| {
+        let connect = || {
+            let mut client = connect();
+            client.read_exact(&mut [0; 18]).unwrap();
+            client.write_all(b"\0\0\0\x03").unwrap();
+            go(&mut client);
+            client
+        };
+        let [mut silent, mut deaf, mut other] = [(); 3].map(|()| connect());
+        // Larger than a connection's own memory, so that it shows that the server receives the payload.
+        silent.write_all(&[&request_at(NBD_CMD_WRITE, 1, 4 << 20)[..], &[7; 100]].concat()).unwrap();
+        wait_until_held(pool);
+        // The reply to the read is more than the socket takes.
+        let write = [&request_at(NBD_CMD_WRITE, 3, 1)[..], &[8]].concat();
+        deaf.write_all(&[&request_at(NBD_CMD_READ, 0, 8 << 20)[..], &write].concat()).unwrap();
+        let read = |other: &mut UnixStream, offset, len: usize| {
+            other.write_all(&request_at(NBD_CMD_READ, offset, len as u32)).unwrap();
+            let mut reply = vec![0; 16 + len];
+            other.read_exact(&mut reply).unwrap();
+            reply.split_off(16)
+        };
+        let begin = Instant::now();
+        while read(&mut other, 3, 1) != [8] {
+            assert!(begin.elapsed() < SOON, "it was not executed");
+        }
+        for (offset, data) in [(0, &[1; 512][..]), (5, &[2; 3]), ((4 << 20) - 5, &[3; 10])] {
+            other
+                .write_all(&[&request_at(NBD_CMD_WRITE, offset, data.len() as u32)[..], data].concat())
+                .unwrap();
+            other.read_exact(&mut [0; 16]).unwrap();
+        }
+        assert_eq!(read(&mut other, 3, 7), [1, 1, 2, 2, 2, 1, 1]);
+    });
+}
+
 /// A disk whose queues break their promises.
 struct Broken {
     disk: Arc<dyn Disk>,
@@ -354,6 +448,12 @@ fn what_a_queue_loses_fails_or_ends_the_connection() {
                 Breach::Full => {
                     client.read_exact(&mut reply).unwrap();
                     assert_eq!(reply[4..8], NBD_EIO.to_be_bytes());
+                    // Their memory is not lost: a connection has it for two of these at a time.
+                    for _ in 0..5 {
+                        client.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
+                        client.read_exact(&mut reply).unwrap();
+                        assert_eq!(reply[4..8], NBD_EIO.to_be_bytes());
+                    }
                 }
             }
         });
