@@ -1,3 +1,5 @@
+// The program has its own way to print, which neither fails nor waits.
+#![cfg_attr(not(test), deny(clippy::print_stderr))]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
     not(all(

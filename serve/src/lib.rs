@@ -4,6 +4,8 @@
 //! - [`vfio_user`]: an adapter with its disks as a PCI function of another VMM,
 //! - [`vhost_user_blk`]: a disk as the back-end of another VMM's virtio block device.
 
+// The program has its own way to print, which neither fails nor waits.
+#![cfg_attr(not(test), deny(clippy::print_stderr))]
 #![cfg_attr(
     test,
     allow(clippy::duplicate_mod, reason = "a checker runs the source with primitives of its own")

@@ -2,6 +2,9 @@
 //! ([`mod@names`]), an opened disk and what documents say of it ([`disk`]), facts of the host ([`host`]), sizes as text ([`units`])
 //! and the time-stamp counter ([`tsc`]).
 
+// The program has its own way to print, which neither fails nor waits.
+#![cfg_attr(not(test), deny(clippy::print_stderr))]
+
 pub mod disk;
 pub mod host;
 pub mod names;

@@ -15,6 +15,9 @@
 //!
 //! All of it holds for a thread and the threads that it starts afterwards. So [`Sandbox::enter`] must come before the first thread.
 
+// The program has its own way to print, which neither fails nor waits.
+#![cfg_attr(not(test), deny(clippy::print_stderr))]
+
 mod bpf;
 mod confine;
 mod denied;

@@ -11,6 +11,8 @@
 //! loader in [`boot`] sets, and stops or drops it. A virtual CPU or a device that ends without being stopped is
 //! reported as an [`Event`], with its registers if it has any.
 
+// The program has its own way to print, which neither fails nor waits.
+#![cfg_attr(not(test), deny(clippy::print_stderr))]
 #![cfg_attr(
     test,
     allow(clippy::duplicate_mod, reason = "a checker runs the source with primitives of its own")
