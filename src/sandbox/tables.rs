@@ -301,6 +301,7 @@ rules! {
         SYS_accept4 "clients of that socket that wait to be accepted are disconnected";
         SYS_fcntl [Is(1, libc::F_GETFL as u32)] "files that were passed open";
         SYS_fcntl [Is(1, libc::F_SETFL as u32)] "the same";
+        SYS_dup3 "the same: the number stays when they are opened again";
         SYS_ioctl [Is(1, blk(NONE, 104, 0))] "BLKSSZGET: a block device that is attached";
         SYS_ioctl [Is(1, blk(NONE, 123, 0))] "BLKPBSZGET: the same";
     }
