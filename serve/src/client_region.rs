@@ -281,12 +281,16 @@ mod tests {
     fn huge_pages_are_mapped_and_unmapped_as_a_whole() {
         let file = match memfd("whole-pages", MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB, 2 * HUGE) {
             Ok(file) => file,
-            Err(errno) => return eprintln!("skipped: no huge pages: {errno}"),
+            Err(errno) => {
+                return println!(
+                    "SKIP: huge_pages_are_mapped_and_unmapped_as_a_whole: no huge pages: {errno}"
+                );
+            }
         };
         assert_eq!(page_size_of(&file), Ok(HUGE));
         // Without free pages, an access raises SIGBUS, which replaces the mapping.
         if fallocate(&file, FallocateFlags::empty(), 0, 2 * HUGE).is_err() {
-            return eprintln!("skipped: no huge pages are free");
+            return println!("SKIP: huge_pages_are_mapped_and_unmapped_as_a_whole: no huge pages are free");
         }
         a_part_is_shown(&file, HUGE);
     }

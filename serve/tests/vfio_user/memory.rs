@@ -112,7 +112,9 @@ fn parts_of_huge_pages_are_mapped_and_unmapped() {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     let memfd = match memfd_create("parts-of-huge-pages", flags) {
         Ok(memfd) => memfd,
-        Err(errno) => return eprintln!("skipped: no huge pages: {errno}"),
+        Err(errno) => {
+            return println!("SKIP: parts_of_huge_pages_are_mapped_and_unmapped: no huge pages: {errno}");
+        }
     };
     ftruncate(&memfd, 2 * HUGE).unwrap();
     let maps = || {
