@@ -1,11 +1,13 @@
 //! Operations on the images of a chain, whatever their format.
 
+use std::collections::HashSet;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::content::Content;
 use super::error::ImageError;
-use super::output::sync_folder_of;
+use super::output::{is_part, sync_folder_of};
 use super::overlay::{Overlaid, Overlay};
 use super::rebase_copy::RebaseCopy;
 use crate::error::OpenError;
@@ -122,23 +124,37 @@ pub fn write_difference(
     Ok(copied)
 }
 
-/// Delete a merged child, and flush its directory.
+/// Delete a merged child, and flush its directory. If `child` is a symbolic link, the image that it leads to is deleted, and then the link.
 pub(crate) fn remove(child: &Path) -> Result<(), OpenError> {
     let os = |action| move |source| OpenError::Os { path: child.into(), action, source };
-    host::remove_file(child).map_err(os("cannot delete it"))?;
-    sync_folder_of(child).map_err(os("cannot flush its directory"))
+    let image = child.canonicalize().map_err(os("cannot delete it"))?;
+    let linked = std::fs::symlink_metadata(child).map_err(os("cannot delete it"))?.is_symlink();
+    for path in [Some(&*image), Some(child).filter(|_| linked)].into_iter().flatten() {
+        host::remove_file(path).map_err(os("cannot delete it"))?;
+        sync_folder_of(path).map_err(os("cannot flush its directory"))?;
+    }
+    Ok(())
 }
 
-/// Files in the directories of `beside` for which `stands` is true, without `except`.
+/// Files in the directories of `beside` for which `stands` is true, without `except` and other names of it. A file with several names is listed
+/// once; outputs that are incomplete are not listed.
 pub(crate) fn images_beside(
     beside: [&Path; 2],
     except: &Path,
     stands: impl Fn(&Path) -> bool,
 ) -> Vec<PathBuf> {
-    let own = except.canonicalize().unwrap_or_else(|_| except.into());
+    let identity = |path: &Path| {
+        let metadata = std::fs::metadata(path).ok().filter(|metadata| metadata.is_file())?;
+        Some((metadata.dev(), metadata.ino()))
+    };
     let folder = |path: &Path| path.canonicalize().ok()?.parent().map(Path::to_path_buf);
     let mut folders: Vec<PathBuf> = beside.into_iter().filter_map(folder).collect();
     folders.dedup();
+    let mut seen: HashSet<(u64, u64)> = identity(except).into_iter().collect();
     let files = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
-    files.map(|entry| entry.path()).filter(|path| *path != own && path.is_file() && stands(path)).collect()
+    files
+        .map(|entry| entry.path())
+        .filter(|path| !is_part(path) && identity(path).is_some_and(|identity| seen.insert(identity)))
+        .filter_map(|path| path.canonicalize().ok().filter(|path| stands(path)))
+        .collect()
 }

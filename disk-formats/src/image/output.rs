@@ -14,6 +14,19 @@ use crate::host;
 /// Bytes of the file's name that the temporary name repeats: the whole stays below NAME_MAX (255).
 const KEPT: usize = 200;
 
+/// What a temporary name has between the file's name and its numbers.
+const PART: &str = ".part-";
+
+/// Whether the file has the temporary name of an [`Output`]: it is incomplete.
+pub(crate) fn is_part(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let numbers = name.strip_prefix('.').and_then(|name| name.rsplit_once(PART)).map(|(_, numbers)| numbers);
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    numbers
+        .and_then(|numbers| numbers.split_once('-'))
+        .is_some_and(|(process, other)| number(process) && number(other))
+}
+
 /// A new file that is written under a temporary name in the same directory. [`finish`](Self::finish) flushes and
 /// renames it. If the value is dropped before, after an error, a cancellation or a panic, the file is removed.
 #[derive(Debug)]
@@ -45,7 +58,7 @@ impl Output {
         let process = std::process::id();
         // A file with this name was left by a killed process with the same number, or belongs to another thread.
         let part = (0u32..)
-            .map(|number| path.with_file_name(format!(".{kept}.part-{process}-{number}")))
+            .map(|number| path.with_file_name(format!(".{kept}{PART}{process}-{number}")))
             .find(|candidate| fs::symlink_metadata(candidate).is_err())
             .ok_or_else(|| refused(io::ErrorKind::AlreadyExists))?;
         Ok(Self { path: path.into(), part, finished: false })

@@ -78,3 +78,12 @@ fn long_names_fit() {
     output.finish().unwrap();
     assert!(path.exists());
 }
+
+#[test]
+fn a_temporary_name_is_recognized() {
+    let output = Output::new(&std::env::temp_dir().join("a.img")).unwrap();
+    assert!(is_part(output.part()) && !is_part(output.path()));
+    for other in ["a.part-1-2", ".a.part-1", ".a.part-1-", ".a.part-x-1", ".a.part-1-2.vhd", "", "/"] {
+        assert!(!is_part(Path::new(other)), "{other}");
+    }
+}
