@@ -188,34 +188,46 @@ impl Image {
         let shrink = shrink == Shrink::Allow;
         match self.format {
             FormatName::Raw => Raw::resize(&self.path, size, shrink),
-            FormatName::Passthrough => {
-                Err(self.unsupported("a block device has the size that its host gives it".to_owned()))
-            }
-            FormatName::Vhd | FormatName::Vhdx => {
-                dispatch!(self, format => {
-                    let image = format::Image::open(&self.path, Access::READ_ONLY)?;
-                    refuse_size_below_parent(&image, size, &self.parents)?;
-                    drop(image);
-                    format::resize(self.open_file()?, size, shrink)
-                })
+            _ => {
+                self.check_size(size)?;
+                dispatch!(self, format => format::resize(self.open_file()?, size, shrink))
             }
         }
     }
 
     /// Move the backup GPT, if the disk has one, to where the disk ends when it has `size` bytes: before a
-    /// [`resize`](Self::resize) that makes it smaller. Returns whether it was moved. After a power failure one of the two
-    /// GPTs is valid.
+    /// [`resize`](Self::resize) that makes it smaller. The protective MBR gets that size. Returns whether anything was changed. After a power
+    /// failure the primary GPT is valid, and so is its backup, unless the new one had to overwrite the old one.
+    ///
+    /// Everything that the resize would refuse is refused before the first change.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] for a damaged GPT, and for a partition that does not fit; those of opening and writing the
-    /// disk.
+    /// Those of [`resize`](Self::resize) with [`Shrink::Allow`]; [`OpenError::Invalid`] for a damaged GPT, and for a partition that does not
+    /// fit; those of opening and writing the disk.
     pub fn move_gpt_backup(&self, size: u64) -> Result<bool, OpenError> {
         let options = OpenOptions {
             format: Some(self.format),
             parents: self.parents.clone(),
             ..OpenOptions::new(&self.path)
         };
-        nested::move_gpt_backup(&options, size)
+        nested::move_gpt_backup(&options, size, |zeroed| match self.format {
+            FormatName::Raw => Raw::open_to_resize(&self.path, size, true).map(drop),
+            _ => {
+                self.check_size(size)?;
+                dispatch!(self, format => format::check_resize(self.open_file()?, size, true, zeroed))
+            }
+        })
+    }
+
+    /// Refuse a size for which the parent must not be hidden or exposed, and a disk that its host resizes.
+    fn check_size(&self, size: u64) -> Result<(), OpenError> {
+        if self.format == FormatName::Passthrough {
+            return Err(self.unsupported("a block device has the size that its host gives it".to_owned()));
+        }
+        dispatch!(self, format => {
+            let image = format::Image::open(&self.path, Access::READ_ONLY)?;
+            refuse_size_below_parent(&image, size, &self.parents)
+        })
     }
 
     /// Make the file as small as its content allows: free blocks that read as zeros, move other blocks into the gaps,
@@ -298,6 +310,7 @@ mod tests {
     use super::*;
     use crate::formats::vhd;
     use crate::formats::vhdx::{self, CreateOptions};
+    use crate::image::Content;
 
     #[test]
     fn each_format_has_its_tools() {
@@ -328,6 +341,42 @@ mod tests {
             assert!(base.resize(size, Shrink::Refuse).unwrap_err().to_string().contains("allow it"));
             base.resize(size, Shrink::Allow).unwrap();
             assert_eq!(base.info(Scope::Image).unwrap().remove(0).size, size);
+        }
+    }
+
+    /// The images of a chain are named by links: the merge changes and deletes what they lead to. Other names of the child, and a copy of it that
+    /// is not complete, are no children of the parent.
+    #[test]
+    fn a_merge_follows_links() {
+        let size = 4 << 20;
+        for format in ["vhd", "vhdx"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = |name: &str| folder.path().join(name).with_extension(format);
+            match format {
+                "vhd" => vhd::create_dynamic(&path("a"), size, None).unwrap(),
+                _ => vhdx::create_dynamic(&path("a"), size, CreateOptions::default()).unwrap(),
+            }
+            std::os::unix::fs::symlink(path("a"), path("parent")).unwrap();
+            match format {
+                "vhd" => vhd::create_differencing(&path("b"), &path("parent"), None).unwrap(),
+                _ => vhdx::create_differencing(&path("b"), &path("parent"), None).unwrap(),
+            }
+            std::os::unix::fs::symlink(path("b"), path("child")).unwrap();
+            std::fs::copy(path("b"), folder.path().join(format!(".c.{format}.part-1-0"))).unwrap();
+            let child = OpenOptions::new(path("child")).open_format().unwrap();
+            Content::new(&*child).write_at(&[7; 512], 512).unwrap();
+            child.flush().unwrap();
+            drop(child);
+            std::fs::hard_link(path("b"), path("other")).unwrap();
+            assert_eq!(Image::open(path("parent")).unwrap().children().unwrap().len(), 1, "{format}");
+            Image::open(path("child")).unwrap().merge(Siblings::Refuse, |_, _| true).unwrap();
+            assert!(!path("b").exists() && path("child").symlink_metadata().is_err(), "{format}");
+            assert!(path("parent").symlink_metadata().unwrap().is_symlink() && path("other").exists());
+            let merged =
+                OpenOptions { read_only: true, ..OpenOptions::new(path("a")) }.open_format().unwrap();
+            let mut data = [0; 512];
+            Content::new(&*merged).read_at(&mut data, 512).unwrap();
+            assert_eq!(data, [7; 512]);
         }
     }
 

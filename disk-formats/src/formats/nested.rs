@@ -12,11 +12,13 @@ mod part;
 pub(crate) mod path;
 mod table;
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use composed::{LEVELS, Nested};
 use container::Container;
+use gpt_backup::Move;
 use part::Part;
 use path::{Nesting, Step, split};
 use table::TableError;
@@ -103,14 +105,30 @@ fn table_error(path: &Path, action: &'static str, error: TableError) -> OpenErro
     OpenError::Os { path: path.into(), action, source }
 }
 
-/// Move the backup GPT of the disk at `options` to where it ends when it has `size` bytes; `false` if it has no GPT, or a backup there.
+/// Move the backup GPT of the disk at `options` to where it ends when it has `size` bytes; `false` if it has no GPT, or a backup there. `check`
+/// gets the ranges of the disk, in bytes, that the move zeroes, and refuses the move before anything is changed.
 ///
 /// # Errors
-/// Those of opening the disk, and of its GPT; [`OpenError::Invalid`] for a partition that does not fit.
-pub(crate) fn move_gpt_backup(options: &OpenOptions, size: u64) -> Result<bool, OpenError> {
+/// Those of `check`, of opening the disk, and of its GPT; [`OpenError::Invalid`] for a partition that does not fit.
+pub(crate) fn move_gpt_backup(
+    options: &OpenOptions,
+    size: u64,
+    check: impl FnOnce(&[Range<u64>]) -> Result<(), OpenError>,
+) -> Result<bool, OpenError> {
+    let failed = |error| table_error(&options.path, "cannot move the backup GPT", error);
+    let disk = open_file(&OpenOptions { read_only: true, ..options.clone() })?;
+    let Some(zeroed) = Move::plan(Content::new(&*disk), size).map_err(failed)?.map(|plan| plan.zeroed())
+    else {
+        return Ok(false);
+    };
+    // Its lock would refuse the check.
+    drop(disk);
+    check(&zeroed)?;
     let disk = open_file(options)?;
-    let moved = gpt_backup::move_to(Content::new(&*disk), size);
-    moved.map_err(|error| table_error(&options.path, "cannot move the backup GPT", error))
+    match Move::plan(Content::new(&*disk), size).map_err(failed)? {
+        Some(plan) => plan.run().map_err(failed).map(|()| true),
+        None => Ok(false),
+    }
 }
 
 /// Open a partition as a disk.

@@ -23,6 +23,7 @@ mod compact;
 mod create;
 mod describe;
 mod edit;
+mod extend;
 mod fixed;
 mod footer;
 mod geometry;
@@ -53,4 +54,4 @@ pub use create::{
 pub use footer::Subformat;
 pub(crate) use footer::is_inside;
 pub use geometry::Geometry;
-pub(crate) use resize::resize;
+pub(crate) use resize::{check_resize, resize};

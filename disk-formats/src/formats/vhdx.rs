@@ -61,4 +61,4 @@ pub use chain::{open, open_alone};
 pub(crate) use check::check;
 pub(crate) use compact::compact;
 pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed, create_fixed_watched};
-pub(crate) use resize::resize;
+pub(crate) use resize::{check_resize, resize};

@@ -170,23 +170,39 @@ pub(crate) fn io_error(error: &io::Error) -> IoError {
     Errno::from_io_error(error).map_or(IoError::Damaged("a file ends inside the image"), IoError::from)
 }
 
+/// Bytes of a sector.
+const SECTOR: u64 = 512;
 /// Bytes that are examined or copied at once.
 const CHUNK: u64 = 1 << 20;
 
 /// Offset of the last sector of a range that is not all zeros. Skips ranges that the host does not store.
 pub(crate) fn last_nonzero(store: &dyn Store, from: u64, to: u64) -> io::Result<Option<u64>> {
+    last_nonzero_of(store, from, to, |_| true)
+}
+
+/// As [`last_nonzero`], of the sectors for whose offset `counts` returns `true`.
+pub(crate) fn last_nonzero_of(
+    store: &dyn Store,
+    from: u64,
+    to: u64,
+    counts: impl Fn(u64) -> bool,
+) -> io::Result<Option<u64>> {
     let mut bytes = vec![0; CHUNK.min(to.saturating_sub(from)) as usize];
     let mut end = to;
     while end > from {
-        let part = (end - from).min(CHUNK);
-        if store.next_data(end - part)? < end {
-            let chunk = bytes.get_mut(..part as usize).unwrap_or_default();
-            store.read_at(chunk, end - part)?;
-            if let Some(at) = chunk.iter().rposition(|byte| *byte != 0) {
-                return Ok(Some((end - part + at as u64) / 512 * 512));
+        let start = ((end - 1) / CHUNK * CHUNK).max(from);
+        if store.next_data(start)? < end {
+            let chunk = bytes.get_mut(..(end - start) as usize).unwrap_or_default();
+            store.read_at(chunk, start)?;
+            for at in (start / SECTOR..end.div_ceil(SECTOR)).rev().map(|sector| sector * SECTOR) {
+                let part = at.max(start) - start..(at + SECTOR).min(end) - start;
+                let sector = chunk.get(part.start as usize..part.end as usize).unwrap_or_default();
+                if sector.iter().any(|byte| *byte != 0) && counts(at) {
+                    return Ok(Some(at));
+                }
             }
         }
-        end -= part;
+        end = start;
     }
     Ok(None)
 }

@@ -88,10 +88,16 @@ impl Raw {
     /// [`OpenError::Invalid`] for a size that is not whole sectors; [`OpenError::Unsupported`] if shrinking is not
     /// allowed; [`OpenError::Os`] if the host refuses.
     pub fn resize(path: &Path, size: u64, shrink: bool) -> Result<(), OpenError> {
+        let file = Self::open_to_resize(path, size, shrink)?;
+        let resized = file.set_size(size).and_then(|()| Ok(file.sync()?));
+        resized.map_err(|source| OpenError::Os { path: path.into(), action: "cannot resize", source })
+    }
+
+    /// Open the file of an image, and refuse what [`resize`](Self::resize) refuses.
+    pub(crate) fn open_to_resize(path: &Path, size: u64, shrink: bool) -> Result<BackingFile, OpenError> {
         whole_sectors(path, size, SectorSize::B512)?;
         let file = BackingFile::open(path, Access::default())?;
         check_shrink(path, file.size(), size, shrink)?;
-        let resized = file.set_size(size).and_then(|()| Ok(file.sync()?));
-        resized.map_err(|source| OpenError::Os { path: path.into(), action: "cannot resize", source })
+        Ok(file)
     }
 }

@@ -226,3 +226,76 @@ fn a_vhd_in_a_vhdx() {
 fn a_vhdx_in_a_vhdx() {
     survives(Shape { outer: (true, 8 << 20), inner: (true, 2 << 20) }, 2, 40, 12);
 }
+
+/// The backup GPT of a disk is moved: at each moment the primary GPT is valid, and so is a backup, at the old place or the new one. Whatever is
+/// left, the next move completes it, and leaves zeros behind the new end.
+#[test]
+fn a_backup_gpt_that_moves() {
+    const SIZE: u64 = 256 << 10;
+    for (vhdx, cut) in [(false, 64 << 10), (false, 1024), (false, 512), (true, 96 << 10)] {
+        // A disk whose end moves by little has the new backup's entries below the old ones.
+        let (new, full) = ((SIZE - cut) / SECTOR, if vhdx { 2 << 20 } else { SIZE });
+        let (new, old) = (new + (full - SIZE) / SECTOR, full / SECTOR);
+        let shape = Shape { outer: (vhdx, full), inner: (false, 64 << 10) };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("outer");
+        create(&path, shape.outer, 8 << 10);
+        let file = CrashFile::new(std::fs::read(&path).unwrap());
+        let with = |file: &CrashFile, use_it: &mut dyn FnMut(Content<'_>)| {
+            let disk = outer(file, vhdx, false).unwrap();
+            use_it(Content::over(&*disk, &stores([file])));
+        };
+        with(&file, &mut |content| gpt_backup::tests::fill(content));
+        let base = file.bytes();
+        let run = |file: &CrashFile| {
+            let mut moved = true;
+            with(file, &mut |content| {
+                let planned = Move::plan(content, new * SECTOR).ok().expect("a plan");
+                moved = planned.is_none_or(|planned| planned.run().is_ok());
+            });
+            moved
+        };
+        let backups = |file: &CrashFile| {
+            let mut found = Vec::new();
+            with(file, &mut |content| found = gpt_backup::tests::backups(content, &[old - 1, new - 1]));
+            found
+        };
+        let mut random = Random(7);
+        let (mut states, mut failures) = (0, 0);
+        for fails in (0..).step_by(if vhdx { 5 } else { 1 }) {
+            let file = CrashFile::new(base.clone());
+            file.fail(Some(fails));
+            let whole = run(&file);
+            file.fail(None);
+            failures += u64::from(!whole);
+            // Of a run that failed, its end; of the whole one, each moment.
+            let from = if whole { 0 } else { file.len_of_log() };
+            for at in (from..=file.len_of_log()).step_by(if vhdx { 7 } else { 1 }) {
+                let mut rounds = 0;
+                let pick = |open: usize| {
+                    rounds += 1;
+                    (rounds <= 4).then(|| {
+                        (0..open).map(|_| rounds == 2 || rounds > 2 && random.below(2) == 0).collect()
+                    })
+                };
+                file.after_crash(&base, at, pick, |bytes| {
+                    states += 1;
+                    let left = CrashFile::new(bytes);
+                    let found = backups(&left);
+                    assert!(!found.is_empty(), "cut {cut}, after {fails} and {at}: no backup");
+                    assert!(run(&left), "cut {cut}, after {fails} and {at}: the next move fails");
+                    assert_eq!(backups(&left), [new - 1], "cut {cut}, after {fails} and {at}");
+                    with(&left, &mut |content| {
+                        let mut tail = vec![0; ((old - new) * SECTOR) as usize];
+                        content.read_at(&mut tail, new * SECTOR).unwrap();
+                        assert!(tail.iter().all(|byte| *byte == 0), "cut {cut}, after {fails} and {at}");
+                    });
+                });
+            }
+            if whole {
+                break;
+            }
+        }
+        assert!(states > 100 && failures > 0, "{states} states, {failures} failures");
+    }
+}

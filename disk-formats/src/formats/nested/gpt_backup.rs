@@ -1,73 +1,151 @@
 //! Moves the backup GPT to where a smaller disk ends (UEFI 2.10, 5.3.2), so that the disk can be cut there.
 //!
-//! At each moment one of the two GPTs is valid: the new backup is on stable storage before the primary header refers to it, and the old
-//! backup is zeroed after that.
+//! The primary GPT is valid at each moment, and so is a backup, at the old place or the new one: the new entries are on stable storage before
+//! the new header, the new header before the primary one refers to it, and the old backup is zeroed after that, its header last. If the new
+//! backup would overlap the old one, its entries lie further below. Only where a partition leaves no space for that, the old backup
+//! is overwritten, and the primary GPT alone is valid meanwhile.
+//!
+//! A move that was interrupted is completed by the next one: a header at the end of the disk that the primary GPT no longer refers to is zeroed,
+//! too. At the end the protective MBR gets the new size (5.2.3).
+
+use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use super::table::{Disk, GptHeader, TableError, crc32, entries};
+use super::table::{Disk, Entries, GptHeader, TableError, crc32, entries, header_at, protective_mbr};
 use crate::formats::field::BadField;
 use crate::image::{Content, ImageError};
 
-/// Move the backup GPT of a disk that is to have `size` bytes. Returns whether it was moved: not if the disk has no GPT, or a backup there.
-///
-/// # Errors
-/// A damaged primary GPT; a partition or the GPT itself that does not fit; those of reading and writing.
-pub(super) fn move_to(content: Content<'_>, size: u64) -> Result<bool, TableError> {
-    let Some(sector) = content.gpt_sector().map_err(TableError::Image)? else { return Ok(false) };
-    let disk = Disk::new(content, sector);
-    let primary = entries(&disk, 1)?;
-    let sectors = (size >> sector.shift()).min(disk.sectors);
-    let old = primary.header.other.get();
-    let entry_sectors = (primary.bytes.len() as u64).div_ceil(disk.sector);
-    let moved = sectors.checked_sub(1 + entry_sectors).filter(|end| *end > primary.usable.start);
-    let Some(end) = moved else {
-        return Err(BadField::new("size", format!("{size} bytes"), "space for the GPT and its backup").into());
-    };
-    if old.saturating_add(1) == sectors {
-        return Ok(false);
-    }
-    let last = (1..=primary.count()).filter_map(|number| Some((number, primary.get(number)?)));
-    if let Some((number, entry)) = last.max_by_key(|(_, entry)| entry.last.get())
-        && entry.last.get() >= end
-    {
-        let value = format!(
-            "{number}, which ends at byte {}",
-            entry.last.get().saturating_add(1).saturating_mul(disk.sector)
-        );
-        let expected = format!("one that ends by byte {}: make it smaller first", end * disk.sector);
-        return Err(BadField::new("partition", value, expected).into());
-    }
-    let old_backup = (old > sectors).then(|| entries(&disk, old).ok()).flatten();
+/// A move of the backup GPT.
+pub(super) struct Move<'a> {
+    content: Content<'a>,
+    disk: Disk<'a>,
+    primary: Entries,
+    /// Sectors of the disk after it was cut.
+    sectors: u64,
+    /// The first sector of the new backup's entries; `None`: the backup is in its place.
+    list: Option<u64>,
+    /// Sectors of old backups: entries, header.
+    old: Vec<[Range<u64>; 2]>,
+    /// The first sector of the disk with the new size.
+    mbr: Option<Vec<u8>>,
+}
 
-    let mut list = primary.bytes.clone();
-    list.resize((entry_sectors * disk.sector) as usize, 0);
-    disk.write(end, &list)?;
-    let header = |own: u64, other: u64, entries: u64| {
-        let header = GptHeader {
-            own: own.into(),
-            other: other.into(),
-            entries: entries.into(),
-            last_usable: (end - 1).into(),
-            ..primary.header
+impl<'a> Move<'a> {
+    /// How the backup GPT of a disk that is to have `size` bytes is moved; `None` if the disk has no GPT, or nothing is to be changed.
+    ///
+    /// # Errors
+    /// A damaged primary GPT; a partition or the GPT itself that does not fit; those of reading.
+    pub(super) fn plan(content: Content<'a>, size: u64) -> Result<Option<Self>, TableError> {
+        let Some(sector) = content.gpt_sector().map_err(TableError::Image)? else { return Ok(None) };
+        let disk = Disk::new(content, sector);
+        let primary = entries(&disk, 1)?;
+        let sectors = (size >> sector.shift()).min(disk.sectors);
+        let len = (primary.bytes.len() as u64).div_ceil(disk.sector);
+        let start = primary.usable.start;
+        let Some(end) = sectors.checked_sub(1 + len).filter(|end| *end > start) else {
+            let expected = "space for the GPT and its backup";
+            return Err(BadField::new("size", format!("{size} bytes"), expected).into());
         };
-        sealed(&header, &primary.sealed, disk.sector)
-    };
-    disk.write(sectors - 1, &header(sectors - 1, 1, end))?;
-    flush(content)?;
-    disk.write(1, &header(1, sectors - 1, primary.header.entries.get()))?;
-    flush(content)?;
-    if let Some(backup) = old_backup {
-        let first = backup.header.entries.get().max(sectors);
-        let zeros = |from: u64, to: u64| match to.checked_sub(from) {
-            Some(count) if count > 0 => disk.write(from, &vec![0; (count * disk.sector) as usize]),
-            _ => Ok(()),
-        };
-        zeros(first, (backup.header.entries.get() + entry_sectors).min(disk.sectors))?;
-        zeros(old, old + 1)?;
-        flush(content)?;
+        let partitions = (1..=primary.count()).filter_map(|number| Some((number, primary.get(number)?)));
+        let last = partitions.max_by_key(|(_, entry)| entry.last.get());
+        let used = last.as_ref().map_or(start, |(_, entry)| entry.last.get().saturating_add(1));
+        let backup = primary.header.other.get();
+        let in_place = backup.checked_add(1) == Some(sectors);
+        if let Some((number, _)) = last.filter(|_| used > end && !in_place) {
+            let value = format!("{number}, which ends at byte {}", used.saturating_mul(disk.sector));
+            let expected = format!("one that ends by byte {}: make it smaller first", end * disk.sector);
+            return Err(BadField::new("partition", value, expected).into());
+        }
+        let mut places = vec![backup, disk.sectors - 1];
+        places.dedup();
+        let mut old = Vec::new();
+        for place in places {
+            old.extend(old_backup(&disk, &primary, place, len)?);
+        }
+        // An old backup that the new one would overlap.
+        let hit = old.iter().filter(|[list, header]| list.start < sectors && end < header.end);
+        let below = hit.map(|[list, _]| list.start).min();
+        let apart =
+            below.unwrap_or(sectors - 1).checked_sub(len).filter(|list| *list >= used && *list > start);
+        let list = (!in_place).then(|| apart.unwrap_or(end).min(end));
+        // What lies below the end of the smaller disk is part of the new backup, or stays.
+        for [list, header] in &mut old {
+            list.start = list.start.max(sectors).min(list.end);
+            header.start = header.start.max(sectors).min(header.end);
+        }
+        old.retain(|[_, header]| !header.is_empty());
+        let mbr = protective_mbr(&disk, sectors)?;
+        let plan = Self { content, disk, primary, sectors, list, old, mbr };
+        Ok(Some(plan).filter(|plan| plan.list.is_some() || !plan.old.is_empty() || plan.mbr.is_some()))
     }
-    Ok(true)
+
+    /// The ranges of the disk that the move zeroes, in bytes.
+    pub(super) fn zeroed(&self) -> Vec<Range<u64>> {
+        let bytes = |run: &Range<u64>| run.start * self.disk.sector..run.end * self.disk.sector;
+        self.old.iter().flatten().map(bytes).collect()
+    }
+
+    /// Move the backup.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub(super) fn run(self) -> Result<(), TableError> {
+        let (disk, primary, last) = (&self.disk, &self.primary, self.sectors - 1);
+        if let Some(at) = self.list {
+            let mut list = primary.bytes.clone();
+            list.resize(list.len().next_multiple_of(disk.sector as usize), 0);
+            disk.write(at, &list)?;
+            self.flush()?;
+            let header = |own: u64, other: u64, entries: u64| {
+                let (own, other, entries) = (own.into(), other.into(), entries.into());
+                let header =
+                    GptHeader { own, other, entries, last_usable: (at - 1).into(), ..primary.header };
+                sealed(&header, &primary.sealed, disk.sector)
+            };
+            disk.write(last, &header(last, 1, at))?;
+            self.flush()?;
+            disk.write(1, &header(1, last, primary.header.entries.get()))?;
+            self.flush()?;
+        }
+        if let Some(mbr) = &self.mbr {
+            disk.write(0, mbr)?;
+        }
+        for part in [0, 1] {
+            for run in self.old.iter().filter_map(|old| old.get(part)).filter(|run| !run.is_empty()) {
+                disk.write(run.start, &vec![0; ((run.end - run.start) * disk.sector) as usize])?;
+            }
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), TableError> {
+        let flushed = self.content.format().flush();
+        let path = || self.content.path().into();
+        flushed.map_err(|source| TableError::Image(ImageError::Flush { path: path(), source }))
+    }
+}
+
+/// The sectors of a backup of this GPT whose header is in the sector `at`: its entries, which may be zeros already, and the header. Entries
+/// that do not lie between the partitions and the header are not counted.
+fn old_backup(
+    disk: &Disk<'_>,
+    primary: &Entries,
+    at: u64,
+    len: u64,
+) -> Result<Option<[Range<u64>; 2]>, TableError> {
+    if at < primary.usable.end {
+        return Ok(None);
+    }
+    let header = match header_at(disk, at) {
+        Ok((header, _)) if header.disk == primary.header.disk => header,
+        Ok(_) | Err(TableError::Bad(_)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let list = header.entries.get();
+    let behind = list > header.last_usable.get() && list.checked_add(len).is_some_and(|end| end <= at);
+    Ok(Some([if behind { list..list + len } else { at..at }, at..at + 1]))
 }
 
 /// A header's sector: what follows the known fields stays, and the checksum is right.
@@ -85,13 +163,8 @@ fn sealed(header: &GptHeader, stored: &[u8], sector: u64) -> Vec<u8> {
     bytes
 }
 
-fn flush(content: Content<'_>) -> Result<(), TableError> {
-    let flushed = content.format().flush();
-    flushed.map_err(|source| TableError::Image(ImageError::Flush { path: content.path().into(), source }))
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
@@ -99,11 +172,14 @@ mod tests {
 
     use super::*;
     use crate::disk::image::{Image, Shrink};
+    use crate::disk::info::SectorSize;
     use crate::formats::open::OpenOptions;
     use crate::formats::vhdx::{self, CreateOptions};
     use crate::formats::{flat::raw::Raw, format::Format, vhd};
 
     const MIB: u64 = 1 << 20;
+    /// Last sector of the partition that [`fill`] makes.
+    const LAST: u64 = 63;
 
     fn header(own: u64, other: u64, entries: u64, last: u64, list: &[u8]) -> Vec<u8> {
         let mut header = GptHeader::read_from_bytes(&[0; 92]).unwrap();
@@ -115,17 +191,16 @@ mod tests {
         sealed(&header, &[0; 92], 512)
     }
 
-    /// A disk of 64 MiB with a GPT, whose partition is the MiB from 1 MiB on.
-    fn fill(path: &Path) {
-        let disk = OpenOptions::new(path).open_format().unwrap();
-        let content = Content::new(&*disk);
+    /// Give the disk a GPT with a partition.
+    pub(in super::super) fn fill(content: Content<'_>) {
         let mut list = vec![0; 128 * 128];
         list[..16].fill(7);
-        list[32..40].copy_from_slice(&2048u64.to_le_bytes());
-        list[40..48].copy_from_slice(&4095u64.to_le_bytes());
-        let end = 64 * MIB / 512;
+        list[32..40].copy_from_slice(&40u64.to_le_bytes());
+        list[40..48].copy_from_slice(&LAST.to_le_bytes());
+        let end = content.capacity() / 512;
         let mut mbr = [0; 512];
-        (mbr[450], mbr[510], mbr[511]) = (0xEE, 0x55, 0xAA);
+        (mbr[450], mbr[454], mbr[510], mbr[511]) = (0xEE, 1, 0x55, 0xAA);
+        mbr[458..462].copy_from_slice(&(end as u32 - 1).to_le_bytes());
         for (at, data) in [
             (0, &mbr[..]),
             (1, &header(1, end - 1, 2, end - 34, &list)),
@@ -135,46 +210,143 @@ mod tests {
         ] {
             content.write_at(data, at * 512).unwrap();
         }
-        disk.flush().unwrap();
+        content.format().flush().unwrap();
+    }
+
+    /// The sectors of the valid backups in these sectors. The primary GPT must be valid, with the partition.
+    pub(in super::super) fn backups(content: Content<'_>, places: &[u64]) -> Vec<u64> {
+        let disk = Disk::new(content, SectorSize::B512);
+        let primary = entries(&disk, 1).ok().expect("a primary GPT");
+        assert_eq!(primary.get(1).map(|entry| entry.last.get()), Some(LAST));
+        let valid = |at: &u64| entries(&disk, *at).is_ok_and(|backup| backup.bytes == primary.bytes);
+        places.iter().copied().filter(valid).collect()
     }
 
     fn open(path: &Path) -> Arc<dyn Format> {
         OpenOptions { read_only: true, ..OpenOptions::new(path) }.open_format().unwrap()
     }
 
+    fn create(path: &Path, size: u64) {
+        match path.file_name().unwrap().to_str().unwrap() {
+            "a.raw" => Raw::create(path, size).unwrap(),
+            "a.vhd" => vhd::create_dynamic(path, size, None).unwrap(),
+            "a.vhdx" => vhdx::create_dynamic(path, size, CreateOptions::default()).unwrap(),
+            _ => vhd::create_fixed(path, size).unwrap(),
+        }
+        fill(Content::new(&*OpenOptions::new(path).open_format().unwrap()));
+    }
+
+    const NAMES: [&str; 4] = ["a.raw", "a.vhd", "a.vhdx", "fixed.vhd"];
+
     #[test]
     fn a_disk_with_a_gpt_is_cut() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["a.raw", "a.vhd", "a.vhdx", "fixed.vhd"] {
+        for name in NAMES {
             let path = folder.path().join(name);
-            match name {
-                "a.raw" => Raw::create(&path, 64 * MIB).unwrap(),
-                "a.vhd" => vhd::create_dynamic(&path, 64 * MIB, None).unwrap(),
-                "a.vhdx" => vhdx::create_dynamic(&path, 64 * MIB, CreateOptions::default()).unwrap(),
-                _ => vhd::create_fixed(&path, 64 * MIB).unwrap(),
-            }
-            fill(&path);
+            create(&path, 64 * MIB);
             let image = Image::open(&path).unwrap();
-            let error = image.move_gpt_backup(MIB + 512).unwrap_err().to_string();
+            let error = image.move_gpt_backup(80 * 512).unwrap_err().to_string();
             assert!(
-                error.contains("partition is 1, which ends at byte 2097152, expected one that ends by byte"),
+                error.contains("partition is 1, which ends at byte 32768, expected one that ends by byte"),
                 "{error}"
             );
-            assert!(image.move_gpt_backup(20_000).unwrap_err().to_string().contains("space for the GPT"));
-            for (size, moved) in [(32 * MIB, true), (32 * MIB, false), (32 * MIB - 1024, true)] {
+            assert!(
+                image
+                    .move_gpt_backup(20_000 / 512 * 512)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("space for the GPT")
+            );
+            // The third backup would overlap the second, so its entries lie below those.
+            let (half, less) = (32 * MIB / 512, 32 * MIB / 512 - 2);
+            for (sectors, moved, usable) in
+                [(half, true, half - 33), (half, false, half - 33), (less, true, half - 33 - 32)]
+            {
+                let size = sectors * 512;
                 assert_eq!(image.move_gpt_backup(size).unwrap(), moved, "{name}");
                 image.resize(size, Shrink::Allow).unwrap();
                 let disk = open(&path);
-                let disk = Disk::new(Content::new(&*disk), crate::disk::info::SectorSize::B512);
-                let [primary, backup] = [1, size / 512 - 1].map(|at| entries(&disk, at).ok().unwrap());
-                assert_eq!(primary.header.other.get(), size / 512 - 1);
-                assert_eq!((backup.header.other.get(), backup.usable.end), (1, size / 512 - 33));
-                assert_eq!(primary.get(1).unwrap().last.get(), 4095);
-                assert!(primary.bytes == backup.bytes);
+                let content = Content::new(&*disk);
+                assert_eq!(backups(content, &[sectors - 1]), [sectors - 1]);
+                let disk = Disk::new(content, SectorSize::B512);
+                let [primary, backup] = [1, sectors - 1].map(|at| entries(&disk, at).ok().unwrap());
+                assert_eq!(primary.header.other.get(), sectors - 1);
+                assert_eq!((backup.header.other.get(), backup.usable.end), (1, usable));
+                let mut mbr = [0; 512];
+                content.read_at(&mut mbr, 0).unwrap();
+                assert_eq!(mbr[458..462], (sectors as u32 - 1).to_le_bytes());
             }
         }
         let none = folder.path().join("none");
         Raw::create(&none, MIB).unwrap();
         assert!(!Image::open(&none).unwrap().move_gpt_backup(MIB / 2).unwrap());
+    }
+
+    /// The shrink is refused, so the GPT stays.
+    #[test]
+    fn what_the_resize_refuses_moves_no_gpt() {
+        let folder = tempfile::tempdir().unwrap();
+        let (size, small) = (64 * MIB, 32 * MIB);
+        for name in NAMES {
+            let path = folder.path().join(name);
+            create(&path, size);
+            let image = Image::open(&path).unwrap();
+            let content = || {
+                let mut data = vec![0; size as usize];
+                Content::new(&*open(&path)).read_at(&mut data, 0).unwrap();
+                data
+            };
+            let refused = |why: &str| {
+                let before = content();
+                let error = image.move_gpt_backup(small).unwrap_err().to_string();
+                assert!(error.contains(why), "{name}: {error}");
+                assert!(content() == before, "{name}: changed");
+            };
+            let used = OpenOptions::new(&path).open_format().unwrap();
+            assert!(image.move_gpt_backup(small).is_err(), "{name} is in use");
+            if name == "a.raw" {
+                // What is cut off a raw disk is lost, whatever it is.
+                continue;
+            }
+            Content::new(&*used).write_at(&[1; 512], size - 80 * 512).unwrap();
+            used.flush().unwrap();
+            drop(used);
+            refused("data");
+            // A header of another disk is data, too.
+            let used = OpenOptions::new(&path).open_format().unwrap();
+            Content::new(&*used).write_at(&[0; 512], size - 80 * 512).unwrap();
+            let mut last = vec![0; 512];
+            Content::new(&*used).read_at(&mut last, size - 512).unwrap();
+            last[60] ^= 1;
+            Content::new(&*used).write_at(&last, size - 512).unwrap();
+            used.flush().unwrap();
+            drop(used);
+            refused("data");
+        }
+    }
+
+    /// A hybrid MBR has other entries behind the protective one.
+    #[test]
+    fn the_protective_entry_follows_the_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.raw");
+        create(&path, MIB);
+        let disk = OpenOptions::new(&path).open_format().unwrap();
+        let content = Content::new(&*disk);
+        let count = |sectors: u64| {
+            let disk = Disk::new(content, SectorSize::B512);
+            let mbr = protective_mbr(&disk, sectors).ok().unwrap();
+            mbr.map(|mbr| u32::from_le_bytes(mbr[458..462].try_into().unwrap()))
+        };
+        assert_eq!([count(2048), count(1000), count(1 << 32)], [None, Some(999), Some(u32::MAX)]);
+        assert_eq!(count(u64::MAX), Some(u32::MAX));
+        let mut mbr = [0; 512];
+        content.read_at(&mut mbr, 0).unwrap();
+        mbr[466] = 0x83;
+        content.write_at(&mbr, 0).unwrap();
+        assert_eq!([count(2048), count(1000), count(1 << 32)], [None, Some(999), None]);
+        mbr[450] = 0;
+        content.write_at(&mbr, 0).unwrap();
+        assert_eq!(count(1000), None);
     }
 }

@@ -30,7 +30,7 @@ impl From<BadField> for TableError {
 }
 
 /// An entry of an MBR.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 struct MbrEntry {
     active: u8,
@@ -241,8 +241,8 @@ impl Entries {
     }
 }
 
-/// Read the GPT whose header is in this sector.
-pub(super) fn entries(disk: &Disk<'_>, sector: u64) -> Result<Entries, TableError> {
+/// Read the header of a GPT in this sector. Returns its fields, and all of its bytes with a checksum of 0.
+pub(super) fn header_at(disk: &Disk<'_>, sector: u64) -> Result<(GptHeader, Vec<u8>), TableError> {
     let bad = |field, value: String, expected: &str| TableError::Bad(BadField::new(field, value, expected));
     if sector >= disk.sectors {
         return Err(bad("GPT", "missing".into(), "a header in sector 1"));
@@ -269,6 +269,13 @@ pub(super) fn entries(disk: &Disk<'_>, sector: u64) -> Result<Entries, TableErro
     if header.own.get() != sector {
         return Err(bad("GPT header's own sector", header.own.get().to_string(), &sector.to_string()));
     }
+    Ok((header, sealed))
+}
+
+/// Read the GPT whose header is in this sector.
+pub(super) fn entries(disk: &Disk<'_>, sector: u64) -> Result<Entries, TableError> {
+    let bad = |field, value: String, expected: &str| TableError::Bad(BadField::new(field, value, expected));
+    let (header, sealed) = header_at(disk, sector)?;
     let usable = header.first_usable.get()..header.last_usable.get().saturating_add(1);
     if usable.start < 2 || usable.start >= usable.end || usable.end > disk.sectors {
         let value = format!("{} to {}", header.first_usable.get(), header.last_usable.get());
@@ -291,6 +298,32 @@ pub(super) fn entries(disk: &Disk<'_>, sector: u64) -> Result<Entries, TableErro
         return Err(bad("GPT entries' checksum", format!("{stored:#010x}"), &format!("{computed:#010x}")));
     }
     Ok(Entries { header, sealed, bytes, size: entry as usize, usable })
+}
+
+/// The first sector of a disk that is to have this number of sectors, if its protective MBR is to be changed: the size of the entry for the GPT
+/// follows that of the disk. In a hybrid MBR, where other entries follow that one, it is only cut.
+pub(super) fn protective_mbr(disk: &Disk<'_>, sectors: u64) -> Result<Option<Vec<u8>>, TableError> {
+    let mbr = match disk.mbr(0) {
+        Ok(mbr) => mbr,
+        Err(TableError::Bad(_)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut entries = mbr.entries.iter().enumerate().filter(|(_, entry)| entry.kind != 0);
+    let Some((number, entry)) = entries.find(|(_, entry)| entry.kind == PROTECTIVE) else { return Ok(None) };
+    let first = u64::from(entry.first.get());
+    let alone = mbr.entries.iter().filter(|entry| entry.kind != 0).count() == 1;
+    let whole = sectors.saturating_sub(first).min(u32::MAX.into()) as u32;
+    let count = entry.count.get();
+    if count == whole || !alone && count < whole {
+        return Ok(None);
+    }
+    let changed = MbrEntry { last_chs: [0xFF; 3], count: whole.into(), ..*entry };
+    let mut bytes = disk.read(0, disk.sector)?;
+    let at = std::mem::offset_of!(Mbr, entries) + number * size_of::<MbrEntry>();
+    if let Some(stored) = bytes.get_mut(at..at + size_of::<MbrEntry>()) {
+        stored.copy_from_slice(changed.as_bytes());
+    }
+    Ok(Some(bytes))
 }
 
 /// CRC-32 (ISO 3309), bit by bit: it runs only when a disk is opened.

@@ -55,7 +55,8 @@ impl Allocator {
     ///
     /// # Errors
     /// [`OpenError::Invalid`] if the disk is opened for writing, and entries point into the metadata, beyond the end of
-    /// the file, or to overlapping blocks. Writes to such an image could damage more data.
+    /// the file, or to overlapping blocks, or if data of a block are beyond the end of the file. Writes to such an image
+    /// could damage more data, or hide what is lost.
     pub(super) fn open(
         store: &dyn Store,
         found: &Found,
@@ -75,6 +76,16 @@ impl Allocator {
             });
             if let Some((block, entry, defect)) = first {
                 return Err(refusal(block, entry, defect, &layout, len).of(path));
+            }
+            let mut first = None;
+            let there = found.source.trailing().unwrap_or(len);
+            bat::cut_off(store, &layout, &table, there, |bad| {
+                first.get_or_insert(bad);
+            })
+            .map_err(os)?;
+            if let Some(bad) = first {
+                let expected = format!("{} (run `image check --repair`)", bad.expected);
+                return Err(BadField { expected, ..bad }.of(path));
             }
         }
         let copy = footer::copy(store, len).map_err(os)?;
@@ -103,6 +114,9 @@ impl Allocator {
         if writable && footer_at.is_none_or(|at| at < end) {
             let os = |source| OpenError::Os { path: path.into(), action: "cannot write its footer", source };
             allocator.place_footer(store).map_err(os)?;
+            if let Some(at) = footer_at {
+                footer::erase(store, at, end).map_err(os)?;
+            }
         }
         Ok(allocator)
     }

@@ -1,7 +1,11 @@
 //! Checks the block allocation table (BAT) of an image.
 
+use std::io;
+
 use super::layout::Layout;
-use super::spec::UNALLOCATED;
+use super::spec::{SECTOR, UNALLOCATED};
+use crate::formats::field::BadField;
+use crate::host::store::Store;
 
 /// What is wrong with a BAT entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,4 +54,35 @@ pub(super) fn check(
         }
     });
     starts.into_iter().map(|(entry, _)| entry).collect()
+}
+
+/// Call `found` with each block of a checked BAT that has data beyond the byte `there` of the file: sectors of the disk whose bits are set. These
+/// sectors are lost.
+pub(super) fn cut_off(
+    store: &dyn Store,
+    layout: &Layout,
+    table: &[u32],
+    there: u64,
+    mut found: impl FnMut(BadField),
+) -> io::Result<()> {
+    for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
+        let (data, (bitmap, end)) = (layout.data_at(*entry), layout.block_range(*entry));
+        if end <= there {
+            continue;
+        }
+        let mut bits = vec![0; layout.bitmap as usize];
+        store.read_at(&mut bits, bitmap)?;
+        let sectors = layout.block_size().min(layout.size - ((block as u64) << layout.block_shift)) / SECTOR;
+        let lost = (there.saturating_sub(data) / SECTOR..sectors)
+            .filter(|sector| Layout::has_bit(&bits, *sector))
+            .count();
+        if lost > 0 {
+            found(BadField::new(
+                "data of a block",
+                format!("cut off at byte {there} of the file, {lost} sectors of block {block} are lost"),
+                format!("a file of at least {end} bytes"),
+            ));
+        }
+    }
+    Ok(())
 }

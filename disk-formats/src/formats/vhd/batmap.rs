@@ -11,13 +11,25 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use super::footer;
 use super::layout::Layout;
-use super::spec::{FOOTER_SIZE, SECTOR};
+use super::spec::{FOOTER_SIZE, Footer, SECTOR};
 use crate::host::store::Store;
 
 const COOKIE: &[u8; 8] = b"tdbatmap";
 /// Version 1.1, whose checksum adds signed bytes.
 const VERSION_SIGNED: u32 = 0x0001_0001;
+
+/// The creator whose images XenServer looks for a batmap in.
+const XENSERVER: &[u8] = b"tap";
+
+/// Make XenServer ignore the batmap, before it is overwritten.
+pub(super) fn disown(footer: &mut Footer) {
+    if footer.creator_application.starts_with(XENSERVER) {
+        // The size of both creators' images is the field "current size".
+        footer::set_hyper_v(footer);
+    }
+}
 
 /// A batmap of an image.
 pub(super) struct Batmap {
@@ -105,8 +117,9 @@ mod tests {
     use super::super::check::check_in;
     use super::super::compact::compact_in;
     use super::super::footer::{self, Subformat};
+    use super::super::resize::resize_in;
     use super::super::spec::{Footer, UNALLOCATED};
-    use super::super::testing::{layout_of, new_image, open};
+    use super::super::testing::{SIZE, layout_of, new_image, open};
     use super::*;
     use crate::formats::format::Format;
     use crate::host::crash::{CrashFile, stamped};
@@ -224,6 +237,37 @@ mod tests {
         file.read_at(&mut unknown, 3584).unwrap();
         assert_eq!((unknown, libvhd(&file)), (stamped(77), Some(vec![0; 512])));
         assert!(footer::find(&file).unwrap().is_ok() && file.len().unwrap() <= 8192);
+    }
+
+    /// The larger table overwrites the batmap, which XenServer ignores by then.
+    #[test]
+    fn a_table_that_grows_over_the_batmap_disowns_it_through_any_crash() {
+        let file = xen_image(0);
+        fill(&file, &[0, 1, 2, 3], 9);
+        set(&file, &[0, 1, 2, 3]);
+        let base = file.image();
+        let file = CrashFile::of(base.clone());
+        resize_in(&file, 64 * SIZE, false).unwrap();
+        let (mut random, mut number, mut kept, mut ignored) = (Random(3), 0, 0, 0);
+        let pick = |_cut, open: usize| {
+            number = (number + 1) % 8;
+            let survives = |_| number == 1 || number > 2 && random.below(2) == 1;
+            (number != 0).then(|| (0..open).map(survives).collect())
+        };
+        file.all_states(&base, pick, |_, left| match libvhd(&CrashFile::of(left)) {
+            Some(map) => {
+                assert_eq!(map[..2], [0xF0, 0]);
+                kept += 1;
+            }
+            None => ignored += 1,
+        });
+        assert!(kept > 0 && ignored > 0, "{kept} {ignored}");
+        let (_, _, layout) = layout_of(&file).unwrap();
+        assert_eq!((layout.bat, layout.entries), (1536, 2048));
+        assert_eq!(check_in(&file, false).unwrap().findings, []);
+        // No remains of it are in the way of the next one.
+        resize_in(&file, 256 * SIZE, false).unwrap();
+        assert_eq!(layout_of(&file).unwrap().2.bat, 1536);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::alloc::end_of;
 use super::bat::{self, Defect};
-use super::batmap::Batmap;
+use super::batmap::{self, Batmap};
 use super::footer::{self, Found, Source, Subformat};
 use super::layer::read_bat;
 use super::layout::{self, Layout, locator_areas, locator_paths, named_locators};
@@ -101,7 +101,7 @@ fn check_sparse(
     let mut table = read_bat(store, &layout, 0, u64::from(layout.used_entries()))?;
     report.total_blocks = table.len() as u64;
     let paths = locator_paths(found.subformat, header, len);
-    let blocks = check_table(&mut table, &layout, &paths, len, repair, report);
+    let (blocks, lost) = check_table(&mut table, &layout, &paths, len, repair, report);
     check_last(store, found, &table, &layout, len, repair, report)?;
     let batmap = Batmap::find(store, &layout, len)?;
     let mut found = found.clone();
@@ -111,7 +111,7 @@ fn check_sparse(
         stamp::renew(&mut found.footer, store);
         if batmap.is_some() {
             // XenServer ignores a batmap with this creator: it may say that a lost block is present as a whole.
-            footer::set_hyper_v(&mut found.footer);
+            batmap::disown(&mut found.footer);
             found.footer.seal();
         }
         footer::rewrite(store, &found.footer, found.source.trailing())?;
@@ -125,6 +125,9 @@ fn check_sparse(
     report.allocated_blocks = blocks.len() as u64;
     // The trailing footer belongs after everything else.
     let end = end_of(&table, (found.subformat, header), &layout, batmap.as_ref(), len);
+    // Lost data may be in the unused space at the end.
+    let there = if lost { found.source.trailing().unwrap_or(len).next_multiple_of(SECTOR) } else { 0 };
+    let end = end.max(there);
     let areas: Vec<(u64, u64)> = areas.into_iter().chain(batmap.iter().flat_map(Batmap::areas)).collect();
     check_gaps(&blocks, &areas, &layout, report);
     check_tail(store, &found, &layout, (end, len), repair, report)
@@ -163,8 +166,7 @@ fn check_locators(
     }
 }
 
-/// Check the entries of the BAT. Returns the valid blocks as `(start, end)` in the file, in ascending order. Invalid
-/// entries are removed from `table`.
+/// Check the entries of the BAT. Returns the valid ones in ascending order, and whether any is invalid. Invalid entries are removed from `table`.
 fn check_table(
     table: &mut [u32],
     layout: &Layout,
@@ -172,7 +174,7 @@ fn check_table(
     len: u64,
     repair: bool,
     report: &mut CheckReport,
-) -> Vec<(u64, u64)> {
+) -> (Vec<u32>, bool) {
     let repaired = repair.then_some("unallocated: its data is lost");
     let mut bad: Vec<u32> = Vec::new();
     let good = bat::check(table, layout, paths, len, |block, entry, defect| {
@@ -189,16 +191,16 @@ fn check_table(
         report.add(Severity::Damage, finding, repaired);
         bad.push(block);
     });
+    let lost = !bad.is_empty();
     for block in bad {
         if let Some(entry) = table.get_mut(block as usize) {
             *entry = UNALLOCATED;
         }
     }
-    good.into_iter().map(|entry| layout.block_range(entry)).collect()
+    (good, lost)
 }
 
-/// Check blocks that reach beyond the end of the file. Sectors whose bits are set there are lost. The repair of the
-/// tail extends the file over them.
+/// Report blocks that are cut off. The repair of the tail extends the file over them.
 fn check_last(
     store: &dyn Store,
     found: &Found,
@@ -209,36 +211,27 @@ fn check_last(
     report: &mut CheckReport,
 ) -> io::Result<()> {
     let there = found.source.trailing().unwrap_or(len);
-    for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
-        let (data, (bitmap, end)) = (layout.data_at(*entry), layout.block_range(*entry));
-        if end <= there {
-            continue;
-        }
-        let mut bits = vec![0; layout.bitmap as usize];
-        store.read_at(&mut bits, bitmap)?;
-        let sectors = layout.block_size().min(layout.size - ((block as u64) << layout.block_shift)) / SECTOR;
-        let set = |sector: u64| {
-            bits.get((sector / 8) as usize).is_some_and(|byte| byte & (0x80 >> (sector % 8)) != 0)
-        };
-        let lost = (there.saturating_sub(data) / SECTOR..sectors).filter(|sector| set(*sector)).count();
-        if lost > 0 {
-            let bad = BadField::new(
-                "data of a block",
-                format!("cut off at byte {there} of the file, {lost} sectors of block {block} are lost"),
-                format!("a file of at least {end} bytes"),
-            );
-            report.add(Severity::Damage, bad, repair.then_some("zeros in their place"));
-        }
-    }
-    Ok(())
+    bat::cut_off(store, layout, table, there, |bad| {
+        report.add(Severity::Damage, bad, repair.then_some("zeros in their place"));
+    })
 }
 
-/// Report unused space between blocks. Gaps smaller than a block are not reported, because they may be alignment.
-fn check_gaps(blocks: &[(u64, u64)], areas: &[(u64, u64)], layout: &Layout, report: &mut CheckReport) {
+/// Report unused space between blocks, whose entries are in ascending order. Gaps smaller than a block are not reported, because they may be
+/// alignment.
+fn check_gaps(blocks: &[u32], areas: &[(u64, u64)], layout: &Layout, report: &mut CheckReport) {
+    let mut others: Vec<(u64, u64)> = areas.iter().chain(&layout.metadata()).copied().collect();
+    others.sort_unstable();
+    let (mut others, mut blocks) = (others.into_iter().peekable(), blocks.iter().peekable());
     let (mut at, mut leaked) = (0, 0);
-    let mut used: Vec<(u64, u64)> = blocks.iter().chain(areas).chain(&layout.metadata()).copied().collect();
-    used.sort_unstable();
-    for (start, end) in used {
+    loop {
+        // Not one list of both: there may be millions of blocks.
+        let block = blocks.peek().map(|entry| layout.block_range(**entry));
+        let next = match (block, others.peek().copied()) {
+            (Some(block), Some(other)) if other < block => others.next(),
+            (Some(block), _) => blocks.next().map(|_| block),
+            (None, _) => others.next(),
+        };
+        let Some((start, end)) = next else { break };
         let gap = start.saturating_sub(at);
         leaked += if gap >= layout.least_hole() { gap } else { 0 };
         at = at.max(end);
@@ -276,6 +269,11 @@ fn check_tail(
         store.write_at(found.footer.as_bytes(), end)?;
         store.sync()?;
         store.set_size(end + footer)?;
+        if let Source::Trailing(at) = found.source
+            && at < end
+        {
+            footer::erase(store, at, end)?;
+        }
     }
     let bad = BadField::new("VHD footer", value, "at the end of the file, behind the last block");
     report.add(severity, bad, repair.then_some("written there, the file cut"));

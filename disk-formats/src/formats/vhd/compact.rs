@@ -7,9 +7,9 @@ use std::sync::Arc;
 use zerocopy::big_endian::U32;
 
 use super::alloc::end_of;
-use super::batmap::Batmap;
+use super::batmap::{self, Batmap};
 use super::edit::{Editor, Sparse};
-use super::footer::{self, Subformat};
+use super::footer::Subformat;
 use super::layout::{Layout, locator_areas};
 use super::spec::{SECTOR, UNALLOCATED};
 use crate::error::OpenError;
@@ -114,7 +114,7 @@ fn release(editor: &mut Editor<'_>, blocks: &[usize]) -> io::Result<([u8; 4], U3
     let (store, len) = (editor.store, editor.store.len()?);
     let batmap = editor.sparse.as_ref().map(|sparse| Batmap::find(store, &sparse.layout, len)).transpose()?;
     if let Some(mut batmap) = batmap.flatten().filter(|_| !blocks.is_empty()) {
-        footer::set_hyper_v(&mut editor.footer);
+        batmap::disown(&mut editor.footer);
         let end = editor.end()?;
         editor.put_footer(end)?;
         let blocks: Vec<u32> = blocks.iter().map(|block| *block as u32).collect();

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::chain::Image;
 use super::footer::{self, Subformat};
-use super::layout::{Layout, REACH};
+use super::layout::{self, Layout};
 use super::locator::{self, NewLocator};
 use super::spec::{
     DEFAULT_BLOCK_SIZE, DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, NO_DATA_OFFSET,
@@ -138,19 +138,10 @@ fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenE
         let expected = "a power of two, at least 4096: other programs misread smaller blocks";
         return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
     }
-    let most = u64::from(super::layout::MAX_ENTRIES);
-    if size.div_ceil(u64::from(block_size)) > most {
-        let expected = format!("large enough that a disk of {size} bytes has at most {most} blocks");
-        return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
-    }
-    let (blocks, block) = (size.div_ceil(u64::from(block_size)), u64::from(block_size));
-    let metadata = BAT_AT + Layout::bat_bytes(blocks as u32);
-    if metadata + blocks * (Layout::bitmap_bytes(block) + block) > REACH {
-        let expected =
-            format!("large enough that all blocks of a disk of {size} bytes lie below 2 TiB of the file");
-        return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
-    }
-    Ok(())
+    layout::check_blocks(size, block_size.into()).map_err(|most| {
+        let expected = format!("large enough that a disk of {size} bytes has {most}");
+        BadField::new("block size", block_size.to_string(), expected).of(path)
+    })
 }
 
 /// The dynamic header of a new disk without a parent.
@@ -160,7 +151,7 @@ pub(super) fn header(size: u64, block_size: u32) -> DynamicHeader {
         data_offset: u64::MAX.into(),
         table_offset: BAT_AT.into(),
         header_version: HEADER_VERSION.into(),
-        // Checked to be at most `MAX_ENTRIES`.
+        // Checked by `check_blocks`.
         max_table_entries: (size.div_ceil(u64::from(block_size)) as u32).into(),
         block_size: block_size.into(),
         checksum: 0.into(),

@@ -36,8 +36,8 @@ pub(super) struct Editor<'a> {
     pub(super) subformat: Subformat,
     pub(super) size: u64,
     pub(super) sparse: Option<Sparse>,
-    /// Where the footer was when the image was opened; `None`: it was missing.
-    trailing: Option<u64>,
+    /// Where the footer was when the image was opened, or after the last [`switch`](Self::switch); `None`: it was missing.
+    pub(super) trailing: Option<u64>,
 }
 
 impl<'a> Editor<'a> {
@@ -83,8 +83,25 @@ impl<'a> Editor<'a> {
             })?;
         }
         let mut editor = Self { store, footer, subformat, size, sparse, trailing: found.source.trailing() };
+        editor.move_footer().map_err(|source| OpenError::Os {
+            path: path.into(),
+            action: "cannot move its footer behind the last block",
+            source,
+        })?;
         stamp::clean(&mut editor.footer);
         Ok(editor)
+    }
+
+    /// Move a footer that lies inside the last block, because some programs store less of that block. Its sectors from there on were never
+    /// written.
+    fn move_footer(&mut self) -> io::Result<()> {
+        let end = self.end()?;
+        if let Some(at) = self.trailing.filter(|at| *at < end && self.sparse.is_some()) {
+            self.put_footer(end)?;
+            footer::erase(self.store, at, end)?;
+            self.trailing = Some(end);
+        }
+        Ok(())
     }
 
     /// The place of the trailing footer, behind everything else.
@@ -120,42 +137,57 @@ impl<'a> Editor<'a> {
     /// Switch the image to another dynamic header, with another table or other locators, and to the current footer.
     pub(super) fn switch(
         &mut self,
+        header: DynamicHeader,
+        table: Option<Vec<u32>>,
+        locators: Option<&[NewLocator]>,
+    ) -> io::Result<()> {
+        let aside = self.store.len()?.next_multiple_of(SECTOR);
+        self.switch_by(aside, header, table, locators)
+    }
+
+    /// As [`switch`](Self::switch), with the new structures from `aside` on, where nothing else is but the footer behind them.
+    pub(super) fn switch_by(
+        &mut self,
+        aside: u64,
         mut header: DynamicHeader,
         table: Option<Vec<u32>>,
         locators: Option<&[NewLocator]>,
     ) -> io::Result<()> {
         let home = self.footer.data_offset.get();
         let len = self.store.len()?;
-        let aside = len.next_multiple_of(SECTOR);
-        let at = match self.put_aside(&mut header, table, locators, aside) {
-            Ok(at) => at,
+        let (header_at, at) = match self.put_aside(&mut header, table, locators, aside) {
+            Ok(places) => places,
             Err(error) => {
                 // Nothing refers to the new metadata yet. Make the old footer the end of the file again.
                 let _ = self.store.undo_growth(len);
                 return Err(error);
             }
         };
-        self.footer.data_offset = aside.into();
+        self.footer.data_offset = header_at.into();
         self.put_footer(at)?;
         self.store.write_at(header.as_bytes(), home)?;
         self.store.sync()?;
         self.footer.data_offset = home.into();
         self.put_footer(at)?;
         self.reload()?;
-        let end = self.end()?;
-        if end < at { self.put_footer(end) } else { Ok(()) }
+        let end = self.end()?.min(at);
+        if end < at {
+            self.put_footer(end)?;
+        }
+        self.trailing = Some(end);
+        Ok(())
     }
 
-    /// Write a dynamic header at `aside`, and after it the new table or locators and space for the footer. Returns the
-    /// footer's offset.
+    /// Write the new table or locators at `aside`, after them a dynamic header, and space for the footer. The header comes last, so that the
+    /// footer takes its place when it has moved back. Returns the offsets of header and footer.
     fn put_aside(
         &self,
         header: &mut DynamicHeader,
         table: Option<Vec<u32>>,
         locators: Option<&[NewLocator]>,
         aside: u64,
-    ) -> io::Result<u64> {
-        let mut at = aside + HEADER_SIZE as u64;
+    ) -> io::Result<(u64, u64)> {
+        let mut at = aside;
         if let Some(locators) = locators {
             header.parent_locators = [ParentLocator::default(); 8];
             for (slot, locator) in header.parent_locators.iter_mut().zip(locators) {
@@ -173,10 +205,11 @@ impl<'a> Editor<'a> {
             at += bytes.len() as u64;
         }
         header.seal();
-        self.store.write_at(header.as_bytes(), aside)?;
-        self.store.reserve(at, at + FOOTER_SIZE as u64)?;
+        self.store.write_at(header.as_bytes(), at)?;
+        let footer = at + HEADER_SIZE as u64;
+        self.store.reserve(footer, footer + FOOTER_SIZE as u64)?;
         self.store.sync()?;
-        Ok(at)
+        Ok((at, footer))
     }
 
     fn reload(&mut self) -> io::Result<()> {

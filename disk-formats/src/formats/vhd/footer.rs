@@ -191,6 +191,14 @@ pub(super) fn rewrite(store: &dyn Store, footer: &Footer, trailing: Option<u64>)
     store.sync()
 }
 
+/// Zero a footer at `at` that lies in a block: another one is on stable storage at `end`, behind the block, or behind that.
+pub(super) fn erase(store: &dyn Store, at: u64, end: u64) -> io::Result<()> {
+    let zeros = [0; FOOTER_SIZE];
+    let part = end.saturating_sub(at).min(FOOTER_SIZE as u64) as usize;
+    store.write_at(zeros.get(..part).unwrap_or_default(), at)?;
+    store.sync()
+}
+
 /// Check all fields of a footer that is at offset `data` of its file. Returns the kind of disk and the virtual size.
 pub(super) fn validate(footer: &Footer, data: u64) -> Result<(Subformat, u64), BadField> {
     if footer.cookie != COOKIE {

@@ -6,7 +6,8 @@ use zerocopy::FromBytes;
 
 use super::footer::Subformat;
 use super::spec::{
-    DynamicHeader, HEADER_SIZE, HEADER_VERSION, ParentLocator, SECTOR, SPARSE_COOKIE, UNALLOCATED,
+    DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, ParentLocator, SECTOR, SPARSE_COOKIE,
+    UNALLOCATED,
 };
 use crate::formats::field::BadField;
 use crate::host::store::Store;
@@ -114,6 +115,11 @@ impl Layout {
         (block_size / SECTOR).div_ceil(8).next_multiple_of(SECTOR)
     }
 
+    /// Whether the bit of a sector is set in the bitmap of its block.
+    pub(super) fn has_bit(bitmap: &[u8], sector: u64) -> bool {
+        bitmap.get((sector / 8) as usize).is_some_and(|byte| byte & (0x80 >> (sector % 8)) != 0)
+    }
+
     /// Byte offset of a block's bitmap, from its BAT entry.
     pub(super) fn bitmap_at(entry: u32) -> u64 {
         u64::from(entry) * SECTOR
@@ -123,6 +129,19 @@ impl Layout {
     pub(super) fn data_at(&self, entry: u32) -> u64 {
         Self::bitmap_at(entry) + self.bitmap
     }
+}
+
+/// Refuse a disk of `size` bytes in blocks of `block_size` that a table cannot locate. The error says what it must have.
+pub(super) fn check_blocks(size: u64, block_size: u64) -> Result<(), String> {
+    let blocks = size.div_ceil(block_size);
+    if blocks > u64::from(MAX_ENTRIES) {
+        return Err(format!("at most {MAX_ENTRIES} blocks"));
+    }
+    let metadata = FOOTER_SIZE as u64 + HEADER_SIZE as u64 + Layout::bat_bytes(blocks as u32);
+    if metadata + blocks * (Layout::bitmap_bytes(block_size) + block_size) > REACH {
+        return Err("all blocks below 2 TiB of the file".to_owned());
+    }
+    Ok(())
 }
 
 /// Read and check the dynamic header at offset `at` of a disk of `size` bytes.

@@ -10,7 +10,7 @@ use crate::formats::parents::{base_name, unix_path, windows_path};
 use crate::host::store::Store;
 
 /// Maximum length in bytes of a path that is read.
-const MAX_PATH: u64 = 64 << 10;
+pub(super) const MAX_PATH: u64 = 64 << 10;
 
 /// Paths that the parent may have, the most likely first: relative to the child, absolute, in the child's directory.
 pub(super) fn candidates(store: &dyn Store, header: &DynamicHeader) -> io::Result<Vec<PathBuf>> {

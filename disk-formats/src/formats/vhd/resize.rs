@@ -1,21 +1,24 @@
 //! Resize: changes the virtual size of an image.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::edit::{Editor, Sparse};
+use super::extend::extend_table;
 use super::footer::{self, Found, Source, Subformat};
+use super::layout::{self, Layout};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
 use crate::error::OpenError;
 use crate::formats::field::BadField;
 use crate::formats::file_info::check_shrink;
-use crate::host::store::{Store, last_nonzero};
+use crate::host::store::{Store, last_nonzero_of};
 
 /// Bytes that are zeroed at once.
 const CHUNK: u64 = 1 << 20;
 
-/// Change the virtual size of a VHD to `size`. Growing adds zeros. Shrinking needs `shrink`, and a tail that reads as
-/// zeros: the guest must discard it first.
+/// Change the virtual size of a VHD to `size`. Growing adds zeros; the BAT grows in its place if it has no space for the new entries.
+/// Shrinking needs `shrink`, and a tail that reads as zeros: the guest must discard it first.
 ///
 /// After a power failure the disk has either the old size or the new one.
 ///
@@ -26,26 +29,57 @@ pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(
     resize_in(&*store, size, shrink)
 }
 
+/// Refuse what [`resize`] refuses, and change nothing. The caller will zero the ranges `cleared` of the disk, in bytes, before.
+///
+/// # Errors
+/// As for [`resize`].
+pub(crate) fn check_resize(
+    store: Arc<dyn Store>,
+    size: u64,
+    shrink: bool,
+    cleared: &[Range<u64>],
+) -> Result<(), OpenError> {
+    checked(&*store, size, shrink, cleared).map(drop)
+}
+
 pub(super) fn resize_in(store: &dyn Store, size: u64, shrink: bool) -> Result<(), OpenError> {
-    let path = store.path();
-    let os = |source| OpenError::Os { path: path.into(), action: "cannot resize", source };
-    let mut editor = Editor::open(store)?;
-    footer::check_size("size", size, editor.subformat).map_err(|bad| bad.of(path))?;
+    let mut editor = checked(store, size, shrink, &[])?;
     if size == editor.size {
         return Ok(());
-    }
-    check_shrink(path, editor.size, size, shrink)?;
-    if size < editor.size
-        && let Some(at) = first_data(&editor, size).map_err(os)?
-    {
-        let expected = format!("at least {} bytes: there is data", at + SECTOR);
-        return Err(BadField::new("size", format!("{size} bytes"), expected).of(path));
     }
     match editor.subformat {
         Subformat::Fixed => resize_fixed(&mut editor, size),
         Subformat::Dynamic | Subformat::Differencing => resize_sparse(&mut editor, size),
     }
-    .map_err(os)
+    .map_err(|source| OpenError::Os { path: store.path().into(), action: "cannot resize", source })
+}
+
+/// The image, if it can have this size.
+fn checked<'a>(
+    store: &'a dyn Store,
+    size: u64,
+    shrink: bool,
+    cleared: &[Range<u64>],
+) -> Result<Editor<'a>, OpenError> {
+    let path = store.path();
+    let editor = Editor::open(store)?;
+    footer::check_size("size", size, editor.subformat).map_err(|bad| bad.of(path))?;
+    if let Some(Sparse { layout, .. }) = editor.sparse.as_ref().filter(|_| size > editor.size) {
+        layout::check_blocks(size, layout.block_size()).map_err(|most| {
+            let expected = format!("with blocks of {} bytes, {most}", layout.block_size());
+            BadField::new("size", format!("{size} bytes"), expected).of(path)
+        })?;
+    }
+    check_shrink(path, editor.size, size, shrink)?;
+    let data = if size < editor.size { last_data(&editor, size, cleared) } else { Ok(None) };
+    let os = |source| OpenError::Os { path: path.into(), action: "cannot read the end of the disk", source };
+    match data.map_err(os)? {
+        None => Ok(editor),
+        Some(at) => {
+            let expected = format!("at least {} bytes: there is data", at + SECTOR);
+            Err(BadField::new("size", format!("{size} bytes"), expected).of(path))
+        }
+    }
 }
 
 fn resize_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
@@ -96,36 +130,30 @@ fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
             let (from, to) = (layout.data_at(last) + within, layout.data_at(last) + layout.block_size());
             let to = to.min(store.len()?);
             zero(store, from, to)?;
+            store.sync()?;
         }
     }
     let needed = size.div_ceil(layout.block_size()) as usize;
-    // If the table has space for the new entries, it is enough to change the footer.
-    let (header, new_table) = (
-        *header,
-        (needed > layout.entries as usize).then(|| {
-            let mut table = table.clone();
-            table.resize(needed, UNALLOCATED);
-            table
-        }),
-    );
-    let spare = table.len()..needed.min(layout.entries as usize);
+    if needed > layout.entries as usize {
+        let (header, mut table) = (*header, table.clone());
+        if extend_table(editor, needed as u32, size)? {
+            return Ok(());
+        }
+        table.resize(needed, UNALLOCATED);
+        footer::set_size(&mut editor.footer, size);
+        return editor.switch(header, Some(table), None);
+    }
+    // The table has space for the new entries: it is enough to change the footer.
+    let spare = table.len()..needed;
     if !spare.is_empty() {
         clear_entries(store, layout.bat, table, spare)?;
     }
     footer::set_size(&mut editor.footer, size);
-    if new_table.is_some() {
-        return editor.switch(header, new_table, None);
-    }
     editor.put_footer(end)
 }
 
 /// Mark the entries beyond the old size as unallocated, whatever the program that wrote them left there.
-fn clear_entries(
-    store: &dyn Store,
-    bat: u64,
-    table: &[u32],
-    spare: std::ops::Range<usize>,
-) -> io::Result<()> {
+fn clear_entries(store: &dyn Store, bat: u64, table: &[u32], spare: Range<usize>) -> io::Result<()> {
     let per_sector = SECTOR as usize / 4;
     for sector in spare.start / per_sector..spare.end.div_ceil(per_sector) {
         let at = bat + sector as u64 * SECTOR;
@@ -155,24 +183,28 @@ fn zero(store: &dyn Store, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The last sector at or after `from` that does not read as zeros in this image alone. Sectors that hide a parent's
-/// data count, too.
-fn first_data(editor: &Editor<'_>, from: u64) -> io::Result<Option<u64>> {
+/// The last sector at or after `from`, outside of `cleared`, that does not read as zeros in this image alone. A sector whose bit is clear is not
+/// in this image.
+fn last_data(editor: &Editor<'_>, from: u64, cleared: &[Range<u64>]) -> io::Result<Option<u64>> {
+    let (store, len) = (editor.store, editor.store.len()?);
+    let stays = |at: u64| !cleared.iter().any(|range| range.contains(&at));
     let Some(Sparse { layout, table, .. }) = &editor.sparse else {
-        return last_nonzero(editor.store, from, editor.size);
+        return last_nonzero_of(store, from, editor.size, stays);
     };
     let first = (from >> layout.block_shift) as usize;
-    for (block, entry) in table.iter().enumerate().skip(first).rev() {
+    for (block, entry) in
+        table.iter().enumerate().skip(first).rev().filter(|(_, entry)| **entry != UNALLOCATED)
+    {
         let start = (block as u64) << layout.block_shift;
         let end = (start + layout.block_size()).min(editor.size);
-        let from = from.max(start);
-        if *entry == UNALLOCATED {
-            continue;
-        }
+        let mut bits = vec![0; layout.bitmap as usize];
+        store.read_at(&mut bits, Layout::bitmap_at(*entry))?;
         let data = layout.data_at(*entry);
-        let len = editor.store.len()?;
-        let (low, high) = ((data + from - start).min(len), (data + end - start).min(len));
-        if let Some(at) = last_nonzero(editor.store, low, high)? {
+        let (low, high) = ((data + from.max(start) - start).min(len), (data + end - start).min(len));
+        let found = last_nonzero_of(store, low, high, |at| {
+            Layout::has_bit(&bits, (at - data) / SECTOR) && stays(at - data + start)
+        })?;
+        if let Some(at) = found {
             return Ok(Some(at - data + start));
         }
     }

@@ -12,9 +12,10 @@ use super::edit::Editor;
 use super::fixed::FixedVhd;
 use super::footer::{self, Subformat};
 use super::layer::Layer;
+use super::layout::{self, Layout};
 use super::locator::NewLocator;
 use super::merge::announce;
-use super::resize::resize_in;
+use super::resize::{check_resize, resize_in};
 use super::spec::SECTOR;
 use super::testing::{SECTORS, SIZE, disk_info, layer, layout_of, new_image, open, open_over, parent};
 use crate::error::IoError;
@@ -29,8 +30,13 @@ use crate::map::extent::Extents;
 use crate::queue::conformance::Random;
 
 /// A disk with some blocks written, some with zeros, some twice.
-fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>) {
-    let file = CrashFile::new(new_image(subformat, block_size));
+pub(super) fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>) {
+    use_image(CrashFile::new(new_image(subformat, block_size)), seed)
+}
+
+/// The same of an image without blocks.
+pub(super) fn use_image(file: CrashFile, seed: u64) -> (Vec<u8>, Vec<u64>) {
+    let subformat = layout_of(&file).expect("an image").0.subformat;
     let base = parent();
     let over = (subformat == Subformat::Differencing).then_some(&base);
     let disk = open(&file, over, false).expect("a disk");
@@ -50,7 +56,7 @@ fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>)
 }
 
 /// Run `tool` on an image, and cut the file after every change. `good` checks the content of each state.
-fn crash(
+pub(super) fn crash(
     image: &[u8],
     over: Option<&CrashFile>,
     tool: impl Fn(&CrashFile),
@@ -84,7 +90,7 @@ fn crash(
     states
 }
 
-fn same(values: &[Option<u64>], expected: &[u64]) -> bool {
+pub(super) fn same(values: &[Option<u64>], expected: &[u64]) -> bool {
     values.len() == expected.len()
         && values.iter().zip(expected).all(|(value, expected)| *value == Some(*expected))
 }
@@ -530,15 +536,188 @@ fn only_locators_that_count_cost_space() {
     }
 }
 
-/// The truncated part of a block is lost, and is reported.
+/// The truncated part of a block is lost, and is reported. Until it is repaired, nothing is written: zeros in place of what is lost would hide
+/// the loss.
 #[test]
 fn a_block_that_is_cut_off_is_damage() {
+    for subformat in [Subformat::Dynamic, Subformat::Differencing] {
+        let file = CrashFile::new(new_image(subformat, 16 << 10));
+        let base = parent();
+        let over = (subformat == Subformat::Differencing).then_some(&base);
+        let disk = open(&file, over, false).expect("a disk");
+        disk.write_now(0, &stamped(5).repeat(64)).expect("a write");
+        drop(disk);
+        let (_, _, layout) = layout_of(&file).expect("a layout");
+        let entry = super::layer::read_bat(&file, &layout, 0, 2).expect("a table")[1];
+        let there = layout.block_range(entry).1 as usize - 4096;
+        let image = file.bytes();
+        let cut = image[..there].to_vec();
+        let mut with_footer = cut.clone();
+        with_footer.extend_from_slice(&image[..512]);
+        for bytes in [cut, with_footer] {
+            let file = CrashFile::new(bytes.clone());
+            let report = check_in(&file, false).expect("a file");
+            assert_eq!(report.worst(), Some(Severity::Damage), "{:?}", report.findings);
+            let refusals = [
+                resize_in(&file, 4 * SIZE, false).expect_err("a resize").to_string(),
+                resize_in(&file, SIZE / 2, true).expect_err("a resize").to_string(),
+                compact_in(&file, |_, _| true).expect_err("compacting").to_string(),
+                Editor::open(&file).err().expect("a merge, a rebase").to_string(),
+                open(&file, over, false).err().expect("a session"),
+            ];
+            for refusal in refusals {
+                assert!(refusal.contains("cut off at byte") && refusal.contains("--repair"), "{refusal}");
+            }
+            assert!(open(&file, over, true).is_ok() && file.bytes() == bytes, "changed");
+            check_in(&file, true).expect("a file");
+            assert_eq!(check_in(&file, false).expect("a file").worst(), None);
+            let repaired = file.bytes();
+            // The footers have a new stamp.
+            assert!(repaired[512..there] == image[512..there], "data that were there are changed");
+            assert!(
+                repaired[there..there + 4096].iter().all(|byte| *byte == 0),
+                "zeros in place of a footer"
+            );
+        }
+    }
+}
+
+/// A block that the repair gives up may be the last in the file. What the file has of it stays.
+#[test]
+fn the_repair_cuts_no_bytes_of_a_lost_block() {
     let (image, _) = used(Subformat::Dynamic, 16 << 10, 5);
-    let file = CrashFile::new(image[..image.len() - 512 - 4096].to_vec());
-    let report = check_in(&file, false).expect("a file");
-    assert_eq!(report.worst(), Some(Severity::Damage), "{:?}", report.findings);
-    check_in(&file, true).expect("a file");
-    assert_eq!(check_in(&file, false).expect("a file").worst(), None);
+    let file = CrashFile::new(image.clone());
+    let (_, _, layout) = layout_of(&file).expect("a layout");
+    let table = super::layer::read_bat(&file, &layout, 0, 8).expect("a table");
+    let last = (0..8).max_by_key(|block| Some(table[*block]).filter(|entry| *entry != u32::MAX)).unwrap();
+    // It overlaps the block before it, or its bitmap is beyond the end of the file.
+    for entry in [table[last] - 16, (image.len() / 512) as u32] {
+        let mut bytes = image.clone();
+        let at = layout.bat as usize + 4 * last;
+        bytes[at..at + 4].copy_from_slice(&entry.to_be_bytes());
+        let file = CrashFile::new(bytes);
+        let report = check_in(&file, true).expect("a file");
+        assert!(report.findings.iter().any(|finding| finding.field == "BAT entry"), "{:?}", report.findings);
+        let left = file.bytes();
+        let data = layout.data_at(table[last]) as usize..layout.block_range(table[last]).1 as usize;
+        assert!(left[data.clone()] == image[data], "cut");
+        assert_eq!(check_in(&file, false).expect("a file").worst(), Some(Severity::Leak));
+    }
+}
+
+/// Some programs store less than the last block, and the footer in its place. The tools move the footer, and leave none of it in the block.
+#[test]
+fn a_footer_inside_the_last_block_leaves_it() {
+    type Tool = fn(&CrashFile);
+    let tools: [Tool; 4] = [
+        |file| resize_in(file, 64 * SIZE, false).expect("resizing"),
+        |file| assert_eq!(compact_in(file, |_, _| true).expect("compacting").released, 0),
+        |file| drop(Editor::open(file).expect("an editor")),
+        |file| drop(open(file, None, false).expect("a disk")),
+    ];
+    let file = CrashFile::new(new_image(Subformat::Dynamic, 16 << 10));
+    let disk = open(&file, None, false).expect("a disk");
+    disk.write_now(0, &stamped(5)).expect("a write");
+    drop(disk);
+    let (found, _, layout) = layout_of(&file).expect("a layout");
+    let entry = super::layer::read_bat(&file, &layout, 0, 1).expect("a table")[0];
+    let (bitmap, data) = (Layout::bitmap_at(entry) as usize, layout.data_at(entry) as usize);
+    let mut image = file.bytes()[..data + 4096].to_vec();
+    // Eight sectors are written, as the bits say.
+    image[bitmap..bitmap + 512].fill(0);
+    image[bitmap] = 0xFF;
+    image.extend_from_slice(found.footer.as_bytes());
+    for tool in tools {
+        let file = CrashFile::new(image.clone());
+        tool(&file);
+        let (_, _, layout) = layout_of(&file).expect("a layout");
+        let entry = super::layer::read_bat(&file, &layout, 0, 1).expect("a table")[0];
+        let (data, end) = (layout.data_at(entry) as usize, layout.block_range(entry).1 as usize);
+        let bytes = file.bytes();
+        assert!(
+            bytes[data..data + 512] == stamped(5) && bytes[data + 512..end].iter().all(|byte| *byte == 0)
+        );
+        assert!(check_in(&file, false).expect("a file").worst() <= Some(Severity::Leak));
+    }
+}
+
+/// What a reader does not see is no reason to refuse a smaller size: bytes under clear bits.
+#[test]
+fn only_what_a_reader_sees_is_data() {
+    for subformat in [Subformat::Dynamic, Subformat::Differencing] {
+        let file = CrashFile::new(new_image(subformat, 16 << 10));
+        let base = parent();
+        let over = (subformat == Subformat::Differencing).then_some(&base);
+        let disk = open(&file, over, false).expect("a disk");
+        disk.write_now(0, &stamped(5).repeat(64)).expect("a write");
+        drop(disk);
+        let (_, _, layout) = layout_of(&file).expect("a layout");
+        let entry = super::layer::read_bat(&file, &layout, 0, 2).expect("a table")[1];
+        let set = |bits: u8| {
+            let mut bitmap = [0; 512];
+            bitmap[0] = bits;
+            file.write_at(&bitmap, Layout::bitmap_at(entry)).expect("a bitmap");
+        };
+        set(0x80);
+        let refused = resize_in(&file, 16 << 10, true).expect_err("data").to_string();
+        assert!(refused.contains("at least 16896 bytes"), "{refused}");
+        let cleared = |end: u64| {
+            let range = 16 << 10..end;
+            check_resize(Arc::new(file.clone()), 16 << 10, true, std::slice::from_ref(&range))
+        };
+        cleared(16896).expect("the range is zeroed before");
+        assert!(cleared(16 << 10).is_err());
+        set(0);
+        resize_in(&file, 16 << 10, true).expect("shrinking");
+        resize_in(&file, SIZE, false).expect("growing");
+        let disk = open(&file, None, true).expect("a disk");
+        let values = disk.values().expect("contents");
+        assert!(values[..32].iter().all(|value| *value == Some(5)), "{values:?}");
+        assert!(values[32..].iter().all(|value| *value == Some(0)), "{values:?}");
+    }
+}
+
+/// The end of a block that becomes readable is zeroed before the size changes.
+#[test]
+fn growing_from_inside_a_block_exposes_nothing_through_any_crash() {
+    let file = CrashFile::new(new_image(Subformat::Dynamic, 16 << 10));
+    let disk = open(&file, None, false).expect("a disk");
+    disk.write_now(0, &stamped(5).repeat(8)).expect("a write");
+    drop(disk);
+    resize_in(&file, 8 * SECTOR, true).expect("shrinking");
+    let (_, _, layout) = layout_of(&file).expect("a layout");
+    let entry = super::layer::read_bat(&file, &layout, 0, 1).expect("a table")[0];
+    file.write_at(&stamped(6).repeat(24), layout.data_at(entry) + 8 * SECTOR).expect("remains");
+    for size in [32 * SECTOR, SIZE, 64 * SIZE] {
+        crash(
+            &file.bytes(),
+            None,
+            |file| resize_in(file, size, false).expect("resizing"),
+            |left| {
+                let (known, new) = left.split_at(8);
+                known.iter().all(|value| *value == Some(5)) && new.iter().all(|value| *value == Some(0))
+            },
+        );
+    }
+}
+
+/// A table that could not locate the blocks is refused before anything is changed.
+#[test]
+fn a_size_with_too_many_blocks_is_refused() {
+    let file = CrashFile::new(new_image(Subformat::Dynamic, 4096));
+    let before = file.bytes();
+    for (size, why) in [
+        (1 << 40, "with blocks of 4096 bytes, at most 67108864 blocks"),
+        (2041 << 30, "2040 GiB"),
+        (SIZE + 1, "whole sectors"),
+    ] {
+        let refused = resize_in(&file, size, false).expect_err("too large").to_string();
+        assert!(refused.contains(why), "{refused}");
+        assert!(file.bytes() == before);
+    }
+    assert_eq!(layout::check_blocks(2040 << 30, 2 << 20), Ok(()));
+    let far = layout::check_blocks(2040 << 30, 64 << 10).expect_err("bitmaps take too much");
+    assert!(far.contains("below 2 TiB"), "{far}");
 }
 
 #[test]

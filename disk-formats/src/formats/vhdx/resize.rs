@@ -1,9 +1,10 @@
 //! Resize: changes the virtual size of an image.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::bat::Entry;
+use super::bat::{Entry, State};
 use super::edit::Editor;
 use super::journal::DataGuid;
 use super::layout::{ENTRY, Layout, Slot};
@@ -15,8 +16,10 @@ use super::spec::{LOG_SECTOR, item};
 use crate::error::OpenError;
 use crate::formats::field::BadField;
 use crate::formats::file_info::check_shrink;
-use crate::host::store::{Store, last_nonzero};
+use crate::host::store::{Store, last_nonzero_of};
 
+/// Unit of the search for data.
+const SECTOR: u64 = 512;
 /// Number of sectors of new entries that are written at once: 8 MiB.
 const WAITING: usize = 2048;
 
@@ -31,17 +34,7 @@ const WAITING: usize = 2048;
 pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(), OpenError> {
     let path = store.path().to_path_buf();
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot resize", source };
-    // Check before anything is changed. The editor below replays the log and reads the metadata again.
-    let now =
-        super::opened::Opened::read(Arc::clone(&store), false).map_err(os)?.map_err(|bad| bad.of(&path))?;
-    let parameters = now.metadata.parameters;
-    Parameters { size, ..parameters }.check().map_err(|bad| bad.of(&path))?;
-    check_shrink(&path, parameters.size, size, shrink)?;
-    if size == parameters.size {
-        return Ok(());
-    }
-    drop(now);
-    let mut editor = Editor::open(Arc::clone(&store))?;
+    let Some((mut editor, parameters)) = checked(store, size, shrink, &[])? else { return Ok(()) };
     if size > parameters.size {
         return match grow_to(&mut editor, parameters, size) {
             Ok(()) => editor.close(),
@@ -49,15 +42,53 @@ pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(
         }
         .map_err(os);
     }
-    if let Some(at) = data_behind(&editor, size).map_err(os)? {
-        let expected = format!("at least {}: data are there", at + 512);
-        return Err(BadField::new("size", format!("{size} bytes"), expected).of(&path));
-    }
     match shrink_to(&mut editor, size) {
         Ok(()) => editor.close_and_cut().map(drop),
         Err(error) => Err(editor.roll_back(error)),
     }
     .map_err(os)
+}
+
+/// Refuse what [`resize`] refuses, and change nothing. The caller will zero the ranges `cleared` of the disk, in bytes, before.
+///
+/// # Errors
+/// As for [`resize`].
+pub(crate) fn check_resize(
+    store: Arc<dyn Store>,
+    size: u64,
+    shrink: bool,
+    cleared: &[Range<u64>],
+) -> Result<(), OpenError> {
+    checked(store, size, shrink, cleared).map(drop)
+}
+
+/// The image, if it can have this size; `None` if it has it.
+fn checked(
+    store: Arc<dyn Store>,
+    size: u64,
+    shrink: bool,
+    cleared: &[Range<u64>],
+) -> Result<Option<(Editor, Parameters)>, OpenError> {
+    let path = store.path().to_path_buf();
+    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the end of the disk", source };
+    // The editor below replays the log and reads the metadata again.
+    let now =
+        super::opened::Opened::read(Arc::clone(&store), false).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let parameters = now.metadata.parameters;
+    Parameters { size, ..parameters }.check().map_err(|bad| bad.of(&path))?;
+    check_shrink(&path, parameters.size, size, shrink)?;
+    if size == parameters.size {
+        return Ok(None);
+    }
+    drop(now);
+    let editor = Editor::open(store)?;
+    if size < parameters.size
+        && let Some(at) = last_data(&editor, size, cleared).map_err(os)?
+    {
+        let expected = format!("at least {}: data are there", at + SECTOR);
+        return Err(BadField::new("size", format!("{size} bytes"), expected).of(&path));
+    }
+    Ok(Some((editor, parameters)))
 }
 
 /// Add the change of the size item to `sectors`.
@@ -193,9 +224,9 @@ fn write_direct(store: &dyn Store, sectors: Sectors) -> io::Result<()> {
     Ok(())
 }
 
-/// The last sector at or after `from` that does not read as zeros in this image alone. Sectors that hide a parent's
-/// data count, too.
-fn data_behind(editor: &Editor, from: u64) -> io::Result<Option<u64>> {
+/// The last sector of 512 bytes at or after `from`, outside of `cleared`, that does not read as zeros in this image alone. A sector whose bit is
+/// clear is not in this image.
+fn last_data(editor: &Editor, from: u64, cleared: &[Range<u64>]) -> io::Result<Option<u64>> {
     let (store, layout) = (&*editor.store, &editor.layout);
     let first = layout.payload_index(from >> layout.block_shift);
     find_back(store, layout, first, |index, entry| {
@@ -205,9 +236,35 @@ fn data_behind(editor: &Editor, from: u64) -> io::Result<Option<u64>> {
         if end <= from || !entry.present() {
             return Ok(None);
         }
-        let low = entry.offset() + from.max(start) - start;
+        let bits = match entry.state() == State::PartiallyPresent && layout.has_parent {
+            true => Some(bits_of(editor, block)?),
+            false => None,
+        };
+        let data = entry.offset();
+        let low = data + from.max(start) - start;
         // Some programs leave the last block truncated.
-        let high = (entry.offset() + end - start).min(store.len()?);
-        Ok(last_nonzero(store, low, high)?.map(|at| at - entry.offset() + start))
+        let high = (data + end - start).min(store.len()?);
+        let counts = |at: u64| {
+            let bit = (at - data) >> layout.sector.shift();
+            let there =
+                |bits: &Vec<u8>| bits.get((bit / 8) as usize).is_some_and(|byte| byte >> (bit % 8) & 1 == 1);
+            bits.as_ref().is_none_or(there)
+                && !cleared.iter().any(|range| range.contains(&(at - data + start)))
+        };
+        Ok(last_nonzero_of(store, low, high, counts)?.map(|at| at - data + start))
     })
+}
+
+/// The bits of a block of a differencing disk. The editor has checked the BAT, but not that the chunk has a bitmap block.
+fn bits_of(editor: &Editor, block: u64) -> io::Result<Vec<u8>> {
+    let layout = &editor.layout;
+    let entry = editor.entry(layout.bitmap_index(layout.chunk(block)))?;
+    if !entry.present() {
+        let missing = "a block is partially present, but has no bitmap block (run `image check --repair`)";
+        return Err(io::Error::other(missing));
+    }
+    let mut bits = vec![0; layout.bits_per_block().div_ceil(8) as usize];
+    let at = entry.offset() + layout.bit(block << layout.block_shift) / 8;
+    editor.store.read_at(&mut bits, at)?;
+    Ok(bits)
 }

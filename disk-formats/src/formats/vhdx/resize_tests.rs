@@ -13,7 +13,7 @@ use super::bat::Entry;
 use super::compact::compact;
 use super::edit::Editor;
 use super::journal::DataGuid;
-use super::resize::resize;
+use super::resize::{check_resize, resize};
 use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read};
 use crate::disk::info::SectorSize;
 use crate::error::{IoError, OpenError};
@@ -330,4 +330,31 @@ fn repairing_a_damaged_image_does_not_cut_it() {
         check_in(Arc::new(file.clone()), repair).expect("a file");
         assert_eq!(file.len().expect("a length"), len);
     }
+}
+
+/// What a reader does not see is no reason to refuse a smaller size: bytes of a differencing disk under clear bits.
+#[test]
+fn only_what_a_reader_sees_is_data() {
+    let shape = Shape { size: SIZE, block_size: MIB as u32, sector: SectorSize::B512, fixed: false };
+    let base = new_image(shape, None);
+    let file = CrashFile::of(new_image(shape, Some(&base)));
+    let disk = open(&[file.clone(), CrashFile::of(base)], false).expect("a disk");
+    disk.write_now(7 * MIB + UNIT, &stamped(5)).expect("a write");
+    disk.flush().expect("a flush");
+    drop(disk);
+    let found = opened(&file, true).expect("a disk");
+    let entries = super::layer::read_bat(&file, &found.layout, 0, found.layout.entries()).expect("a table");
+    let block = entries[found.layout.payload_index(7) as usize];
+    assert_eq!(block.state(), super::bat::State::PartiallyPresent);
+    // Remains in sectors without a bit.
+    file.write_at(&stamped(6), block.offset()).expect("remains");
+    file.write_at(&stamped(6), block.offset() + 9 * UNIT).expect("remains");
+    let store: Arc<dyn Store> = Arc::new(file.clone());
+    let refused = resize(Arc::clone(&store), 7 * MIB, true).expect_err("data").to_string();
+    assert!(refused.contains(&format!("at least {}: data are there", 7 * MIB + 2 * UNIT)), "{refused}");
+    let data = 7 * MIB + UNIT..7 * MIB + 2 * UNIT;
+    let cleared = |data| check_resize(Arc::clone(&store), 7 * MIB, true, std::slice::from_ref(&data));
+    cleared(data.clone()).expect("it is zeroed before");
+    cleared(data.start..data.start).expect_err("it is not zeroed");
+    resize(store, 7 * MIB + 2 * UNIT, true).expect("shrinking");
 }
