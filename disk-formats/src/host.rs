@@ -27,6 +27,7 @@ mod interleavings;
 
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 // `shared_flush` takes its primitives from here; its models take those of a checker.
@@ -112,6 +113,15 @@ pub(crate) fn pause(file: &File, length: Duration) -> bool {
     let _ = file;
     std::thread::sleep(length);
     true
+}
+
+/// fcntl(2) with F_OFD_SETLK, once: take a shared lock on a range, as [`sys::ofd_lock`].
+pub(crate) fn lock(file: &File, bytes: Range<u64>) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(file) {
+        return plan.lock(file, bytes);
+    }
+    sys::ofd_lock(file, sys::Lock::Shared, bytes)
 }
 
 /// ftruncate(2). EINTR is retried.

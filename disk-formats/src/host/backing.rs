@@ -28,7 +28,7 @@ use crate::image::sync_folder_of;
 
 use flush::Flushes;
 pub use flush::on_flush_lost;
-use lock::Refused;
+use lock::{Locked, Refused};
 use units::Units;
 
 pub(crate) use device::DeviceLimits;
@@ -87,6 +87,8 @@ pub struct BackingFile {
     units: Option<Units>,
     /// Direct I/O was requested, but the file does not consist of units of so many bytes.
     not_direct: Option<u32>,
+    /// The file system has no locks.
+    unlocked: bool,
     device: Option<DeviceLimits>,
     size: u64,
     block: u32,
@@ -105,30 +107,35 @@ impl BackingFile {
         let given = passed::copy_of(path).transpose().map_err(os("cannot copy the descriptor"))?;
         let metadata = given.as_ref().map_or_else(|| std::fs::metadata(path), File::metadata);
         let kind = metadata.map_err(os("cannot open"))?.file_type();
-        let is_device = kind.is_block_device();
-        if !is_device && !kind.is_file() {
-            return Err(OpenError::Invalid {
-                path: path.into(),
-                field: "type of file",
-                value: describe(kind).into(),
-                expected: "a regular file or a block device".into(),
-            });
-        }
+        // The open of another kind of file may wait, or have effects.
+        check_kind(path, kind)?;
         if let Some(file) = given {
             fit(path, &file, access)?;
             return Self::from_file(path, file, access);
         }
+        let is_device = kind.is_block_device();
         let exclusive = is_device && !access.read_only;
-        let mut flags = OFlags::CLOEXEC;
+        let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
         if access.direct {
             flags |= OFlags::DIRECT;
         }
         if exclusive {
             flags |= OFlags::EXCL;
         }
-        let mut options = OpenOptions::new();
-        options.read(true).write(!access.read_only).custom_flags(flags.bits() as i32);
-        let open = || options.open(path).map_err(|error| refused(path, access, exclusive, error));
+        // The path may lead to another file by now: a pipe must not block the open.
+        let wait = if is_device { OFlags::empty() } else { OFlags::NONBLOCK };
+        let with = |flags: OFlags| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(!access.read_only).custom_flags(flags.bits() as i32).open(path)
+        };
+        let open = || {
+            let opened = match with(flags | wait) {
+                // A lease of another process on the file: the open waits until it is given back.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => with(flags),
+                opened => opened,
+            };
+            opened.map_err(|error| refused(path, access, exclusive, error))
+        };
         let file = when_released(open).map_err(|refused| match refused {
             Refused::Busy(holder) => {
                 let holder = holder.unwrap_or_else(|| "another process has it open exclusively".into());
@@ -136,6 +143,13 @@ impl BackingFile {
             }
             Refused::Other(error) => error,
         })?;
+        check_kind(path, file.metadata().map_err(os("cannot read its attributes"))?.file_type())?;
+        // io_uring would not wait for data of the file.
+        let flags = fcntl_getfl(&file).map_err(|errno| os("cannot read its flags")(errno.into()))?;
+        if flags.contains(OFlags::NONBLOCK) {
+            let cleared = fcntl_setfl(&file, flags - OFlags::NONBLOCK);
+            cleared.map_err(|errno| os("cannot change its flags")(errno.into()))?;
+        }
         Self::from_file(path, file, access)
     }
 
@@ -177,9 +191,10 @@ impl BackingFile {
             source,
         })?;
         let is_device = metadata.file_type().is_block_device();
-        if !is_device || !access.read_only {
-            lock(path, &file, access)?;
-        }
+        let unlocked = match !is_device || !access.read_only {
+            true => lock(path, &file, access)? == Locked::Unsupported,
+            false => false,
+        };
         let device = if is_device {
             Some(DeviceLimits::read(&file, &metadata).map_err(os("cannot read the device's limits"))?)
         } else {
@@ -197,8 +212,19 @@ impl BackingFile {
         let whole = units.as_ref().is_none_or(|units| size.is_multiple_of(units.bytes()));
         let (writable, flushes) = (!access.read_only, Flushes::default());
         let path = path.to_path_buf();
-        let mut file =
-            Self { path, file, writable, direct, units, not_direct: None, device, size, block, flushes };
+        let mut file = Self {
+            path,
+            file,
+            writable,
+            direct,
+            units,
+            not_direct: None,
+            unlocked,
+            device,
+            size,
+            block,
+            flushes,
+        };
         if !whole {
             file.use_page_cache()?;
         }
@@ -229,13 +255,18 @@ impl BackingFile {
         self
     }
 
-    /// A remark for the user if direct I/O was requested and is not used.
+    /// A remark for the user if direct I/O was requested and is not used, or if the file is not locked.
     pub(crate) fn remark(&self) -> Option<String> {
-        let unit = self.not_direct?;
         let path = escaped(&self.path);
-        Some(format!(
-            "{path} does not consist of units of {unit} bytes, which direct I/O needs here: the page cache is used"
-        ))
+        let cached = self.not_direct.map(|unit| {
+            format!(
+                "{path} does not consist of units of {unit} bytes, which direct I/O needs here: the page cache is used"
+            )
+        });
+        let unlocked = self.unlocked.then(|| {
+            format!("{path} is on a file system without locks: nothing keeps other programs from changing it")
+        });
+        [cached, unlocked].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"))
     }
 
     /// Path of the file.
@@ -476,6 +507,19 @@ fn fit(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
     Ok(())
 }
 
+/// Refuse a file that is neither a regular file nor a block device.
+fn check_kind(path: &Path, kind: std::fs::FileType) -> Result<(), OpenError> {
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    }
+    Err(OpenError::Invalid {
+        path: path.into(),
+        field: "type of file",
+        value: describe(kind).into(),
+        expected: "a regular file or a block device".into(),
+    })
+}
+
 fn describe(kind: std::fs::FileType) -> &'static str {
     match () {
         () if kind.is_dir() => "a directory",
@@ -498,7 +542,7 @@ fn refused(path: &Path, access: Access, exclusive: bool, error: io::Error) -> Re
 }
 
 /// Lock the file ([`lock::lock`]). A block device that is only read is not locked.
-fn lock(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
+fn lock(path: &Path, file: &File, access: Access) -> Result<Locked, OpenError> {
     when_released(|| lock::lock(file, !access.read_only)).map_err(|refused| match refused {
         Refused::Busy(holder) => {
             let holder = holder.unwrap_or_else(|| "another process has it open".into());

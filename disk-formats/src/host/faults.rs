@@ -25,6 +25,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::host::iobuf::IoBuf;
+use crate::host::sys;
 use cache::{Cached, Captured};
 use call::Verdict;
 pub(crate) use call::{Call, Fault};
@@ -56,6 +57,8 @@ struct State {
     idle: bool,
     hit: Option<Fault>,
     clones: bool,
+    /// The error of taking a lock.
+    lockless: Option<Errno>,
     files: HashMap<(u64, u64), Cached>,
     names: Names,
 }
@@ -131,6 +134,7 @@ impl Host {
             idle: true,
             hit: None,
             clones: false,
+            lockless: None,
             files: HashMap::new(),
             names: Names::new(removed),
         };
@@ -180,6 +184,11 @@ impl Host {
     /// Whether the file system can clone ranges.
     pub(crate) fn allow_clones(&self, allowed: bool) {
         self.plan.state().clones = allowed;
+    }
+
+    /// The file system answers each lock with this error.
+    pub(crate) fn refuse_locks(&self, error: Errno) {
+        self.plan.state().lockless = Some(error);
     }
 
     /// Evict the clean pages of the cache. Returns whether the content of a file may have changed.
@@ -397,6 +406,11 @@ impl Plan {
         state.attempt(Call::Truncate)?;
         state.cached(file)?.set_len(size);
         Ok(())
+    }
+
+    pub(crate) fn lock(&self, file: &File, bytes: std::ops::Range<u64>) -> Result<(), Errno> {
+        let refused = self.state().lockless;
+        refused.map_or_else(|| sys::ofd_lock(file, sys::Lock::Shared, bytes), Err)
     }
 
     pub(crate) fn fallocate(

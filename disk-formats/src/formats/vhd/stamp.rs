@@ -85,6 +85,12 @@ fn next(old: u32, now: u32, modified: Option<u32>) -> u32 {
     }
 }
 
+/// Whether `now` is the second in which the image was changed last. A later second, as of a clock that was set back, is not:
+/// nobody waits until then.
+fn is_second_of_change(now: u32, old: u32, modified: Option<u32>) -> bool {
+    now == old || Some(now) == modified
+}
+
 /// Give the footer a new stamp, before the content of the image changes. The footer is sealed, but not written.
 ///
 /// If the image was changed in the current second, waits for the next one. A time in the future, of a clock that was
@@ -95,7 +101,7 @@ pub(super) fn renew(footer: &mut Footer, store: &dyn Store) {
     let mut time = of_time(now());
     if let Some(file) = store.backing() {
         // The coarse clock advances every few milliseconds.
-        while (time == old || Some(time) == modified) && host::pause(file.file(), Duration::from_millis(5)) {
+        while is_second_of_change(time, old, modified) && host::pause(file.file(), Duration::from_millis(5)) {
             time = of_time(now());
         }
     }
@@ -183,6 +189,21 @@ mod tests {
                 assert!(new != old && new > PARENT_HAS_NONE, "{old} {modified:?}");
             }
         }
+    }
+
+    /// Clocks jump. Wherever stamp and file time lie, a wait ends with the current second at the latest, and the new stamp is later than both.
+    #[test]
+    fn a_time_in_the_future_is_not_waited_for() {
+        for ahead in [1, 2, 3600, u32::MAX - 200] {
+            for (old, modified) in
+                [(100 + ahead, None), (50, Some(100 + ahead)), (100 + ahead, Some(100 + ahead))]
+            {
+                assert!(!is_second_of_change(100, old, modified), "{ahead}");
+                assert!(next(old, 100, modified) > 100);
+            }
+        }
+        // The clock goes back while a writer waits for the next second.
+        assert!(is_second_of_change(100, 100, Some(99)) && !is_second_of_change(98, 100, Some(99)));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use crate::host;
 use crate::host::sys;
 use crate::host::sys::Lock;
 
@@ -29,6 +30,14 @@ const RESIZE: u64 = 3;
 /// Maximum number of processes that an error names.
 const NAMED: usize = 3;
 
+/// Whether a file is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Locked {
+    Yes,
+    /// The file system has no locks.
+    Unsupported,
+}
+
 /// The reason why a file could not be opened or locked.
 #[derive(Debug)]
 pub(super) enum Refused<E> {
@@ -38,8 +47,8 @@ pub(super) enum Refused<E> {
 }
 
 /// Lock the file for this open file description: readers share it, a writer has it alone. On file systems without locks
-/// this succeeds without a lock.
-pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused<Errno>> {
+/// this succeeds without a lock: NFS without a lock service, FUSE file systems that lack the call.
+pub(super) fn lock(file: &File, writes: bool) -> Result<Locked, Refused<Errno>> {
     let (used, unshared): (&[u64], &[u64]) =
         if writes { (&[READ, WRITE, RESIZE], &[WRITE, RESIZE, READ]) } else { (&[READ], &[WRITE, RESIZE]) };
     let conflict = take(file, used, unshared);
@@ -48,7 +57,8 @@ pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused<Errno>> {
         unlock(file);
     }
     match conflict {
-        Ok(None) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+        Ok(None) => Ok(Locked::Yes),
+        Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(Locked::Unsupported),
         Ok(Some(byte)) => {
             Err(Refused::Busy(file.metadata().ok().and_then(|metadata| holders(&metadata, byte))))
         }
@@ -59,7 +69,7 @@ pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused<Errno>> {
 /// Take the locks for these permissions. Returns the byte of a conflicting lock, if any.
 fn take(file: &File, used: &[u64], unshared: &[u64]) -> Result<Option<u64>, Errno> {
     for byte in used.iter().map(|bit| USED + bit).chain(unshared.iter().map(|bit| UNSHARED + bit)) {
-        match sys::ofd_lock(file, Lock::Shared, byte..byte + 1) {
+        match host::lock(file, byte..byte + 1) {
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::ACCESS) => return Ok(Some(byte)),
             Err(errno) => return Err(errno),

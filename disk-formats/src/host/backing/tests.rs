@@ -116,6 +116,56 @@ fn an_open_waits_while_no_process_holds_the_lock() {
     assert!(matches!(refused, Err(Refused::Busy(Some(_)))) && tries == 1, "{refused:?} after {tries}");
 }
 
+/// NFS without a lock service, and FUSE file systems: the user is told, and work goes on. Any other error refuses the file.
+#[test]
+fn a_file_system_without_locks_is_noted() {
+    let host = crate::host::faults::Host::new();
+    let image = host.folder().join("a.img");
+    crate::Raw::create(&image, 1 << 20).unwrap();
+    let open = |read_only| {
+        let options = crate::OpenOptions { read_only, ..crate::OpenOptions::new(&image) };
+        options.open_format().map(|disk| disk.remark()).map_err(|error| error.to_string())
+    };
+    assert_eq!(open(false), Ok(None));
+    for error in [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS] {
+        host.refuse_locks(error);
+        for read_only in [false, true] {
+            let remark = open(read_only).unwrap().unwrap();
+            assert!(remark.contains("a.img is on a file system without locks"), "{remark}");
+        }
+    }
+    host.refuse_locks(Errno::IO);
+    assert!(open(false).unwrap_err().contains("a.img: cannot lock: "));
+}
+
+/// A pipe has no writer here: an open that waits for one never ends.
+#[test]
+fn only_files_and_devices_are_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    rustix::fs::mkfifoat(rustix::fs::CWD, path("pipe"), rustix::fs::Mode::RWXU).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+    for (path, kind) in [
+        (path("pipe"), "a pipe"),
+        (path("socket"), "a socket"),
+        (folder.path().into(), "a directory"),
+        ("/dev/null".into(), "a character device"),
+    ] {
+        for access in [Access::READ_ONLY, Access::default()] {
+            let error = BackingFile::open(&path, access).unwrap_err().to_string();
+            assert!(
+                error
+                    .ends_with(&format!("type of file is {kind}, expected a regular file or a block device")),
+                "{error}"
+            );
+        }
+    }
+    // Transfers wait for data, whatever the open did.
+    std::fs::write(path("file"), [0; 512]).unwrap();
+    let file = BackingFile::open(&path("file"), Access::READ_ONLY).unwrap();
+    assert!(!fcntl_getfl(file.file()).unwrap().contains(OFlags::NONBLOCK));
+}
+
 /// A process that was killed frees its memory before it closes its files. Here that takes as long as some tries.
 #[test]
 fn an_open_waits_while_the_holder_of_the_lock_is_killed() {
