@@ -1,5 +1,6 @@
 //! Images between us and others: what we write reads the same with qemu-img and libvhdi, and the other way round.
 
+mod table;
 mod vhd;
 mod vhdx;
 

@@ -32,7 +32,7 @@ const BUILDERS: [(&str, &str); 7] = [
 /// A header that the test kernel's build includes, with Debian's package.
 const HEADER: (&str, &str) = ("/usr/include/libelf.h", "libelf-dev");
 /// Modules of Debian's Python that tests use, with Debian's package for each.
-const MODULES: [(&str, &str); 1] = [("pyvhdi", "python3-libvhdi")];
+const MODULES: [(&str, &str); 2] = [("pip", "python3-pip"), ("pyvhdi", "python3-libvhdi")];
 /// Parts of the Rust toolchain: what `cargo` is asked, and the component's name.
 const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")];
 
