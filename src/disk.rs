@@ -13,14 +13,14 @@ use paradisk_disk_formats::{
 
 use crate::deadline;
 use crate::disk_spec::{DiskSpec, Source};
-use crate::failure::Failure;
+use crate::failure::{Failure, Options};
 use crate::flush::flush_disk;
 use crate::inherited;
 use crate::metrics::Metering;
 
 /// Open a disk.
 pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
-    let failed = |error: OpenError| Failure::opening(&error, "format=");
+    let failed = |error: OpenError| Failure::opening(&error, &Options::DISK);
     let (disk, path): (Arc<dyn Disk>, _) = match &spec.source {
         Source::Path(path) => (open_file(spec, path).map_err(failed)?, Some(path.clone())),
         Source::Descriptor(number) => {

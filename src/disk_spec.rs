@@ -1,11 +1,14 @@
 //! `--disk SPEC`: `KEY=VALUE,...`, or a bare path.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValueParserFactory};
 use facts::names::{Adapter, UnknownName};
 use paradisk_disk_formats::{EngineKind, FormatName, SectorSize, Sectors, escaped};
 
@@ -142,18 +145,32 @@ impl FromStr for DiskSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |reason: String| format!("disk `{text}`: {reason}");
+        Self::parse(OsStr::new(text))
+    }
+}
+
+/// Options take paths that are not UTF-8.
+impl ValueParserFactory for DiskSpec {
+    type Parser = ValueParser;
+
+    fn value_parser() -> ValueParser {
+        ValueParser::new(OsStringValueParser::new().try_map(|text| Self::parse(&text)))
+    }
+}
+
+impl DiskSpec {
+    fn parse(text: &OsStr) -> Result<Self, String> {
+        let wrong = |reason: String| format!("disk `{}`: {reason}", escaped(text));
         if text.is_empty() {
             return Err(format!("a disk is empty; expected a path, or: {KEYS}"));
         }
-        if !text.contains('=') {
+        if !text.as_bytes().contains(&b'=') {
             return Ok(Self::new(Source::Path(text.into()), Keys::default()));
         }
         let mut keys = Keys::default();
-        for pair in text.split(',') {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or_else(|| wrong(format!("`{pair}` is not KEY=VALUE; keys are: {KEYS}")))?;
+        for pair in text.as_bytes().split(|byte| *byte == b',').map(OsStr::from_bytes) {
+            let (key, value) = split_once(pair)
+                .ok_or_else(|| wrong(format!("`{}` is not KEY=VALUE; keys are: {KEYS}", escaped(pair))))?;
             keys.set(key, value).map_err(&wrong)?;
         }
         let source =
@@ -199,9 +216,7 @@ impl FromStr for DiskSpec {
         }
         Ok(Self::new(source, keys))
     }
-}
 
-impl DiskSpec {
     /// An image file or a block device, with the defaults for everything else.
     pub(crate) fn file(path: PathBuf, read_only: bool) -> Self {
         Self::new(Source::Path(path), Keys { read_only: Some(read_only), ..Keys::default() })
@@ -228,10 +243,21 @@ impl DiskSpec {
 }
 
 impl Keys {
-    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+    fn set(&mut self, key: &str, value: &OsStr) -> Result<(), String> {
         match key {
             "path" if value.is_empty() => Err("path is empty".to_owned()),
             "path" => self.source(Source::Path(value.into())),
+            "parent" => once(&mut self.parent, key, value.into()),
+            "parent-dir" => once(&mut self.parent_dir, key, value.into()),
+            _ => match value.to_str() {
+                Some(value) => self.set_text(key, value),
+                None => Err(format!("`{key}={}`: expected text", escaped(value))),
+            },
+        }
+    }
+
+    fn set_text(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
             "fd" => self.source(Source::Descriptor(
                 value.parse().map_err(|_| format!("`fd={value}`: expected a number"))?,
             )),
@@ -242,8 +268,6 @@ impl Keys {
                     u32::try_from(size).map_err(|_| format!("`{key}={value}`: expected at most 1M"))?;
                 once(&mut self.physical_sector, key, size)
             }
-            "parent" => once(&mut self.parent, key, value.into()),
-            "parent-dir" => once(&mut self.parent_dir, key, value.into()),
             "map-memory" => once(&mut self.map_memory, key, units::size(value)?),
             "queues" => once(&mut self.queues, key, number(key, value)?),
             "threads" => once(&mut self.threads, key, number(key, value)?),
@@ -285,6 +309,13 @@ impl Keys {
         self.source = Some(source);
         Ok(())
     }
+}
+
+/// `KEY=VALUE`.
+fn split_once(pair: &OsStr) -> Option<(&str, &OsStr)> {
+    let at = pair.as_bytes().iter().position(|byte| *byte == b'=')?;
+    let (key, value) = pair.as_bytes().split_at(at);
+    Some((std::str::from_utf8(key).ok()?, OsStr::from_bytes(value.get(1..)?)))
 }
 
 fn number(key: &str, value: &str) -> Result<u16, String> {
@@ -367,6 +398,23 @@ mod tests {
         assert_eq!(spec("ram=256M").source, Source::Ram(256 << 20));
         assert_eq!(spec("readonly=off,null=4G").source, Source::Null(4 << 30));
         assert_eq!(spec("null=4G,delay=100us").delay, Some(Duration::from_micros(100)));
+    }
+
+    #[test]
+    fn paths_need_not_be_utf_8() {
+        let parse = |text: &[u8]| DiskSpec::parse(OsStr::from_bytes(text));
+        let path = |text: &[u8]| PathBuf::from(OsStr::from_bytes(text));
+        assert_eq!(parse(b"/d/\xff.vhd").unwrap().source, Source::Path(path(b"/d/\xff.vhd")));
+        let disk = parse(b"path=\xff,parent=p\xfe,parent-dir=\xfd,readonly=on").unwrap();
+        assert_eq!(disk.source, Source::Path(path(b"\xff")));
+        assert_eq!((disk.parent, disk.parent_dir), (Some(path(b"p\xfe")), Some(path(b"\xfd"))));
+        for (text, expected) in [
+            (&b"path=a,serial=\xff"[..], r"disk `path=a,serial=\xff`: `serial=\xff`: expected text"),
+            (b"path=a,\xff=on", r"`\xff=on` is not KEY=VALUE"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]

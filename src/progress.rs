@@ -1,4 +1,4 @@
-//! A progress bar on standard error, where that is a terminal, and SIGINT and SIGTERM as requests to stop.
+//! A progress bar on standard error, where that is a terminal, and SIGINT, SIGTERM and SIGHUP as requests to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A bar that counts bytes. From now on, SIGINT and SIGTERM only request to stop, so that no operation is cut off halfway.
+    /// A bar that counts bytes. From now on, SIGINT, SIGTERM and SIGHUP only request to stop, so that no operation is cut off halfway.
     pub(crate) fn bytes(what: &'static str) -> Self {
         Self::new(what, "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}")
     }
@@ -25,7 +25,13 @@ impl Progress {
 
     fn new(what: &'static str, template: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let ignored = ignored_signals();
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        {
+            if ignored & 1 << (signal - 1) != 0 {
+                // By nohup, or by a shell for a job in the background.
+                continue;
+            }
             // Without a handler the signal ends the process, and opening the image reports the incomplete operation.
             let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
         }
@@ -68,6 +74,13 @@ impl Progress {
         };
         run(&Control { workers: default_workers(), cancel: &self.stop, progress: &step })
     }
+}
+
+/// The signals that this process ignores, as the mask of proc_pid_status(5).
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 impl Drop for Progress {

@@ -85,7 +85,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     monitoring: Monitoring,
     /// Write what the machine did and what it cost, as JSON, when it ends
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::json_target())]
     stats: Option<PathBuf>,
     #[command(flatten)]
     stop_timeout: StopTimeout,

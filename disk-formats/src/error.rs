@@ -43,7 +43,7 @@ pub enum OpenError {
     /// The parent of a differencing disk is outside of the directories that may contain it
     /// ([`ParentRules`](crate::ParentRules)).
     #[error(
-        "{}: its parent {} is outside of {}: allow its directory (--parent-dir, parent-dir=), or name it (--parent-file, parent=)",
+        "{}: its parent {} is outside of {}: allow its directory, or name it",
         escaped(path),
         escaped(parent),
         paths(allowed)
@@ -55,6 +55,38 @@ pub enum OpenError {
         parent: PathBuf,
         /// Directories that may contain parents.
         allowed: Vec<PathBuf>,
+    },
+    /// No file that may be the parent of a differencing disk is there ([`ParentRules`](crate::ParentRules)).
+    #[error("{}: {}", escaped(path), absent(tried, *nameless))]
+    ParentMissing {
+        /// The child.
+        path: PathBuf,
+        /// The paths that its parent may have.
+        tried: Vec<PathBuf>,
+        /// The child has recorded no identity of its parent, which is a raw disk: only the caller can name it
+        /// ([`ParentRules::parent`](crate::ParentRules::parent)).
+        nameless: bool,
+    },
+    /// The parent of a differencing disk does not have the state that the child has recorded: it was changed since, or is
+    /// another disk. [`ParentRules::any_time`](crate::ParentRules::any_time) accepts it.
+    #[error(
+        "{}: {field} is {} ({}), expected {}, as noted in the child: it was changed since, or is another disk (accept it with `image rebase`)",
+        escaped(path),
+        escaped(value),
+        escaped(parent),
+        escaped(expected)
+    )]
+    ParentChanged {
+        /// The child.
+        path: PathBuf,
+        /// The parent.
+        parent: PathBuf,
+        /// The field, by its name in the specification.
+        field: &'static str,
+        /// What the parent has.
+        value: String,
+        /// What the child has recorded.
+        expected: String,
     },
     /// Name and content of the file do not say which format it has, or say that it is no disk. The caller has to name the
     /// format ([`OpenOptions::format`](crate::OpenOptions::format)).
@@ -78,6 +110,18 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether the file could not be reached or read, so that nothing is known about its content: it is in use, the host
+    /// refused an operation, or the rules do not allow to open it. Any other error is one of the content.
+    #[must_use]
+    pub fn is_access(&self) -> bool {
+        match self {
+            Self::Busy { .. } | Self::ParentNotAllowed { .. } => true,
+            // Where the content ends too early, the error is not the host's.
+            Self::Os { source, .. } => source.raw_os_error().is_some(),
+            _ => false,
+        }
+    }
+
     /// The same error with the path `to` in place of `from`, for files that are still under a temporary name.
     #[must_use]
     pub fn renamed(mut self, from: &Path, to: &Path) -> Self {
@@ -85,6 +129,8 @@ impl OpenError {
         | Self::Invalid { path, .. }
         | Self::Busy { path, .. }
         | Self::ParentNotAllowed { path, .. }
+        | Self::ParentMissing { path, .. }
+        | Self::ParentChanged { path, .. }
         | Self::FormatUnclear { path, .. }
         | Self::Unsupported { path, .. }) = &mut self;
         if path == from {
@@ -95,8 +141,23 @@ impl OpenError {
 }
 
 fn paths(paths: &[PathBuf]) -> String {
+    joined(paths, " and ")
+}
+
+fn joined(paths: &[PathBuf], between: &str) -> String {
     let paths: Vec<String> = paths.iter().map(|path| escaped(path).to_string()).collect();
-    paths.join(" and ")
+    paths.join(between)
+}
+
+fn absent(tried: &[PathBuf], nameless: bool) -> String {
+    if nameless {
+        return "its parent has no identity (a raw disk, as XenServer uses): name it".to_owned();
+    }
+    let tried = match tried.is_empty() {
+        true => "not named".to_owned(),
+        false => format!("missing: {}", joined(tried, ", ")),
+    };
+    format!("parent is {tried}, expected an existing image: allow its directory, or name it")
 }
 
 /// The error of a request. Small and `Copy`, because each completion contains one.
@@ -182,4 +243,33 @@ pub enum PushError {
     /// The maximum number of requests is in flight: reap, then push again. The request was not added.
     #[error("the queue is full")]
     Full,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_is_space() {
+        assert_eq!(IoError::from(Errno::DQUOT), IoError::NoSpace);
+        assert_eq!(IoError::from(Errno::NOSPC), IoError::NoSpace);
+        // A file system that became read-only: the disk is not.
+        assert_eq!(IoError::from(Errno::ROFS), IoError::Os(Errno::ROFS));
+    }
+
+    #[test]
+    fn access_is_no_matter_of_content() {
+        let os = |source: io::Error| OpenError::Os { path: "a".into(), action: "cannot open", source };
+        for errno in [Errno::ACCESS, Errno::IO, Errno::NOENT, Errno::STALE] {
+            assert!(os(errno.into()).is_access(), "{errno}");
+        }
+        assert!(OpenError::Busy { path: "a".into(), holder: "b".into() }.is_access());
+        for kind in [io::ErrorKind::UnexpectedEof, io::ErrorKind::InvalidData] {
+            assert!(!os(kind.into()).is_access(), "{kind}");
+        }
+        let missing = OpenError::ParentMissing { path: "a".into(), tried: vec!["b".into()], nameless: false };
+        assert!(!missing.is_access());
+        let text = "a: parent is missing: b, expected an existing image: allow its directory, or name it";
+        assert_eq!(missing.to_string(), text);
+    }
 }

@@ -7,6 +7,7 @@ use benches::html;
 use benches::meter::Outcome;
 use benches::result::Document;
 use benches::suite::Suite;
+use paradisk_disk_formats::escaped;
 
 use super::args::Args;
 use super::list::size;
@@ -29,7 +30,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let folder = args.resume.clone().or_else(|| args.plots.clone()).unwrap_or_else(|| PathBuf::from(FOLDER));
     let json = |suite: Suite| folder.join(format!("{suite}.json"));
     if args.resume.is_some() && !Suite::ALL.iter().any(|suite| unfinished::begun(&json(*suite))) {
-        let folder = folder.display();
+        let folder = escaped(&folder);
         return Err(Failure::Failed(format!(
             "{folder}: nothing to resume: there is no .partial file of a suite"
         )));
@@ -63,7 +64,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             }
         }
     }
-    output::print(&format!("{}: {} of {} suites\n", page.display(), documents.len(), Suite::ALL.len()))?;
+    output::print(&format!("{}: {} of {} suites\n", escaped(&page), documents.len(), Suite::ALL.len()))?;
     if documents.len() == Suite::ALL.len() {
         journals.into_iter().try_for_each(unfinished::end)?;
     }

@@ -16,7 +16,7 @@ use crate::coalescing::Thresholds;
 use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::load::Load;
-use crate::units;
+use crate::{output, units};
 
 /// Measure the cost of an I/O through each adapter over each disk, compared with the same disk without an adapter.
 ///
@@ -97,17 +97,17 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) thresholds: Thresholds,
     /// Write the results as JSON to FILE, or to standard output in place of the table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", value_parser = output::json_target())]
     json: Option<PathBuf>,
     /// Continue an interrupted measurement: in place of its --json FILE, with the other options as before. Until FILE of --json is written,
     /// its runs are in FILE.partial. For --suite all: its folder, in place of --plots DIR
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "list"])]
     pub(super) resume: Option<PathBuf>,
     /// Write the results as CSV
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::csv_target())]
     pub(super) csv: Option<PathBuf>,
     /// Write the results as one self-contained page: claims, charts, tables
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::html_target())]
     pub(super) html: Option<PathBuf>,
     /// Serve the page at this address during the measurement, such as 127.0.0.1:8080. It has no password: anyone who can connect can read
     /// it

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use benches::confidence::Verdict;
 use benches::regression::{self, Margins, Named};
 use benches::table;
+use paradisk_disk_formats::escaped;
 
 use crate::failure::Failure;
 use crate::{documents, output};
@@ -36,7 +37,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "PERCENT", value_parser = margin)]
     margin: Option<f64>,
     /// Write the comparison as JSON to FILE, or to standard output in place of the table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", value_parser = output::json_target())]
     json: Option<PathBuf>,
 }
 
@@ -50,7 +51,7 @@ fn margin(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let documents = (documents::read(&args.baseline)?, documents::read(&args.candidate)?);
-    let names = (args.baseline.display().to_string(), args.candidate.display().to_string());
+    let names = (escaped(&args.baseline).to_string(), escaped(&args.candidate).to_string());
     let baseline = Named { name: &names.0, document: &documents.0 };
     let candidate = Named { name: &names.1, document: &documents.1 };
     let usual = Margins::default();

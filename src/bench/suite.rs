@@ -11,6 +11,7 @@ use benches::result::Document;
 use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
 use benches::suite::{Suite, creation_identity, creation_size, run_creation};
 use facts::host::host;
+use paradisk_disk_formats::escaped;
 
 use super::args::Args;
 use super::guest::{guest_memory, no_kvm};
@@ -101,7 +102,7 @@ fn finish(
     let text = suite.text(&outcome.document, &notes);
     let done = output::conclude(args.json(), &text, &notes, outcome.failed);
     for path in written {
-        tell!("wrote {}", path.display());
+        tell!("wrote {}", escaped(&path));
     }
     done
 }

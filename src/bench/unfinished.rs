@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use benches::journal::{Identity, Journal, JournalError};
+use paradisk_disk_formats::escaped;
 
 use super::args::Args;
 use crate::failure::Failure;
@@ -44,10 +45,11 @@ pub(super) fn begun(file: &Path) -> bool {
 pub(super) fn journal(target: &Target<'_>, identity: impl FnOnce() -> Identity) -> Result<Journal, Failure> {
     let Some(file) = target.file else { return Ok(Journal::none()) };
     let path = partial(file);
-    let (begun, at) = (begun(file), path.display());
+    let (begun, at) = (begun(file), escaped(&path));
+    output::refuse_other_than_json(&path)?;
     if target.resume {
         if file.exists() && !begun {
-            let file = file.display();
+            let file = escaped(file);
             return Err(Failure::Failed(format!(
                 "{file}: nothing to resume: it is finished, there is no {at}"
             )));

@@ -14,7 +14,7 @@ use benches::rigs::{HarnessRigs, RigConfig};
 use benches::{csv, table};
 use facts::disk::OpenDisk;
 use facts::host::host;
-use paradisk_disk_formats::{FormatName, Sectors, outermost};
+use paradisk_disk_formats::{FormatName, Sectors, escaped, outermost};
 
 use crate::bench::progress::Bar;
 use crate::bench::signals;
@@ -65,10 +65,10 @@ pub(super) struct Args {
     #[arg(long)]
     fill: bool,
     /// Write the results as JSON to FILE, or to standard output in place of the table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", value_parser = output::json_target())]
     json: Option<PathBuf>,
     /// Write the results as CSV
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::csv_target())]
     csv: Option<PathBuf>,
 }
 
@@ -240,7 +240,7 @@ fn all_differ(subjects: &[OpenDisk]) -> Result<(), Failure> {
         .find(|(index, disk)| facts.iter().skip(index + 1).any(|other| other == *disk))
     {
         Some((_, disk)) => {
-            let name = disk.path.as_ref().unwrap_or(&disk.format);
+            let name = escaped(disk.path.as_ref().unwrap_or(&disk.format));
             Err(Failure::Usage(format!("disk {name}: given twice with the same options")))
         }
         None => Ok(()),

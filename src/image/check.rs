@@ -8,9 +8,9 @@ use paradisk_disk_formats::{
 };
 use serde::Serialize;
 
-use super::open::{FORMAT, failed};
-use crate::failure::Failure;
-use crate::output;
+use super::open::failed;
+use crate::failure::{Failure, Options};
+use crate::output::{self, FileName};
 use crate::parents::Parents;
 
 /// Find all errors of images; exit status 0 if no data is in danger.
@@ -31,13 +31,13 @@ pub(super) struct Args {
     #[command(flatten)]
     parents: Parents,
     /// Print JSON, or write it to OUT. Of several images a list.
-    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-")]
+    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-", value_parser = output::json_target())]
     json: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
 struct Report {
-    path: String,
+    path: FileName,
     format: &'static str,
     allocated_blocks: u64,
     total_blocks: u64,
@@ -45,8 +45,14 @@ struct Report {
     findings: Vec<Entry>,
     /// The number of findings beyond those listed.
     more_findings: u64,
-    /// Whether all data can be read and written. Leaks and lost copies do no harm.
+    /// Why parents were not checked: what could not be read, or is not allowed. That says nothing about the image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parents_not_checked: Option<String>,
+    /// Whether all data of what was checked can be read and written. Leaks and lost copies do no harm.
     ok: bool,
+    /// Parents could not be read.
+    #[serde(skip)]
+    unread: bool,
 }
 
 #[derive(Serialize)]
@@ -79,6 +85,10 @@ impl Entry {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    if args.parents.is_named() && args.files.len() > 1 {
+        let why = "--parent-file names the parent of one image: check one FILE at a time, or allow a directory (--parent-dir DIR)";
+        return Err(Failure::Usage(why.to_owned()));
+    }
     let mut reports = Vec::new();
     let mut unread = false;
     for file in &args.files {
@@ -96,7 +106,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         [report] if args.files.len() == 1 => output::json_or_text(&args.json, report, &text)?,
         _ => output::json_or_text(&args.json, &reports, &text)?,
     }
-    if !unread && reports.iter().all(|report| report.ok) { Ok(()) } else { Err(Failure::Reported) }
+    let good = |report: &Report| report.ok && !report.unread;
+    if !unread && reports.iter().all(good) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 fn check(args: &Args, file: &Path) -> Result<Report, Failure> {
@@ -105,33 +116,32 @@ fn check(args: &Args, file: &Path) -> Result<Report, Failure> {
     let found = image.check(if args.repair { Repair::Repair } else { Repair::ReportOnly }).map_err(failed)?;
     let worst = found.worst();
     let mut report = Report {
-        path: file.to_string_lossy().into_owned(),
+        path: file.into(),
         format: name.as_str(),
         allocated_blocks: found.allocated_blocks,
         total_blocks: found.total_blocks,
         leaked_bytes: found.leaked,
         findings: found.findings.into_iter().map(Entry::new).collect(),
         more_findings: found.more.0,
+        parents_not_checked: None,
         ok: worst < Some(Severity::Damage),
+        unread: false,
     };
     // Parents are opened only if the image itself is not damaged.
     if worst < Some(Severity::Damage)
         && let Err(error) = chain(args, file, &image)
     {
-        if let OpenError::ParentNotAllowed { .. } = error {
-            // That says nothing about the image.
-            tell!("note: its parents were not checked: {error}");
+        let why = Options::IMAGE.text(&error);
+        if error.is_access() {
+            report.unread = !matches!(error, OpenError::ParentNotAllowed { .. });
+            let kind = if report.unread { "error" } else { "note" };
+            tell!("{kind}: {}: its parents were not checked: {why}", escaped(file));
+            report.parents_not_checked = Some(why);
             return Ok(report);
         }
         report.ok = false;
         let (severity, field) = (word(Severity::Damage), "chain".to_owned());
-        report.findings.push(Entry {
-            severity,
-            field,
-            value: error.to_string(),
-            expected: String::new(),
-            repaired: None,
-        });
+        report.findings.push(Entry { severity, field, value: why, expected: String::new(), repaired: None });
     }
     Ok(report)
 }
@@ -147,7 +157,7 @@ fn format(args: &Args, file: &Path) -> Result<FormatName, Failure> {
         {
             Ok(claimed)
         }
-        (probed, _) => probed.map_err(|error| Failure::opening(&error, FORMAT)),
+        (probed, _) => probed.map_err(failed),
     }
 }
 
@@ -192,10 +202,11 @@ fn text(report: &Report) -> String {
     };
     let lost = report.findings.iter().any(|entry| entry.severity == "redundancy" && entry.repaired.is_none());
     let verdict = match (report.ok, lost) {
+        (true, false) if report.unread => "good, its parents unknown",
         (true, false) => "good",
         (true, true) => "usable (--repair makes it whole)",
         (false, _) => "NOT good",
     };
-    let _ = writeln!(text, "{}: {verdict}{blocks}", escaped(&report.path));
+    let _ = writeln!(text, "{}: {verdict}{blocks}", report.path);
     text
 }

@@ -1,15 +1,15 @@
 //! `paradisk image compare`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paradisk_disk_formats::image::{Content, compare};
 use paradisk_disk_formats::{FormatName, OpenOptions};
 use serde::Serialize;
 
 use super::open::source;
-use crate::failure::Failure;
+use crate::failure::{Failure, Options};
 use crate::output;
-use crate::parents::Parents;
+use crate::parents::Places;
 use crate::progress::Progress;
 
 /// Compare the contents of two disks of any format. Exit status 0 if they are equal, else 1.
@@ -26,10 +26,16 @@ pub(super) struct Args {
     /// Format of the second
     #[arg(long)]
     format_b: Option<FormatName>,
+    /// The parent of the first, wherever it is
+    #[arg(long, value_name = "FILE")]
+    parent_file_a: Option<PathBuf>,
+    /// The parent of the second
+    #[arg(long, value_name = "FILE")]
+    parent_file_b: Option<PathBuf>,
     #[command(flatten)]
-    parents: Parents,
+    places: Places,
     /// Print JSON
-    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-")]
+    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-", value_parser = output::json_target())]
     json: Option<PathBuf>,
 }
 
@@ -40,13 +46,18 @@ struct Verdict {
     sizes: [u64; 2],
 }
 
+const FIRST: Options =
+    Options { format: "--format-a ", parent: Some("--parent-file-a FILE"), ..Options::IMAGE };
+const SECOND: Options =
+    Options { format: "--format-b ", parent: Some("--parent-file-b FILE"), ..Options::IMAGE };
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let open = |path, format, option| {
-        let options = OpenOptions { format, parents: args.parents.rules(), ..OpenOptions::new(path) };
-        source(&options, option)
+    let open = |path: &Path, format, parent: &Option<PathBuf>, names| {
+        let parents = args.places.rules(parent.as_deref());
+        source(&OpenOptions { format, parents, ..OpenOptions::new(path) }, names)
     };
-    let one = open(&args.a, args.format_a, "--format-a ")?;
-    let other = open(&args.b, args.format_b, "--format-b ")?;
+    let one = open(&args.a, args.format_a, &args.parent_file_a, &FIRST)?;
+    let other = open(&args.b, args.format_b, &args.parent_file_b, &SECOND)?;
     let progress = Progress::bytes("comparing");
     let compared = progress.control(|control| compare(Content::new(&*one), Content::new(&*other), control));
     drop(progress);

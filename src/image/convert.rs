@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::create::{self, Format, New, Subformat};
 use super::open::{failed, not_created, source};
-use crate::failure::Failure;
+use crate::failure::{Failure, Options};
 use crate::output;
 use crate::parents::Parents;
 use crate::progress::Progress;
@@ -56,7 +56,7 @@ pub(super) struct Args {
     #[command(flatten)]
     parents: Parents,
     /// Print JSON
-    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-")]
+    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-", value_parser = output::json_target())]
     json: Option<PathBuf>,
 }
 
@@ -70,6 +70,8 @@ struct Report {
     zeros: u64,
 }
 
+const SOURCE: Options = Options { format: "--from-format ", ..Options::IMAGE };
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let options = OpenOptions {
         format: args.from_format,
@@ -77,7 +79,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         parents: args.parents.rules(),
         ..OpenOptions::new(&args.source)
     };
-    let from = source(&options, "--from-format ")?;
+    let from = source(&options, &SOURCE)?;
     let target = Target {
         path: &args.destination,
         format: args.format,
@@ -116,10 +118,11 @@ fn difference(
     let options = OpenOptions {
         format: Some(target.format.name()),
         direct: args.direct.then_some(true),
-        parents: args.parents.rules(),
+        // --parent-file is of the source.
+        parents: args.parents.places.rules(None),
         ..OpenOptions::new(parent)
     };
-    let base = source(&options, "")?;
+    let base = source(&options, &Options { parent: None, ..SOURCE })?;
     let [own, other] = [from, &*base].map(|disk| disk.info().capacity);
     if own != other {
         let why = format!("{}: it has {other} bytes, the source {own}: resize one", escaped(parent));

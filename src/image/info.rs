@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::open::{failed, format_of};
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, FileName};
 use crate::parents::Parents;
 
 /// Describe a disk: an image or a block device.
@@ -31,14 +31,14 @@ pub(super) struct Args {
     #[command(flatten)]
     parents: Parents,
     /// Print JSON, or write it to OUT.
-    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-")]
+    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-", value_parser = output::json_target())]
     json: Option<PathBuf>,
 }
 
 /// The output of `info --json`.
 #[derive(Serialize)]
 struct Info {
-    path: String,
+    path: FileName,
     format: &'static str,
     subformat: Option<&'static str>,
     capacity: u64,
@@ -52,7 +52,7 @@ struct Info {
 
 #[derive(Serialize)]
 struct Image {
-    path: String,
+    path: FileName,
     subformat: &'static str,
     size: u64,
     file_size: u64,
@@ -75,7 +75,7 @@ struct Image {
     log_entries: Option<usize>,
     /// The parent's identity that the child has recorded.
     parent_unique_id: Option<String>,
-    parent_candidates: Vec<String>,
+    parent_candidates: Vec<FileName>,
 }
 
 impl Image {
@@ -83,7 +83,7 @@ impl Image {
         let (id, candidates) =
             image.parent.map_or((None, Vec::new()), |parent| (Some(parent.id), parent.candidates));
         let new = Self {
-            path: image.path.to_string_lossy().into_owned(),
+            path: image.path.into(),
             subformat: image.subformat,
             size: image.size,
             file_size: image.file_size,
@@ -97,7 +97,7 @@ impl Image {
             data_write_guid: None,
             log_entries: None,
             parent_unique_id: id,
-            parent_candidates: candidates.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            parent_candidates: candidates.into_iter().map(FileName::from).collect(),
         };
         match image.format {
             FormatInfo::Vhd { time_stamp, footer_from_copy, .. } => {
@@ -111,7 +111,7 @@ impl Image {
     }
 
     fn write(&self, text: &mut String) -> std::fmt::Result {
-        writeln!(text, "\nimage: {}", escaped(&self.path))?;
+        writeln!(text, "\nimage: {}", self.path)?;
         let stamp = self.time_stamp.map(|stamp| format!(" at @{stamp}")).unwrap_or_default();
         writeln!(text, "  kind: {}, made by \"{}\"{stamp}", self.subformat, escaped(&self.creator))?;
         writeln!(text, "  size: {}, file {}", bytes(self.size), bytes(self.file_size))?;
@@ -137,7 +137,8 @@ impl Image {
             )?;
         }
         if let Some(id) = &self.parent_unique_id {
-            writeln!(text, "  parent: {id}, looked for at {}", escaped(&self.parent_candidates.join(", ")))?;
+            let candidates: Vec<String> = self.parent_candidates.iter().map(FileName::to_string).collect();
+            writeln!(text, "  parent: {id}, looked for at {}", candidates.join(", "))?;
         }
         Ok(())
     }
@@ -181,7 +182,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn of_image(name: FormatName, image: &ImageInfo) -> Info {
     Info {
-        path: image.path.to_string_lossy().into_owned(),
+        path: (&image.path).into(),
         format: name.as_str(),
         subformat: Some(image.subformat),
         capacity: image.size,
@@ -194,7 +195,7 @@ fn of_image(name: FormatName, image: &ImageInfo) -> Info {
 
 fn of_disk(args: &Args, info: &DiskInfo) -> Info {
     Info {
-        path: args.file.to_string_lossy().into_owned(),
+        path: (&args.file).into(),
         format: info.kind.format,
         subformat: info.kind.subformat,
         capacity: info.capacity,
@@ -208,7 +209,7 @@ fn of_disk(args: &Args, info: &DiskInfo) -> Info {
 fn text(info: &Info) -> String {
     let mut text = format!(
         "image: {}\nformat: {}\nsize: {}\nsectors: {} bytes logical, {} bytes physical\n",
-        escaped(&info.path),
+        info.path,
         [info.format, info.subformat.unwrap_or_default()].join(" ").trim_end(),
         bytes(info.capacity),
         info.logical_sector_size,

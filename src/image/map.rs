@@ -4,11 +4,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use paradisk_disk_formats::image::{Content, Run, Runs};
-use paradisk_disk_formats::{FormatName, OpenOptions, Place, Status, escaped};
+use paradisk_disk_formats::{FormatName, OpenOptions, Place, Status};
 use serde::Serialize;
 
-use super::open::{FORMAT, source};
-use crate::failure::Failure;
+use super::open::source;
+use crate::failure::{Failure, Options};
+use crate::output::FileName;
 use crate::parents::Parents;
 
 /// Show the location of a disk's data: for each range, the file and the offset.
@@ -39,15 +40,14 @@ struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    filename: Option<&'a str>,
+    filename: Option<&'a FileName>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let options =
         OpenOptions { format: args.format, parents: args.parents.rules(), ..OpenOptions::new(&args.file) };
-    let format = source(&options, FORMAT)?;
-    let names: Vec<String> =
-        format.files().iter().map(|file| file.path().to_string_lossy().into_owned()).collect();
+    let format = source(&options, &Options::IMAGE)?;
+    let names: Vec<FileName> = format.files().iter().map(|file| file.path().into()).collect();
     let mut out = BufWriter::new(io::stdout().lock());
     let printed = |done: io::Result<()>| match done {
         // A closed pipe is no failure.
@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     printed(out.write_all(if args.json { b"]\n" } else { b"" }).and_then(|()| out.flush())).map(drop)
 }
 
-fn line(out: &mut impl Write, run: &Run, names: &[String], number: usize, json: bool) -> io::Result<()> {
+fn line(out: &mut impl Write, run: &Run, names: &[FileName], number: usize, json: bool) -> io::Result<()> {
     let (place, stored) = match run.place {
         Place::File { file, offset } => (Some((file, offset)), run.status == Status::Mapped),
         Place::Zeros => (None, false),
@@ -83,7 +83,7 @@ fn line(out: &mut impl Write, run: &Run, names: &[String], number: usize, json: 
             zero: !stored,
             data: stored,
             offset: place.map(|(_, offset)| offset),
-            filename: name.map(String::as_str),
+            filename: name,
         };
         if number > 0 {
             out.write_all(b",\n ")?;
@@ -93,7 +93,7 @@ fn line(out: &mut impl Write, run: &Run, names: &[String], number: usize, json: 
     match (place, name) {
         (Some((_, offset)), Some(name)) => {
             let hole = if stored { "" } else { " (hole)" };
-            writeln!(out, "{:#016x} {:#016x} {offset:#016x} {}{hole}", run.offset, run.len, escaped(name))
+            writeln!(out, "{:#016x} {:#016x} {offset:#016x} {name}{hole}", run.offset, run.len)
         }
         _ => writeln!(out, "{:#016x} {:#016x} -                zeros", run.offset, run.len),
     }

@@ -8,8 +8,8 @@ use paradisk_disk_formats::{FormatName, OpenOptions, ParentRules, Scope, Sibling
 
 use super::convert::{self, Target};
 use super::create::Format;
-use super::open::{FORMAT, failed, format_of, on_its_own, source, with_blocks};
-use crate::failure::Failure;
+use super::open::{failed, format_of, on_its_own, source, with_blocks};
+use crate::failure::{Failure, Options};
 use crate::output;
 use crate::parents::Parents;
 use crate::progress::Progress;
@@ -45,11 +45,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for image in [Some(&args.child), args.into.as_ref()].into_iter().flatten() {
         on_its_own(image, "differencing disks and their parents are files")?;
     }
-    let rules = args.parents.rules();
+    let mut rules = args.parents.rules();
     if let Some(new) = &args.to {
         let name = format_of(&args.child, args.format)?;
         let options = OpenOptions { format: Some(name), parents: rules, ..OpenOptions::new(&args.child) };
-        let from = source(&options, FORMAT)?;
+        let from = source(&options, &Options::IMAGE)?;
         let format = if name == FormatName::Vhdx { Format::Vhdx } else { Format::Vhd };
         return convert::copy(&*from, &Target::dynamic(new, format), &None);
     }
@@ -63,7 +63,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         if progress.stopped() {
             return Err(stopped(&args.child, &child));
         }
-        child = merge(&child, args, &rules, &progress)?;
+        let parent = merge(&child, args, &rules, &progress)?;
+        // --parent-file is of the first image.
+        rules = rules.below(&child);
+        child = parent;
     }
     Ok(())
 }
@@ -76,6 +79,7 @@ fn merge(child: &Path, args: &Args, rules: &ParentRules, progress: &Progress) ->
     progress.clear();
     let merged = merged.map_err(|error| match error {
         MergeError::Image(ImageError::Cancelled) => interrupted(child),
+        MergeError::Open(error) => failed(error),
         error => Failure::Failed(error.to_string()),
     })?;
     let parent = escaped(&merged.parent);

@@ -5,15 +5,12 @@ use std::sync::Arc;
 
 use paradisk_disk_formats::{Format, FormatName, Image, OpenError, OpenOptions, ParentRules, refuse_nested};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Options};
 
-/// The option of most tools that names the format of an image.
-pub(super) const FORMAT: &str = "--format ";
-
-/// Open a disk for reading. `option` names its format.
-pub(super) fn source(options: &OpenOptions, option: &str) -> Result<Arc<dyn Format>, Failure> {
+/// Open a disk for reading, for a command that has the options `names`.
+pub(super) fn source(options: &OpenOptions, names: &Options) -> Result<Arc<dyn Format>, Failure> {
     let options = OpenOptions { read_only: true, ..options.clone() };
-    let format = options.open_format().map_err(|error| Failure::opening(&error, option))?;
+    let format = options.open_format().map_err(|error| Failure::opening(&error, names))?;
     if let Some(remark) = format.remark() {
         tell!("note: {remark}");
     }
@@ -22,7 +19,7 @@ pub(super) fn source(options: &OpenOptions, option: &str) -> Result<Arc<dyn Form
 
 /// The format of an image: `requested`, else probed.
 pub(super) fn format_of(path: &Path, requested: Option<FormatName>) -> Result<FormatName, Failure> {
-    let probed = || FormatName::probe(path).map_err(|error| Failure::opening(&error, FORMAT));
+    let probed = || FormatName::probe(path).map_err(failed);
     requested.map_or_else(probed, Ok)
 }
 
@@ -45,9 +42,9 @@ pub(super) fn with_blocks(
     Err(Failure::Usage(format!("a {name} disk has no blocks and no parents: expected a vhd or vhdx image")))
 }
 
-/// An image that could not be opened or changed.
+/// An image that could not be opened or changed, by a command with the options of most tools.
 pub(super) fn failed(error: OpenError) -> Failure {
-    Failure::Failed(error.to_string())
+    Failure::opening(&error, &Options::IMAGE)
 }
 
 /// The error of a tool that was stopped while it created an image.

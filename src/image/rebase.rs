@@ -8,7 +8,7 @@ use paradisk_disk_formats::{FormatName, RebaseData};
 
 use super::create::note_place;
 use super::open::{on_its_own, stopped, with_blocks};
-use crate::failure::Failure;
+use crate::failure::{Failure, Options};
 use crate::output;
 use crate::parents::Parents;
 use crate::progress::Progress;
@@ -48,8 +48,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !args.safe {
         rules.any_time = true;
         let image = with_blocks(&args.child, args.format, rules)?;
-        let noted = image.rebase(&args.parent, RebaseData::Assume, |_, _| true);
-        noted.map_err(|error| Failure::Failed(error.to_string()))?;
+        image.rebase(&args.parent, RebaseData::Assume, |_, _| true).map_err(failed)?;
         note_place(&args.child, &args.parent);
         return Ok(());
     }
@@ -57,10 +56,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let image = with_blocks(&args.child, args.format, rules)?;
     let copied = image.rebase(&args.parent, RebaseData::Copy, |done, total| progress.step(done, total));
     drop(progress);
-    let copied = copied.map_err(|error| match error {
-        RebaseError::Image(ImageError::Cancelled) => stopped(),
-        error => Failure::Failed(error.to_string()),
-    })?;
+    let copied = copied.map_err(failed)?;
     note_place(&args.child, &args.parent);
     output::print(&format!("{} copied\n", format_size(copied)))
+}
+
+fn failed(error: RebaseError) -> Failure {
+    match error {
+        RebaseError::Image(ImageError::Cancelled) => stopped(),
+        // The parents of either parent may be meant, so no option names one.
+        RebaseError::Open(error) => Failure::opening(&error, &Options { parent: None, ..Options::IMAGE }),
+        error => Failure::Failed(error.to_string()),
+    }
 }

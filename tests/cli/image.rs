@@ -59,7 +59,7 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     // It is found by its name in a folder that is given, and by its path.
     let elsewhere = path("elsewhere");
     assert_eq!(done(&["compare", &raw, &child, "--parent-dir", &elsewhere]), "the same\n");
-    assert_eq!(done(&["compare", &raw, &child, "--parent-file", &moved]), "the same\n");
+    assert_eq!(done(&["compare", &raw, &child, "--parent-file-b", &moved]), "the same\n");
     done(&["rebase", &child, "--parent", &moved]);
     assert_eq!(done(&["compare", &raw, &child]), "the same\n");
     let outside = tempfile::tempdir().unwrap();

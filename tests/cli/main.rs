@@ -2,6 +2,7 @@
 
 mod bench;
 mod compare;
+mod files;
 mod image;
 mod others;
 mod resume;

@@ -9,7 +9,7 @@ use crate::error::OpenError;
 use crate::escaped::escaped;
 use crate::formats::field::BadField;
 use crate::formats::info::{ImageInfo, Scope};
-use crate::formats::parents::{MAX_DEPTH, ParentRules, Search, identity};
+use crate::formats::parents::{MAX_DEPTH, ParentRules, Search, identity, of_stat, repeated};
 use crate::host::backing::{Access, BackingFile};
 use crate::image::images_beside;
 
@@ -39,9 +39,9 @@ pub(crate) trait Member: Sized {
         Self::open_within(path, access, memory)
     }
 
-    /// Convert the error of a search that did not find the parent.
-    fn not_found(&self, error: OpenError) -> OpenError {
-        error
+    /// Whether the child has recorded no identity of its parent, so that a search cannot know it.
+    fn is_parent_nameless(&self) -> bool {
+        false
     }
 
     /// The image's file.
@@ -67,8 +67,8 @@ pub(crate) trait Member: Sized {
     /// Check that `parent` is the parent that the child was created over, and that it has not changed since.
     ///
     /// # Errors
-    /// The field that differs.
-    fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), BadField>;
+    /// [`OpenError::ParentChanged`]; [`OpenError::Invalid`] names a field that makes it another disk.
+    fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), OpenError>;
 
     /// Whether the child has recorded the identity of `parent` as its parent's.
     fn has_parent_id(&self, parent: &Self) -> bool;
@@ -170,7 +170,13 @@ fn find_parent<M: Member>(
         None => {
             let open = |real: &Path| M::open_within(real, access, memory);
             let open = |real: &Path| open(real).map_err(|error| M::as_parent(real, error));
-            search.find(path, child.candidates()?, open, check).map_err(|error| child.not_found(error))
+            let tried = child.candidates()?;
+            search.find(path, tried.clone(), open, check).map_err(|error| {
+                match child.is_parent_nameless() && !error.is_access() {
+                    true => OpenError::ParentMissing { path: path.into(), tried, nameless: true },
+                    false => error,
+                }
+            })
         }
     }
 }
@@ -193,13 +199,12 @@ pub(crate) fn require_differencing<M: Member>(image: &M) -> Result<(), OpenError
 /// [`OpenError::Invalid`] for a loop; [`OpenError::Unsupported`] for a chain of [`MAX_DEPTH`] images; else the errors of opening the chain.
 pub(crate) fn refuse_loop<M: Member>(child: &Path, parent: M, rules: &ParentRules) -> Result<(), OpenError> {
     let os = |source| OpenError::Os { path: child.into(), action: "cannot open", source };
-    let own = identity(child, &std::fs::File::open(child).map_err(os)?)?;
+    let own = of_stat(&std::fs::metadata(child).map_err(os)?);
     let mut images = vec![parent];
-    let opened = open_parents(&mut images, Access::READ_ONLY, &rules.below());
+    let opened = open_parents(&mut images, Access::READ_ONLY, &rules.below(child));
     for file in images.iter().map(Member::file) {
         if identity(file.path(), file.file())? == own {
-            let value = escaped(file.path()).to_string();
-            return Err(BadField::new("parent", value, "an image that is not in the chain already").of(child));
+            return Err(repeated(child, file.path()));
         }
     }
     opened?;

@@ -2,10 +2,12 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
-use std::fs::{DirEntry, File};
+use std::fs::{DirEntry, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+
+use rustix::io::Errno;
 
 use crate::error::OpenError;
 use crate::escaped::escaped;
@@ -33,10 +35,13 @@ pub struct ParentRules {
 }
 
 impl ParentRules {
-    /// The rules for the chain of a parent, or of another image: without [`parent`](Self::parent).
+    /// The rules for opening an image below `child` by itself, as if it were opened through `child`: its own parent is not
+    /// the one that the caller names, and the directory of `child` may contain it.
     #[must_use]
-    pub fn below(&self) -> Self {
-        Self { parent: None, ..self.clone() }
+    pub fn below(&self, child: &Path) -> Self {
+        let mut directories = self.directories.clone();
+        directories.push(folder_of(child).into());
+        Self { parent: None, directories, ..self.clone() }
     }
 }
 
@@ -50,7 +55,12 @@ pub(crate) fn identity(path: &Path, file: &File) -> Result<(u64, u64), OpenError
         action: "cannot read its attributes",
         source,
     })?;
-    Ok((metadata.dev(), metadata.ino()))
+    Ok(of_stat(&metadata))
+}
+
+/// As [`identity`].
+pub(crate) fn of_stat(stat: &Metadata) -> (u64, u64) {
+    (stat.dev(), stat.ino())
 }
 
 /// A search for the parents of a chain.
@@ -91,26 +101,21 @@ impl Search {
     /// Open the parent that the caller names for the child at `path`.
     ///
     /// # Errors
-    /// That of `open`; [`OpenError::Invalid`] if it fails `check` or is in the chain already.
+    /// Those of `open` and `check`; [`OpenError::Invalid`] if it is in the chain already.
     pub(crate) fn open_named<I>(
         &mut self,
         path: &Path,
         parent: &Path,
         open: impl Fn(&Path) -> Result<I, OpenError>,
-        check: impl Fn(&I) -> Result<(), BadField>,
+        check: impl Fn(&I) -> Result<(), OpenError>,
     ) -> Result<I, OpenError> {
-        let file = File::open(parent).map_err(|source| OpenError::Os {
-            path: parent.into(),
-            action: "cannot open the parent",
-            source,
-        })?;
-        if !self.seen.insert(identity(parent, &file)?) {
-            let expected = "an image that is not in the chain already";
-            return Err(BadField::new("parent", escaped(parent).to_string(), expected).of(path));
+        let os = |source| OpenError::Os { path: parent.into(), action: "cannot open the parent", source };
+        // Not opened: `open` knows which kinds of files can be.
+        if !self.seen.insert(of_stat(&std::fs::metadata(parent).map_err(os)?)) {
+            return Err(repeated(path, parent));
         }
-        drop(file);
         let image = open(parent)?;
-        check(&image).map_err(|bad| bad.of(path))?;
+        check(&image)?;
         Ok(image)
     }
 
@@ -118,25 +123,35 @@ impl Search {
     /// file that opens and passes `check` is its parent.
     ///
     /// # Errors
-    /// The error of the last candidate that opened and failed `check`; else that of the first candidate that was refused
-    /// ([`OpenError::ParentNotAllowed`]) or did not open. Without such a candidate, [`OpenError::Invalid`] lists the candidates
-    /// as missing.
+    /// That of the first candidate that could not be accessed ([`OpenError::is_access`]), for it may be the parent; else that of
+    /// the last one that opened and failed `check`; else that of the first one that was refused
+    /// ([`OpenError::ParentNotAllowed`]), not reached or not opened; else [`OpenError::ParentMissing`].
     pub(crate) fn find<I>(
         &mut self,
         path: &Path,
         candidates: Vec<PathBuf>,
         open: impl Fn(&Path) -> Result<I, OpenError>,
-        check: impl Fn(&I) -> Result<(), BadField>,
+        check: impl Fn(&I) -> Result<(), OpenError>,
     ) -> Result<I, OpenError> {
         let Self { allowed, seen, .. } = self;
-        let mut refused: Option<OpenError> = None;
-        let tried: Vec<String> = candidates.iter().map(|candidate| escaped(candidate).to_string()).collect();
+        let (mut unread, mut unlike, mut refused) = (None, None, None);
+        let tried = candidates.clone();
         let names = candidates.iter().filter_map(|candidate| candidate.file_name()).map(in_lower_case);
         let names: HashSet<String> = names.collect();
         let searched = std::iter::once_with(|| files_named(&names, allowed)).flatten();
         for candidate in candidates.into_iter().chain(searched) {
-            let Ok(real) = candidate.canonicalize() else { continue };
-            let invalid = |value: String, expected: &str| BadField::new("parent", value, expected).of(path);
+            let os =
+                |source| OpenError::Os { path: candidate.clone(), action: "cannot reach the parent", source };
+            let found = candidate.canonicalize().and_then(|real| Ok((std::fs::metadata(&real)?, real)));
+            let (stat, real) = match found {
+                Ok(found) => found,
+                Err(error) => {
+                    if !is_absence(&error) {
+                        refused.get_or_insert(os(error));
+                    }
+                    continue;
+                }
+            };
             if !allowed.iter().any(|folder| real.starts_with(folder)) {
                 let allowed = allowed.clone();
                 refused.get_or_insert(OpenError::ParentNotAllowed {
@@ -146,39 +161,40 @@ impl Search {
                 });
                 continue;
             }
-            let stat = match std::fs::metadata(&real) {
-                Ok(stat) if stat.is_file() => stat,
-                _ => continue,
-            };
-            let identity = (stat.dev(), stat.ino());
+            let identity = of_stat(&stat);
             if seen.contains(&identity) {
-                let expected = "an image that is not in the chain already";
-                refused.get_or_insert(invalid(escaped(&real).to_string(), expected));
+                refused.get_or_insert(repeated(path, &real));
                 continue;
             }
             let image = match open(&real) {
                 Ok(image) => image,
                 Err(error) => {
-                    refused.get_or_insert(error);
+                    if error.is_access() { &mut unread } else { &mut refused }.get_or_insert(error);
                     continue;
                 }
             };
-            if let Err(bad) = check(&image) {
-                // A candidate that opens but fails the check gives the most useful error.
-                refused = Some(bad.of(path));
+            if let Err(error) = check(&image) {
+                unlike = Some(error);
                 continue;
             }
             seen.insert(identity);
             return Ok(image);
         }
-        Err(refused.unwrap_or_else(|| {
-            let tried = match tried.is_empty() {
-                true => "not named".to_owned(),
-                false => format!("missing: {}", tried.join(", ")),
-            };
-            BadField::new("parent", tried, "an existing image: allow its directory, or name it").of(path)
-        }))
+        let missing = || OpenError::ParentMissing { path: path.into(), tried, nameless: false };
+        Err(unread.or(unlike).or(refused).unwrap_or_else(missing))
     }
+}
+
+/// The error for a parent of the child at `path` that is in its chain already.
+pub(crate) fn repeated(path: &Path, parent: &Path) -> OpenError {
+    BadField::new("parent", escaped(parent).to_string(), "an image that is not in the chain already").of(path)
+}
+
+/// Whether the error of reaching a path says that there is no such file.
+fn is_absence(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
+        || Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
 fn in_lower_case(name: &OsStr) -> String {

@@ -51,7 +51,7 @@ pub(crate) fn rebase_copying<M: Rebase>(
     require_differencing(&image)?;
     let old = image.open_unchanged(rules)?;
     // Stays open until the end, so that no other process can change what was compared.
-    let new = M::open_to_read(parent, &rules.below())?;
+    let new = M::open_to_read(parent, &rules.below(child))?;
     let copied = RebaseCopy::new(Content::new(&old), Content::new(&*new)).run(progress)?;
     old.close().map_err(|source| ImageError::Flush { path: child.into(), source })?;
     drop(old);

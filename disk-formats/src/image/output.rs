@@ -40,8 +40,8 @@ impl Output {
     /// Prepare a file at `path`, which must not exist. Nothing is created yet.
     ///
     /// # Errors
-    /// [`OpenError::Os`] if `path` exists or has no file name; [`OpenError::Unsupported`] if it is the path of a nested
-    /// image.
+    /// [`OpenError::Os`] if `path` exists; [`OpenError::Invalid`] if it is that of a directory; [`OpenError::Unsupported`] if it
+    /// is the path of a nested image.
     pub fn new(path: &Path) -> Result<Self, OpenError> {
         let refused = |kind: io::ErrorKind| OpenError::Os {
             path: path.into(),
@@ -49,7 +49,14 @@ impl Output {
             source: kind.into(),
         };
         refuse_nested(path, "a new image is a file")?;
-        let name = path.file_name().ok_or_else(|| refused(io::ErrorKind::InvalidInput))?;
+        let directory = || OpenError::Invalid {
+            path: path.into(),
+            field: "path",
+            value: "that of a directory".into(),
+            expected: "the name of a new file".into(),
+        };
+        let is_directory = path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir();
+        let name = path.file_name().filter(|_| !is_directory).ok_or_else(directory)?;
         if fs::symlink_metadata(path).is_ok() {
             return Err(refused(io::ErrorKind::AlreadyExists));
         }

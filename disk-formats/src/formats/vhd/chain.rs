@@ -130,13 +130,8 @@ impl Member for Image {
         Self::of_raw(file)
     }
 
-    /// Without identity, the search cannot know the parent.
-    fn not_found(&self, error: OpenError) -> OpenError {
-        if !self.is_over_raw() {
-            return error;
-        }
-        let reason = "its parent has no identity (a raw disk, as XenServer uses): name the parent outright (parent=FILE, --parent FILE)";
-        OpenError::Unsupported { path: self.file.path().into(), reason: reason.into() }
+    fn is_parent_nameless(&self) -> bool {
+        self.is_over_raw()
     }
 
     fn size(&self) -> u64 {
@@ -157,33 +152,30 @@ impl Member for Image {
     }
 
     /// Compares Unique Id and time stamp of the parent with those that the child has recorded.
-    fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), BadField> {
+    fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), OpenError> {
         let Some(header) = self.child_header() else { return Ok(()) };
         if parent.raw {
             // It has neither identity nor time stamp: the caller has named it.
             return Ok(());
         }
         let (noted, id) = (header.parent_unique_id, parent.found.footer.unique_id);
-        let place = escaped(parent.file.path());
         if noted != id {
-            let value = format!("{} ({place})", hex(&id));
+            let value = format!("{} ({})", hex(&id), escaped(parent.file.path()));
             let expected = format!("{}, as noted in the child (another parent: `image rebase`)", hex(&noted));
-            return Err(BadField::new("parent unique id", value, expected));
+            return Err(BadField::new("parent unique id", value, expected).of(self.file.path()));
         }
         let noted = header.parent_time_stamp.get();
         let footer = &parent.found.footer;
         if rules.any_time || stamp::accepts(noted, footer, stamp::modified(&parent.file)) {
             return Ok(());
         }
-        let expected = format!(
-            "{}, as noted in the child: it was changed since (accept it with `image rebase` or --any-parent-time)",
-            date(noted)
-        );
-        Err(BadField::new(
-            "parent time stamp",
-            format!("{} ({place})", date(footer.time_stamp.get())),
-            expected,
-        ))
+        Err(OpenError::ParentChanged {
+            path: self.file.path().into(),
+            parent: parent.file.path().into(),
+            field: "parent time stamp",
+            value: date(footer.time_stamp.get()),
+            expected: date(noted),
+        })
     }
 
     fn has_parent_id(&self, parent: &Self) -> bool {
@@ -384,7 +376,7 @@ mod tests {
         std::fs::write(&raw, &data).unwrap();
         let open = |parent: &Path| OpenOptions::new(&child).parent(parent).open_format();
         let error = OpenOptions::new(&child).open().err().unwrap().to_string();
-        assert!(error.contains("name the parent outright"), "{error}");
+        assert!(error.contains("has no identity (a raw disk, as XenServer uses): name it"), "{error}");
         let disk = open(&raw).unwrap();
         let mut found = vec![0; data.len()];
         Content::new(&*disk).read_at(&mut found, 0).unwrap();

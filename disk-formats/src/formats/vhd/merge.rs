@@ -45,14 +45,14 @@ impl Merge for Image {
         let base = Self::open(&path, Access::default())?;
         if let Some(header) = self.child_header() {
             // The file is locked now: no other process changes it any more.
-            self.check_parent(&base, rules).map_err(|bad| bad.of(self.file.path()))?;
+            self.check_parent(&base, rules)?;
             let noted = header.parent_time_stamp.get();
             let accepted = stamp::accepts(noted, &base.found.footer, stamp::modified(&base.file));
             announce(&*self.file, &*base.file, accepted)?;
         }
         // Read the images again, with their new time stamps.
         let (image, base) = (Self::of(self.file)?, Self::of(base.file)?);
-        let below = chain::open_stamped(base, &rules.below())?;
+        let below = chain::open_stamped(base, &rules.below(image.file.path()))?;
         let alone = || Ok(chain::alone(image.clone())?);
         commit_into_parent(&image.file, image.found.size, alone, std::iter::empty(), &*below, progress)
     }

@@ -106,19 +106,21 @@ impl Member for Image {
     }
 
     /// Compares sector size and data write GUID of the parent with those that the child has recorded.
-    fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), BadField> {
-        check_sectors(self, parent)?;
+    fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), OpenError> {
+        check_sectors(self, parent).map_err(|bad| bad.of(self.file.path()))?;
         let Some(locator) = &self.opened.metadata.locator else { return Ok(()) };
         let found = parent.opened.headers.data_write_guid();
         if rules.any_time || locator.accepts(found) {
             return Ok(());
         }
         let (linkage, _) = locator.linkages();
-        let value = format!("{found} ({})", escaped(parent.file.path()));
-        let expected = format!(
-            "{linkage}, as noted in the child: it was changed since, or is another disk (accept it with `image rebase` or --any-parent-time)"
-        );
-        Err(BadField::new("parent data write GUID", value, expected))
+        Err(OpenError::ParentChanged {
+            path: self.file.path().into(),
+            parent: parent.file.path().into(),
+            field: "parent data write GUID",
+            value: found.to_string(),
+            expected: linkage.to_string(),
+        })
     }
 
     fn has_parent_id(&self, parent: &Self) -> bool {

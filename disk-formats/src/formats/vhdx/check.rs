@@ -241,7 +241,7 @@ impl Table<'_, '_> {
     fn without_bitmap(&mut self) -> io::Result<()> {
         for block in std::mem::take(&mut self.partial.1) {
             let value = format!("partially present for block {block}");
-            let expected = "another state, as its chunk has no bitmap block (run `image check --repair`)";
+            let expected = "another state, as its chunk has no bitmap block";
             let bad = BadField::new("BAT entry", value, expected);
             let index = self.layout.payload_index(block);
             self.fix(Severity::Damage, bad, index, Entry::NOT_PRESENT, LOST)?;

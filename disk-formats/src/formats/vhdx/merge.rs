@@ -52,8 +52,8 @@ impl Merge for Image {
         announce(&child, now, next)?;
         let image = Self::open(&child, read_only)?;
         let parent = Self::open(&path, Access::default())?;
-        let below =
-            chain::open_chain(parent, Access::default(), &rules.below(), DEFAULT_MEMORY)?.with_identity(next);
+        let below = chain::open_chain(parent, Access::default(), &rules.below(&child), DEFAULT_MEMORY)?
+            .with_identity(next);
         let alone = || Ok(chain::alone(&child, read_only)?);
         let zeros = zeros(&image.opened).map(|runs| runs.map_err(|source| os(&child, source)));
         let copied = commit_into_parent(&image.file, own, alone, zeros, &below, progress)?;

@@ -109,11 +109,18 @@ pub(super) fn used_space(
         Ok(space) => space,
         Err(bad) => return Ok(Err(bad)),
     };
+    let repairable = |bad: BadField| BadField {
+        expected: format!(
+            "{} (`image check --repair` clears such entries: the data of their blocks are lost)",
+            bad.expected
+        ),
+        ..bad
+    };
     let (mut entries, mut refused) = (0, None);
     scan(&*image.store, &image.layout, |index, entry| {
         entries += 1;
         if refused.is_none() {
-            refused = mark(&mut space, &image.layout, index, entry, len);
+            refused = mark(&mut space, &image.layout, index, entry, len).map(repairable);
         }
     })?;
     Ok(refused.map_or(Ok((space, entries)), Err))
@@ -127,15 +134,12 @@ pub(super) fn mark(
     entry: Entry,
     len: u64,
 ) -> Option<BadField> {
-    const REPAIR: &str = "(run `image check --repair`)";
     let slot = layout.slot(index);
     let (name, of) = match slot {
         Slot::Payload(block) => ("BAT entry", format!("block {block}")),
         Slot::Bitmap(chunk) => ("BAT entry", format!("the bitmap block of chunk {chunk}")),
     };
-    let bad = |expected: String| {
-        Some(BadField::new(name, format!("{:#x} of {of}", entry.0), format!("{expected} {REPAIR}")))
-    };
+    let bad = |expected: String| Some(BadField::new(name, format!("{:#x} of {of}", entry.0), expected));
     let last = matches!(slot, Slot::Payload(block) if block + 1 == layout.blocks());
     if matches!(entry.state(), State::Reserved(_)) {
         return bad("a state that is not reserved".into());
