@@ -1,7 +1,6 @@
 //! How a subcommand fails: the error text and the exit status.
 
 use std::fmt;
-use std::process::ExitCode;
 
 use paradisk_disk_formats::{OpenError, escaped};
 
@@ -79,24 +78,5 @@ impl Failure {
     /// A disk that could not be opened, by a command with these options.
     pub(crate) fn opening(error: &OpenError, options: &Options) -> Self {
         Self::Failed(options.text(error))
-    }
-
-    /// Print the message; the exit status.
-    pub(crate) fn report(&self) -> ExitCode {
-        match self {
-            Self::Usage(text) => {
-                tell!("error: {text}\n\nFor more information, try '--help'.");
-                ExitCode::from(2)
-            }
-            Self::Failed(text) => {
-                tell!("error: {text}");
-                ExitCode::from(1)
-            }
-            Self::Reported => ExitCode::from(1),
-            Self::Ended { status, text } => {
-                tell!("{text}");
-                ExitCode::from(*status)
-            }
-        }
     }
 }

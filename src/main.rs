@@ -140,7 +140,7 @@ fn main() -> ExitCode {
     };
     let status = match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => tell::failure(&failure),
     };
     tell::finish();
     status

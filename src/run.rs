@@ -28,6 +28,7 @@ use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::monitoring::Monitoring;
 use crate::service_manager::Manager;
+use crate::tell;
 use crate::{metrics, output, units};
 
 /// Interval of checks whether the guest has halted for good.
@@ -331,7 +332,7 @@ impl Running {
         let mut ended = end.into_result();
         for failure in [written, closed.map_err(Failure::Failed)].into_iter().filter_map(Result::err) {
             if let Err(before) = std::mem::replace(&mut ended, Err(failure)) {
-                before.report();
+                tell::failure(&before);
             }
         }
         ended

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::fmt::Arguments;
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
+use std::process::ExitCode;
 #[expect(clippy::disallowed_types, reason = "messages are no requests")]
 use std::sync::Mutex;
 use std::sync::{Condvar, MutexGuard, PoisonError};
@@ -21,6 +22,8 @@ use std::thread;
 use std::time::Duration;
 
 use paradisk_disk_formats::{ThreadKind, spawn};
+
+use crate::failure::Failure;
 
 /// Maximum number of messages in the queue.
 const CAPACITY: usize = 1024;
@@ -39,6 +42,25 @@ static MESSAGES: Messages = Messages::new();
 /// As [`tell!`] prints it.
 pub(crate) fn line(text: Arguments<'_>) {
     MESSAGES.add(format!("{text}\n"));
+}
+
+/// Print why a subcommand failed; its exit status.
+pub(crate) fn failure(failure: &Failure) -> ExitCode {
+    match failure {
+        Failure::Usage(text) => {
+            tell!("error: {text}\n\nFor more information, try '--help'.");
+            ExitCode::from(2)
+        }
+        Failure::Failed(text) => {
+            tell!("error: {text}");
+            ExitCode::from(1)
+        }
+        Failure::Reported => ExitCode::from(1),
+        Failure::Ended { status, text } => {
+            tell!("{text}");
+            ExitCode::from(*status)
+        }
+    }
 }
 
 /// From now on, messages are written by a thread, once that is [started](start). Messages of a panic, too.

@@ -16,6 +16,7 @@ use super::suite::{about, create_folder, measure, title, write_plots};
 use super::unfinished::{self, Target};
 use crate::failure::Failure;
 use crate::output;
+use crate::tell;
 
 /// The default folder.
 const FOLDER: &str = "suites";
@@ -58,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         match done {
             Ok(text) => output::print(&(text + "\n"))?,
             Err(failure) => {
-                failure.report();
+                tell::failure(&failure);
                 tell!("{suite}: failed; the others run");
                 failed = true;
             }

@@ -12,6 +12,7 @@ use super::open::failed;
 use crate::failure::{Failure, Options};
 use crate::output::{self, FileName};
 use crate::parents::Parents;
+use crate::tell;
 
 /// Find all errors of images; exit status 0 if no data is in danger.
 #[derive(clap::Args)]
@@ -96,7 +97,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Ok(report) => reports.push(report),
             Err(failure) if args.files.len() == 1 => return Err(failure),
             Err(failure) => {
-                failure.report();
+                tell::failure(&failure);
                 unread = true;
             }
         }

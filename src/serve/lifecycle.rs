@@ -12,6 +12,7 @@ use crate::deadline::StopTimeout;
 use crate::disk;
 use crate::failure::Failure;
 use crate::service_manager::Manager;
+use crate::tell;
 
 /// Say that clients can connect, and tell the service manager. Standard output is not ours: under socket activation it is that of the
 /// client, which may write a disk's data there.
@@ -38,7 +39,7 @@ pub(super) fn close(
         (served, Ok(())) => served,
         (Ok(()), Err(unflushed)) => Err(Failure::Failed(unflushed)),
         (Err(failure), Err(unflushed)) => {
-            failure.report();
+            tell::failure(&failure);
             Err(Failure::Failed(unflushed))
         }
     }
