@@ -20,6 +20,7 @@ mod failure;
 mod flush;
 mod generate;
 mod http;
+mod ignored;
 mod image;
 mod inherited;
 #[cfg(feature = "bench")]

@@ -25,11 +25,13 @@ enum Kind {
 impl Kind {
     /// That of a file with these first bytes, of at least one.
     fn of(head: &[u8]) -> Option<Self> {
-        let text = |byte: &u8| matches!(byte, b'\n' | b'\r' | b'\t' | b' '..=b'~' | 0x80..);
+        let control = |byte: &u8| byte.is_ascii_control() && !b"\n\r\t".contains(byte);
+        // A character may be cut off at the end.
+        let text = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
         match head.first() {
             Some(b'{' | b'[') => Some(Self::Json),
             Some(b'<') => Some(Self::Markup),
-            Some(_) if head.iter().all(text) => Some(Self::Text),
+            Some(_) if text && !head.iter().any(control) => Some(Self::Text),
             _ => None,
         }
     }

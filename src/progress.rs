@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use paradisk_disk_formats::image::{Control, default_workers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::ignored::Ignored;
 
 /// A progress bar, and whether a signal requests to stop.
 pub(crate) struct Progress {
@@ -25,13 +28,7 @@ impl Progress {
 
     fn new(what: &'static str, template: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let ignored = ignored_signals();
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
-        {
-            if ignored & 1 << (signal - 1) != 0 {
-                // By nohup, or by a shell for a job in the background.
-                continue;
-            }
+        for signal in Ignored::read().others([SIGINT, SIGTERM, SIGHUP]) {
             // Without a handler the signal ends the process, and opening the image reports the incomplete operation.
             let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
         }
@@ -74,13 +71,6 @@ impl Progress {
         };
         run(&Control { workers: default_workers(), cancel: &self.stop, progress: &step })
     }
-}
-
-/// The signals that this process ignores, as the mask of proc_pid_status(5).
-fn ignored_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 impl Drop for Progress {

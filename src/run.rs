@@ -16,7 +16,7 @@ use paradisk_vmm::{Config, Console, Host, Machine};
 use sandbox::{Grants, Program};
 use serde_json::{Value, json};
 
-use self::events::{End, Event, Ignored};
+use self::events::{End, Event};
 use self::stats::Meter;
 use self::storage::{Disks, Storage};
 use crate::coalescing::Moderation;
@@ -26,6 +26,7 @@ use crate::control::{Command, Reply};
 use crate::deadline::StopTimeout;
 use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
+use crate::ignored::Ignored;
 use crate::monitoring::Monitoring;
 use crate::service_manager::Manager;
 use crate::tell;

@@ -1,4 +1,4 @@
-//! Defers SIGINT and SIGTERM while temporary disks are made, because a process that ends before they are unlinked would
+//! Defers SIGINT, SIGTERM and SIGHUP while temporary disks are made, because a process that ends before they are unlinked would
 //! leave them behind.
 
 use std::fmt::Display;
@@ -6,10 +6,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::failure::Failure;
+use crate::ignored::Ignored;
 
 /// Run `make` with signals deferred. A signal that arrives during the call takes effect afterwards; a second one ends
 /// the process at once.
@@ -36,7 +37,7 @@ struct Held {
 impl Held {
     fn new() -> io::Result<Self> {
         let held = Self { let_through: Arc::default(), pending: Arc::default() };
-        for signal in [SIGINT, SIGTERM] {
+        for signal in Ignored::read().others([SIGINT, SIGTERM, SIGHUP]) {
             // In this order: the first signal finds `let_through` unset and sets it, the second one finds it set.
             flag::register_conditional_default(signal, Arc::clone(&held.let_through))?;
             flag::register(signal, Arc::clone(&held.let_through))?;

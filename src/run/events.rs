@@ -1,6 +1,5 @@
 //! Events for the main thread of a machine: its end, and commands of the control socket.
 
-use std::fs;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use signal_hook::{flag, low_level};
 use crate::control::server::PendingCommand;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
+use crate::ignored::Ignored;
 use crate::metrics::Snapshot;
 
 /// Exit status when the guest resets the machine.
@@ -94,14 +94,14 @@ pub(super) fn of_machine(sender: Sender<Event>) -> EventSink {
 /// Signals that were ignored when the process started, as `nohup` has it, stay ignored.
 /// The end begins with the signal, even if the main thread waits for something else.
 pub(super) fn take_signals(
-    Ignored(ignored): Ignored,
+    ignored: Ignored,
     sender: &Sender<Event>,
     deadline: &Deadline,
 ) -> Result<(), Failure> {
     let failed = |error| Failure::Failed(format!("signal handler: {error}"));
     let (mut wake, woken) = UnixStream::pair().map_err(failed)?;
     let last = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0) {
+    for signal in ignored.others([SIGHUP, SIGINT, SIGTERM]) {
         // Handlers run in this order: the number is there when the thread wakes.
         flag::register_usize(signal, Arc::clone(&last), signal as usize).map_err(failed)?;
         low_level::pipe::register(signal, woken.try_clone().map_err(failed)?).map_err(failed)?;
@@ -114,16 +114,4 @@ pub(super) fn take_signals(
         }
     };
     spawn(ThreadKind::Signals, "signals", wait).map(drop).map_err(failed)
-}
-
-/// Signals that are ignored, signal 1 in the lowest bit (proc(5)).
-pub(super) struct Ignored(u64);
-
-impl Ignored {
-    /// Reads the current set; empty if the kernel does not report it. To be called before the sandbox, in which the file cannot be opened.
-    pub(super) fn read() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-        Self(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default())
-    }
 }

@@ -125,7 +125,8 @@ impl Search {
     /// # Errors
     /// That of the first candidate that could not be accessed ([`OpenError::is_access`]), for it may be the parent; else that of
     /// the last one that opened and failed `check`; else that of the first one that was refused
-    /// ([`OpenError::ParentNotAllowed`]), not reached or not opened; else [`OpenError::ParentMissing`].
+    /// ([`OpenError::ParentNotAllowed`]) or not opened; else that of the first path that could not be resolved; else
+    /// [`OpenError::ParentMissing`].
     pub(crate) fn find<I>(
         &mut self,
         path: &Path,
@@ -134,7 +135,7 @@ impl Search {
         check: impl Fn(&I) -> Result<(), OpenError>,
     ) -> Result<I, OpenError> {
         let Self { allowed, seen, .. } = self;
-        let (mut unread, mut unlike, mut refused) = (None, None, None);
+        let (mut unread, mut unlike, mut refused, mut unreached) = (None, None, None, None);
         let tried = candidates.clone();
         let names = candidates.iter().filter_map(|candidate| candidate.file_name()).map(in_lower_case);
         let names: HashSet<String> = names.collect();
@@ -147,7 +148,7 @@ impl Search {
                 Ok(found) => found,
                 Err(error) => {
                     if !is_absence(&error) {
-                        refused.get_or_insert(os(error));
+                        unreached.get_or_insert(os(error));
                     }
                     continue;
                 }
@@ -181,7 +182,7 @@ impl Search {
             return Ok(image);
         }
         let missing = || OpenError::ParentMissing { path: path.into(), tried, nameless: false };
-        Err(unread.or(unlike).or(refused).unwrap_or_else(missing))
+        Err(unread.or(unlike).or(refused).or(unreached).unwrap_or_else(missing))
     }
 }
 
