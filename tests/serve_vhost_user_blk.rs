@@ -4,9 +4,11 @@ mod common;
 #[path = "common/control.rs"]
 mod control;
 
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use common::{ended, ready, refused};
 use control::{a_disk_grows, map_memory_is_told};
@@ -36,6 +38,27 @@ fn a_signal_ends_it_cleanly_with_and_without_a_client() {
         ended(&mut child, signal);
         assert!(!socket.exists());
     }
+}
+
+/// Clients that violate the protocol, one after the other, do not fill the log.
+#[test]
+fn disconnected_clients_are_reported_now_and_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let (mut child, _) = ready(&mut serve(&socket, "ram=1M"));
+    let begin = Instant::now();
+    for _ in 0..100 {
+        let mut client = UnixStream::connect(&socket).unwrap();
+        client.write_all(&[0xFF; 12]).unwrap();
+        // Until the server closes the connection.
+        let _ = client.read_to_end(&mut Vec::new());
+    }
+    let intervals = begin.elapsed().as_secs() / 10;
+    ended(&mut child, Signal::TERM);
+    let mut said = String::new();
+    child.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
+    let lines = said.matches("disconnected a client: ").count() as u64;
+    assert!((1..=2 + intervals).contains(&lines), "{lines} lines, {intervals} intervals: {said}");
 }
 
 #[test]

@@ -34,5 +34,5 @@ pub use client_region::ClientRegion;
 pub use client_socket::{ClientSocket, start_closer};
 #[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
 pub use memory_sources::MemorySources;
-pub use refusals::{client_refused, on_client_refused};
+pub use refusals::{ReportLimit, client_refused, on_client_refused};
 pub use socket::{Permissions, Socket};

@@ -1,9 +1,11 @@
 //! The start and the end of every server: the line that says that clients can connect, signals, and the closing of its disks.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 
 use facts::disk::OpenDisk;
+use paradisk_serve::ReportLimit;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
@@ -19,6 +21,24 @@ use crate::tell;
 pub(super) fn announce(manager: &Manager, line: &str) {
     tell!("{line}");
     manager.ready(line);
+}
+
+/// Say that a client was disconnected, and why. A client that connects again and again does not fill the log.
+pub(super) fn say_disconnected(reason: &dyn Display) {
+    static LIMIT: ReportLimit = ReportLimit::new();
+    say(&LIMIT, &format!("disconnected a client: {reason}"));
+}
+
+/// Say something that a client is the reason for, as often as `limit` allows.
+pub(super) fn say(limit: &ReportLimit, line: &str) {
+    // The reader of standard error may have ended already, which is no error.
+    let _ = match limit.admit() {
+        None => Ok(()),
+        Some(0) => writeln!(io::stderr(), "{line}"),
+        Some(withheld) => {
+            writeln!(io::stderr(), "{line} (such lines left out since the last one: {withheld})")
+        }
+    };
 }
 
 /// Flush and close the disks of a server that has stopped with this result. Every failure is reported, also to the client of `stop`.

@@ -9,12 +9,12 @@ use facts::names::Adapter;
 use paradisk_devices::{AdapterConfig, AdapterKind, Coalescing};
 use paradisk_disk_formats::{ThreadKind, spawn};
 use paradisk_serve::vfio_user::{Ended, Note, Server};
-use paradisk_serve::{Socket, client_refused};
+use paradisk_serve::{ReportLimit, Socket, client_refused};
 use sandbox::{Grants, Program};
 
 use super::client_memory::ClientMemory;
 use super::control::{Control, SetPolicy};
-use super::lifecycle::{Lifetime, announce, close, ends};
+use super::lifecycle::{Lifetime, announce, close, ends, say, say_disconnected};
 use super::listen::Listen;
 use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
@@ -184,10 +184,14 @@ fn serve(
 fn tell(note: Note) {
     match note {
         Note::Connected | Note::Left(Ended::Closed) => {}
-        Note::Left(ended) => tell!("disconnected a client: {ended}"),
-        Note::MemoryRefused => tell!(
-            "a client's memory is refused: it is neither a memfd nor a file on tmpfs or hugetlbfs; --client-memory names other file systems"
-        ),
+        Note::Left(ended) => say_disconnected(&ended),
+        Note::MemoryRefused => {
+            static LIMIT: ReportLimit = ReportLimit::new();
+            say(
+                &LIMIT,
+                "a client's memory is refused: it is neither a memfd nor a file on tmpfs or hugetlbfs; --client-memory names other file systems",
+            );
+        }
         Note::NotAccepted(error) => client_refused(&error),
     }
 }

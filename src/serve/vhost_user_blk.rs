@@ -12,7 +12,7 @@ use sandbox::{Grants, Program};
 use super::client_memory::ClientMemory;
 use super::control::{Control, SetPolicy};
 use super::conventions::{CAPABILITIES, Conventions};
-use super::lifecycle::{Lifetime, announce, close, ends};
+use super::lifecycle::{Lifetime, announce, close, ends, say_disconnected};
 use super::listen::{self, Clients, Listen};
 use crate::coalescing::Moderation;
 use crate::confinement::Confinement;
@@ -157,7 +157,7 @@ fn report(disks: &[DiskSnapshot], reports: &[QueueReport]) -> AdapterSnapshot {
 
 fn tell(event: Event) {
     if let Event::Gone(Some(reason)) = event {
-        tell!("disconnected a client: {reason}");
+        say_disconnected(&reason);
     }
 }
 
