@@ -1,4 +1,4 @@
-//! `paradisk serve nbd` with the clients that others wrote: qemu-img, qemu-io, nbdinfo, nbdcopy.
+//! `paradisk serve nbd` with the clients that others wrote: qemu-img, qemu-io, nbdinfo, nbdcopy, nbdfuse, nbdkit.
 
 mod common;
 #[path = "common/control.rs"]
@@ -9,6 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use common::{Folder, Running, ended, ready};
 use rustix::process::Signal;
@@ -114,6 +115,16 @@ fn qemu_reads_and_writes_every_kind_of_image() {
             "read -P 0 17M 1k",
             "read -P 4 17826816 3k",
             "discard 30M 1M",
+            // Parts of sectors.
+            "write -P 0x53 2000001 777",
+            "write -f -P 0x54 7000000 70001",
+            "write -z 7000003 5",
+            "write -z -u 7010001 20000",
+            "read -P 0x53 2000001 777",
+            "read -P 0 7000003 5",
+            "read -P 0x54 7000008 9993",
+            "read -P 0 7010001 20000",
+            "discard 31000001 20000",
         ];
         let commands: Vec<&str> = commands.iter().flat_map(|command| ["-c", command]).collect();
         let text = good("qemu-io", &[&["-f", "raw", &uri][..], &commands].concat());
@@ -128,6 +139,97 @@ fn qemu_reads_and_writes_every_kind_of_image() {
         if !image.ends_with(".raw") {
             good(PARADISK, &["image", "check", &image]);
         }
+        good(PARADISK, &["image", "compare", &image, &mirror]);
+    }
+}
+
+/// Writes of any offset and size, which do not end where sectors do.
+const WRITES: [(u64, usize); 5] = [(1, 1), (511, 2), (4095, 70_000), ((17 << 20) + 700, 100), (SIZE - 5, 5)];
+
+/// The raw disk, and what is in it after [`WRITES`].
+fn expect_writes(folder: &Folder, write: impl Fn(u64, &[u8])) -> String {
+    let mirror = folder.name("mirror.raw");
+    std::fs::copy(folder.path("a.raw"), &mirror).unwrap();
+    let file = File::options().write(true).open(&mirror).unwrap();
+    for ((offset, len), value) in WRITES.into_iter().zip(0x61..) {
+        let data = vec![value; len];
+        write(offset, &data);
+        file.write_all_at(&data, offset).unwrap();
+    }
+    mirror
+}
+
+/// A FUSE file system, unmounted when dropped.
+struct Mounted(String);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = run("fusermount3", &["-u", &self.0]);
+    }
+}
+
+#[test]
+fn the_image_is_a_file_of_fuse() {
+    if !there("nbdfuse") || !there("fusermount3") {
+        return;
+    }
+    if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
+        println!("SKIP: the_image_is_a_file_of_fuse: /dev/fuse: {error}");
+        return;
+    }
+    let folder = Folder::new();
+    let socket = folder.name("socket");
+    for image in folder.images() {
+        let served = Served::start(&["--socket", &socket, "--disk", &image]);
+        let place = folder.name("mounted");
+        std::fs::create_dir_all(&place).unwrap();
+        let uri = format!("nbd+unix:///?socket={socket}");
+        let nbdfuse = Command::new("nbdfuse").args([&format!("{place}/"), &uri]).spawn().unwrap();
+        let (mut nbdfuse, mounted) = (Running(nbdfuse), Mounted(place.clone()));
+        let begin = Instant::now();
+        while !Path::new(&format!("{place}/nbd")).exists() {
+            assert_eq!(nbdfuse.try_wait().unwrap(), None, "nbdfuse does not mount");
+            assert!(begin.elapsed() < Duration::from_secs(60), "nbdfuse hangs");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let file = File::options().read(true).write(true).open(format!("{place}/nbd")).unwrap();
+        let mirror = expect_writes(&folder, |offset, data| {
+            file.write_all_at(data, offset).unwrap();
+            let mut found = vec![0; data.len()];
+            file.read_exact_at(&mut found, offset).unwrap();
+            assert!(found == data, "{image}: {offset}");
+        });
+        file.sync_all().unwrap();
+        drop(file);
+        drop(mounted);
+        assert!(nbdfuse.wait().unwrap().success());
+        served.end(Signal::TERM);
+        good(PARADISK, &["image", "compare", &image, &mirror]);
+    }
+}
+
+#[test]
+fn nbdkit_passes_requests_of_any_size_on() {
+    if !there("nbdkit") || !there("qemu-img") {
+        return;
+    }
+    let folder = Folder::new();
+    let socket = folder.name("socket");
+    let upstream = format!("socket={socket}");
+    for image in folder.images() {
+        let served = Served::start(&["--socket", &socket, "--disk", &image]);
+        let through_nbdkit = |commands: &str| {
+            let run = format!("qemu-io -f raw {commands} \"$uri\"");
+            let text = good("nbdkit", &["-U", "-", "nbd", &upstream, "--run", &run]);
+            assert!(!text.contains("fail"), "{image}: {text}");
+        };
+        let mirror = expect_writes(&folder, |offset, data| {
+            let (value, len) = (data[0], data.len());
+            through_nbdkit(&format!(
+                "-c 'write -P {value} {offset} {len}' -c 'read -P {value} {offset} {len}'"
+            ));
+        });
+        served.end(Signal::TERM);
         good(PARADISK, &["image", "compare", &image, &mirror]);
     }
 }

@@ -31,14 +31,11 @@ pub(super) fn say_disconnected(reason: &dyn Display) {
 
 /// Say something that a client is the reason for, as often as `limit` allows.
 pub(super) fn say(limit: &ReportLimit, line: &str) {
-    // The reader of standard error may have ended already, which is no error.
-    let _ = match limit.admit() {
-        None => Ok(()),
-        Some(0) => writeln!(io::stderr(), "{line}"),
-        Some(withheld) => {
-            writeln!(io::stderr(), "{line} (such lines left out since the last one: {withheld})")
-        }
-    };
+    match limit.admit() {
+        None => {}
+        Some(0) => tell!("{line}"),
+        Some(withheld) => tell!("{line} (such lines left out since the last one: {withheld})"),
+    }
 }
 
 /// Flush and close the disks of a server that has stopped with this result. Every failure is reported, also to the client of `stop`.

@@ -4,17 +4,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that tests call, with Debian's package for each.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: [(&str, &str); 15] = [
     ("7z", "p7zip-full"),
     ("bximage", "bximage"),
     ("c++", "g++"),
     ("chromium", "chromium"),
     ("cpio", "cpio"),
     ("fio", "fio"),
+    ("fusermount3", "fuse3"),
     ("losetup", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("nbdcopy", "libnbd-bin"),
+    ("nbdkit", "nbdkit"),
     ("openssl", "openssl"),
     ("qemu-img", "qemu-utils"),
     ("qemu-system-x86_64", "qemu-system-x86"),
