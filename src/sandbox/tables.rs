@@ -295,6 +295,7 @@ rules! {
         SYS_openat "images that are attached";
         SYS_newfstatat "files before they are opened";
         SYS_statx "the same";
+        SYS_utimensat [Null(1)] "the probe for discard leaves the modification time of a file. Of one that is open";
         SYS_readlink "the folder of an image, where its parents are looked for";
         SYS_readlinkat "the same";
         SYS_getcwd "the same";
