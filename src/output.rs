@@ -28,11 +28,14 @@ impl Kind {
         let control = |byte: &u8| byte.is_ascii_control() && !b"\n\r\t".contains(byte);
         // A character may be cut off at the end.
         let text = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
-        match head.first() {
-            Some(b'{' | b'[') => Some(Self::Json),
-            Some(b'<') => Some(Self::Markup),
-            Some(_) if text && !head.iter().any(control) => Some(Self::Text),
-            _ => None,
+        // Encrypted disks may begin with any byte, and boot sectors with some of these.
+        if !text || head.iter().any(control) {
+            return None;
+        }
+        match head.first()? {
+            b'{' | b'[' => Some(Self::Json),
+            b'<' => Some(Self::Markup),
+            _ => Some(Self::Text),
         }
     }
 
@@ -241,8 +244,10 @@ mod tests {
                 let allowed = other.may_replace(&path("there"));
                 assert_eq!(allowed.is_ok(), other == kind, "{number}: {other:?}: {allowed:?}");
             }
-            // Images: raw with and without a boot sector, VHD, VHDX.
-            for image in [&[0; 4096][..], b"\xeb\x3c\x90mkfs.fat", b"conectix\0\0", b"vhdxfile\0"] {
+            // Images: raw with and without a boot sector, VHD, VHDX, encrypted.
+            let encrypted: [&[u8]; 3] = [b"[\0\xff\x81", b"{\xa7 \x80", b"<\x01ab"];
+            let others: [&[u8]; 4] = [&[0; 4096], b"\xeb\x3c\x90mkfs.fat", b"conectix\0\0", b"vhdxfile\0"];
+            for image in encrypted.into_iter().chain(others) {
                 fs::write(path("there"), image).unwrap();
                 assert!(kind.may_replace(&path("there")).unwrap_err().contains("it is not replaced"));
                 assert!(file(&path("there"), text).is_err());

@@ -21,7 +21,7 @@ use super::minimum_rate::{MinimumRate, STEP};
 use super::parse::{self, BadCommand, Command, Request};
 use super::parts::Parts;
 use super::reply::ReplyQueue;
-use super::requests::{Finished, Requests, Task};
+use super::requests::{Finished, Requests, SERVER_STOPS, Task};
 use super::sleeper::Sleeper;
 use super::slots::Slot;
 use super::spec::*;
@@ -169,8 +169,9 @@ impl<'a> Connection<'a> {
     ) -> Result<Self, OpenError> {
         let pool = exports.pool();
         let config = QueueConfig { depth: DEPTH, engine: export.engine };
+        let name = if export.name.is_empty() { "the default export" } else { &*export.name };
         let os = |errno: Errno| OpenError::Os {
-            path: export.name.clone().into(),
+            path: name.into(),
             action: "cannot make what a connection needs",
             source: errno.into(),
         };
@@ -209,6 +210,7 @@ impl<'a> Connection<'a> {
             let stops = self.stopping.is_none() && self.stop.is_raised();
             if stops {
                 self.input = Input::Ended;
+                self.requests.refuse_waiting();
             }
             let moved = self.stream.moved();
             let took = self.take_requests()?;
@@ -570,6 +572,7 @@ fn code(error: IoError, writes: bool) -> u32 {
         IoError::OutOfRange | IoError::Misaligned | IoError::Unsupported => NBD_EINVAL,
         IoError::ReadOnly => NBD_EPERM,
         IoError::NoSpace => NBD_ENOSPC,
+        SERVER_STOPS => NBD_ESHUTDOWN,
         _ => NBD_EIO,
     }
 }

@@ -22,6 +22,9 @@ use super::parts::{Part, Parts};
 /// nobody waits for all requests of a connection that is ahead.
 const PARTS_IN_GATE: u32 = 4;
 
+/// The error of requests that wait for others of their connection when the server stops: their number must not delay the stop.
+pub(super) const SERVER_STOPS: IoError = IoError::Os(Errno::SHUTDOWN);
+
 /// A request to be started.
 #[derive(Debug)]
 pub(super) struct Task {
@@ -82,6 +85,8 @@ pub(super) struct Requests<'a> {
     sector: u32,
     /// Those that wait for [`Step::Connection`].
     waiting: VecDeque<u32>,
+    /// None may wait for [`Step::Connection`] any more.
+    stops: bool,
     /// Those that wait for [`Step::Gate`].
     at_gate: u32,
     /// Writes of parts of sectors in the gate.
@@ -113,6 +118,7 @@ impl<'a> Requests<'a> {
             waker: Waker::new(depth)?,
             sector,
             waiting: VecDeque::new(),
+            stops: false,
             at_gate: 0,
             parts_in_gate: 0,
             broken: false,
@@ -176,6 +182,15 @@ impl<'a> Requests<'a> {
         any
     }
 
+    /// The server stops: finish the requests that wait for others of the connection, and all that would wait from now on, with
+    /// [`SERVER_STOPS`].
+    pub(super) fn refuse_waiting(&mut self) {
+        self.stops = true;
+        while let Some(number) = self.waiting.pop_front() {
+            self.finish(number, Err(SERVER_STOPS));
+        }
+    }
+
     /// Whether requests are in progress that will finish.
     pub(super) fn is_busy(&self) -> bool {
         self.disk.in_flight() > 0 || self.at_gate > 0 || !self.waiting.is_empty() || !self.finished.is_empty()
@@ -223,10 +238,13 @@ impl<'a> Requests<'a> {
     /// Enter the gate with the part.
     fn enter(&mut self, number: u32) {
         let (gate, waker) = (self.gate, Arc::clone(&self.waker));
-        let full = self.parts_in_gate >= PARTS_IN_GATE;
+        let (full, stops) = (self.parts_in_gate >= PARTS_IN_GATE, self.stops);
         let Some(request) = self.get(number) else { return };
         let Some(claim) = request.part.and_then(|part| part.claim()) else { return self.edges(number, 0) };
         let has_parts = claim.has_parts();
+        if has_parts && full && stops {
+            return self.finish(number, Err(SERVER_STOPS));
+        }
         if has_parts && full {
             request.step = Step::Connection;
             return self.waiting.push_back(number);

@@ -19,8 +19,10 @@ use rustix::net::{Shutdown, getpeername, shutdown};
 const SERVED: usize = 64;
 /// Connections that negotiate at a time.
 const NEGOTIATING: usize = 64;
-/// Connections that were closed and still have requests in flight, at a time.
+/// Connections that were closed and still have requests in flight, at a time: of one peer, so that it is refused before others are, and of
+/// all.
 const LEAVING: usize = 64;
+const LEAVING_IN_ALL: usize = 2 * LEAVING;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +112,7 @@ impl Slots {
         let socket = Arc::new(socket.as_fd().try_clone_to_owned().ok()?);
         let asleep = Arc::new(AtomicU64::new(u64::MAX));
         let mut table = self.table();
-        if table.count(Phase::Leaving) >= LEAVING {
+        if table.of(Phase::Leaving, peer) >= LEAVING || table.count(Phase::Leaving) >= LEAVING_IN_ALL {
             return None;
         }
         if table.count(Phase::Negotiating) >= NEGOTIATING {
@@ -253,6 +255,17 @@ mod tests {
         assert_eq!(disconnected(&clients), [7], "the one that sleeps, of the peer with the most");
         let (_client, slot) = negotiating(&slots, 1);
         assert!(!slot.promote(), "it has the most itself");
+    }
+
+    #[test]
+    fn a_peer_whose_closed_connections_do_not_end_is_refused_before_others() {
+        let slots = Slots::new(Box::new(|| ()));
+        let (_clients, _all): (Vec<_>, Vec<_>) = (0..LEAVING).map(|_| negotiating(&slots, 1)).unzip();
+        slots.table().entries.iter_mut().for_each(Entry::disconnect);
+        let (_client, local) = UnixStream::pair().unwrap();
+        assert!(slots.enter(&local).is_some());
+        slots.table().entries.iter_mut().for_each(|entry| entry.peer = Peer::Local);
+        assert!(slots.enter(&local).is_none());
     }
 
     #[test]

@@ -111,6 +111,7 @@ pub(super) const NBD_EIO: u32 = 5;
 pub(super) const NBD_EINVAL: u32 = 22;
 pub(super) const NBD_ENOSPC: u32 = 28;
 pub(super) const NBD_EOVERFLOW: u32 = 75;
+pub(super) const NBD_ESHUTDOWN: u32 = 108;
 
 /// What the server sends first.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -40,14 +40,9 @@ impl Raw {
             });
         }
         let size = file.size();
-        let read = |data: &mut [u8], at| file.read_at(data, at);
         let sector = match sectors.logical {
             Some(sector) => Some(sector),
-            None => gpt_sector(size, read).map_err(|source| OpenError::Os {
-                path: path.into(),
-                action: "cannot read",
-                source,
-            })?,
+            None => sector_of_gpt(path, &file)?,
         };
         let sector = sector.unwrap_or(SectorSize::B512);
         let bytes = u64::from(sector.bytes());
@@ -97,7 +92,16 @@ impl Raw {
     pub(crate) fn open_to_resize(path: &Path, size: u64, shrink: bool) -> Result<BackingFile, OpenError> {
         whole_sectors(path, size, SectorSize::B512)?;
         let file = BackingFile::open(path, Access::default())?;
+        if let Some(sector) = sector_of_gpt(path, &file)? {
+            whole_sectors(path, size, sector)?;
+        }
         check_shrink(path, file.size(), size, shrink)?;
         Ok(file)
     }
+}
+
+/// The size of sectors in which the GPT of an image counts, if it has one.
+fn sector_of_gpt(path: &Path, file: &BackingFile) -> Result<Option<SectorSize>, OpenError> {
+    let found = gpt_sector(file.size(), |data, at| file.read_at(data, at));
+    found.map_err(|source| OpenError::Os { path: path.into(), action: "cannot read", source })
 }

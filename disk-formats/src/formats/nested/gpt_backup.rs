@@ -12,7 +12,9 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use super::table::{Disk, Entries, GptHeader, TableError, crc32, entries, header_at, protective_mbr};
+use super::table::{
+    Disk, Entries, GptHeader, TableError, crc32, entries, header_at, mbr_partitions, protective_mbr,
+};
 use crate::formats::field::BadField;
 use crate::image::{Content, ImageError};
 
@@ -48,12 +50,15 @@ impl<'a> Move<'a> {
             return Err(BadField::new("size", format!("{size} bytes"), expected).into());
         };
         let partitions = (1..=primary.count()).filter_map(|number| Some((number, primary.get(number)?)));
-        let last = partitions.max_by_key(|(_, entry)| entry.last.get());
-        let used = last.as_ref().map_or(start, |(_, entry)| entry.last.get().saturating_add(1));
+        let partitions = partitions.map(|(number, entry)| (number, entry.last.get().saturating_add(1), ""));
+        // In a hybrid MBR, some may have no entry in the GPT.
+        let hybrid = mbr_partitions(&disk)?.into_iter().map(|(number, end)| (number, end, " of the MBR"));
+        let last = partitions.chain(hybrid).max_by_key(|(_, end, _)| *end);
+        let used = last.map_or(start, |(_, end, _)| end);
         let backup = primary.header.other.get();
         let in_place = backup.checked_add(1) == Some(sectors);
-        if let Some((number, _)) = last.filter(|_| used > end && !in_place) {
-            let value = format!("{number}, which ends at byte {}", used.saturating_mul(disk.sector));
+        if let Some((number, _, table)) = last.filter(|_| used > end && !in_place) {
+            let value = format!("{number}{table}, which ends at byte {}", used.saturating_mul(disk.sector));
             let expected = format!("one that ends by byte {}: make it smaller first", end * disk.sector);
             return Err(BadField::new("partition", value, expected).into());
         }
@@ -348,5 +353,26 @@ pub(super) mod tests {
         mbr[450] = 0;
         content.write_at(&mbr, 0).unwrap();
         assert_eq!(count(1000), None);
+    }
+
+    #[test]
+    fn a_partition_that_only_a_hybrid_mbr_has_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.raw");
+        create(&path, MIB);
+        let disk = OpenOptions::new(&path).open_format().unwrap();
+        let content = Content::new(&*disk);
+        let mut mbr = [0; 512];
+        content.read_at(&mut mbr, 0).unwrap();
+        // Sectors 1000 to 1499.
+        mbr[466] = 0x83;
+        mbr[470..474].copy_from_slice(&1000u32.to_le_bytes());
+        mbr[474..478].copy_from_slice(&500u32.to_le_bytes());
+        content.write_at(&mbr, 0).unwrap();
+        let plan = |sectors: u64| Move::plan(content, sectors * 512).map(|plan| plan.is_some());
+        assert!(plan(1500 + 33).is_ok_and(|moves| moves));
+        let Err(TableError::Bad(error)) = plan(1500 + 32) else { panic!("it would be overwritten") };
+        let text = format!("{error:?}");
+        assert!(text.contains("2 of the MBR, which ends at byte 768000"), "{text}");
     }
 }

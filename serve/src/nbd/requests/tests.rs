@@ -211,3 +211,31 @@ fn who_ends_leaves_the_gate() {
     while other.step().is_empty() {}
     assert_eq!(other.read(0, 1), [2]);
 }
+
+/// However many writes of parts wait for each other, a stop waits for few of them.
+#[test]
+fn a_stop_refuses_those_that_wait_for_their_connection() {
+    let (disk, gate) = (ram(1), WriteGate::default());
+    let mut requests = connection(&disk, &gate);
+    (0..100).for_each(|cookie| requests.begin(cookie, WRITE, 1, &[1; 8]));
+    requests.refuse_waiting();
+    requests.begin(100, WRITE, 1, &[1; 8]);
+    let (mut done, mut refused) = (Vec::new(), Vec::new());
+    while requests.is_busy() {
+        requests.submit();
+        let mut finished = Vec::new();
+        requests.advance(&mut finished);
+        for Finished { task, result } in finished {
+            match result {
+                Ok(()) => done.push(task.cookie),
+                Err(error) => {
+                    assert_eq!(error, SERVER_STOPS);
+                    refused.push(task.cookie);
+                }
+            }
+        }
+    }
+    assert_eq!(done, [0, 1, 2, 3]);
+    assert_eq!(refused, (4..=100).collect::<Vec<_>>());
+    assert_eq!(requests.capacity(), 128);
+}
