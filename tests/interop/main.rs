@@ -97,8 +97,8 @@ fn qemu_size(qemu_name: &str, image: &str) -> u64 {
     info["virtual-size"].as_u64().unwrap_or_else(|| panic!("no size: {info}"))
 }
 
-/// QEMU reads what we convert, with each of these options, and `then` is called for each image. Then QEMU writes to the last
-/// image, and we read it. Returns the bench, with what QEMU has written in `a.raw`, and the last image; `None` without QEMU's
+/// QEMU reads what we convert, with each of these options, and `then` is called for each image. Then QEMU writes to all
+/// images, and we read them. Returns the bench, with what QEMU has written in `a.raw`, and the last image; `None` without QEMU's
 /// tools.
 pub(crate) fn qemu_reads(
     format: &str,
@@ -108,23 +108,28 @@ pub(crate) fn qemu_reads(
 ) -> Option<(Bench, String)> {
     let bench = qemu_bench()?;
     let raw = bench.name("a.raw");
-    let mut last = String::new();
+    let mut images = Vec::new();
     for (number, options) in kinds.iter().enumerate() {
-        last = bench.name(&format!("{number}.{format}"));
-        paradisk(&[&["image", "convert", &raw, &last, "--format", format], *options].concat());
-        qemu_compares(&raw, qemu_name, &last);
-        assert_eq!(qemu_size(qemu_name, &last), SIZE, "to the byte: {options:?}");
-        then(&last);
+        let image = bench.name(&format!("{number}.{format}"));
+        paradisk(&[&["image", "convert", &raw, &image, "--format", format], *options].concat());
+        qemu_compares(&raw, qemu_name, &image);
+        assert_eq!(qemu_size(qemu_name, &image), SIZE, "to the byte: {options:?}");
+        then(&image);
+        images.push(image);
     }
     if !there("qemu-io", &["--version"]) {
         return None;
     }
-    for (name, image) in [(qemu_name, &last), ("raw", &raw)] {
-        good("qemu-io", &["-f", name, "-c", "write -P 0x5A 10M 64k", image]);
+    // Parts of blocks that were allocated and of blocks that were not, whose rest reads as zeros.
+    let writes = ["3M 512", "10M 64k", "15M 512", "20M 512"].map(|range| format!("write -P 0x5A {range}"));
+    let writes: Vec<&str> = writes.iter().flat_map(|write| ["-c", write]).collect();
+    good("qemu-io", &[&["-f", "raw"], &writes[..], &[&raw]].concat());
+    for image in &images {
+        good("qemu-io", &[&["-f", qemu_name], &writes[..], &[image]].concat());
+        paradisk(&["image", "compare", &raw, image]);
+        paradisk(&["image", "check", image]);
     }
-    paradisk(&["image", "compare", &raw, &last]);
-    paradisk(&["image", "check", &last]);
-    Some((bench, last))
+    Some((bench, images.pop()?))
 }
 
 /// We read what QEMU converts, with each of these options. Then a child of the first image is written to by `write`, and

@@ -37,6 +37,8 @@ pub(super) struct Allocator {
     footer: Footer,
     /// The place of the footer, behind the last block. The next block begins here, or at the next aligned offset.
     end: u64,
+    /// [`Layout::has_aligned_footer`]: the footers after further blocks will be aligned, too.
+    aligns_footer: bool,
     /// Size of the file in bytes.
     len: u64,
     tail: Tail,
@@ -93,6 +95,7 @@ impl Allocator {
         let batmap = Batmap::find(store, &layout, len).map_err(os)?;
         let footer_at = found.source.trailing();
         let end = end_of(&table, (found.subformat, header), &layout, batmap.as_ref(), len);
+        let aligns_footer = layout.has_aligned_footer(end, footer_at);
         let end = layout.footer_place(end, footer_at);
         let tail = match footer_at == Some(end) && len == end + FOOTER_SIZE as u64 {
             true => Tail::Footer,
@@ -104,6 +107,7 @@ impl Allocator {
             table,
             footer,
             end,
+            aligns_footer,
             len,
             tail,
             footer_at: footer_at.map_or(end, |at| at.max(end)),
@@ -201,7 +205,8 @@ impl Allocator {
         block: u64,
     ) -> Result<u32, IoError> {
         let data = (self.end + layout.bitmap).next_multiple_of(layout.alignment());
-        let end = layout.next_block(data + layout.block_size());
+        let behind = data + layout.block_size();
+        let end = if self.aligns_footer { layout.next_block(behind) } else { behind };
         let entry = u32::try_from((data - layout.bitmap) / SECTOR).ok().filter(|entry| *entry != UNALLOCATED);
         let (Some(entry), Ok(index)) = (entry, usize::try_from(block)) else { return Err(IoError::NoSpace) };
         if index >= self.table.len() {

@@ -112,7 +112,6 @@ impl Plan {
             moves.push((*block, place));
             at = new.block_range(place).1;
         }
-        let end = if moves.is_empty() { at } else { new.next_block(at) };
         let batmap = map.iter().any(|area| overlap(added, *area));
         let locators = areas.iter().any(|area| overlap(added, *area));
         let mut dead = left;
@@ -120,7 +119,7 @@ impl Plan {
         let still = |range: Range| ranges().chain(areas.iter().copied()).any(|used| overlap(range, used));
         dead.retain(|range| !still(*range));
         dead.extend(moving.last().map(|(entry, _)| layout.block_range(*entry)));
-        Ok(Some(Self { added, moves, locators, batmap, dead, end }))
+        Ok(Some(Self { added, moves, locators, batmap, dead, end: at }))
     }
 
     /// Free the added part of the table.

@@ -67,15 +67,20 @@ impl Layout {
         (end + self.bitmap).next_multiple_of(self.alignment()) - self.bitmap
     }
 
-    /// The place of the trailing footer, if everything else ends at `end` and a footer is at `trailing`. It is the place
-    /// of the next block, so that programs which put that block in the footer's place keep its data aligned, as
-    /// Hyper-V does. A footer less than a block behind the end stays
-    /// ([`least_hole`](Self::least_hole)).
+    /// The place of the trailing footer, if everything else ends at `end` and a footer is at `trailing`: directly behind the end. QEMU puts
+    /// its next block there, without clearing the space behind its bitmap, in which a footer would become data. A footer less than a
+    /// block behind the end stays ([`least_hole`](Self::least_hole)).
     pub(super) fn footer_place(&self, end: u64, trailing: Option<u64>) -> u64 {
         match trailing {
             Some(at) if at >= end && at - end < self.least_hole() => at,
-            _ => self.next_block(end),
+            _ => end,
         }
+    }
+
+    /// Whether a footer at `trailing`, where everything else ends at `end`, stands where the bitmap of the next block will, as Hyper-V has
+    /// it, and not directly behind the end.
+    pub(super) fn has_aligned_footer(&self, end: u64, trailing: Option<u64>) -> bool {
+        trailing.is_some_and(|at| at != end && at == self.next_block(end))
     }
 
     /// The ranges of the copy of the footer, the dynamic header and the BAT in the file.
