@@ -37,7 +37,7 @@ pub(super) struct Allocator {
     footer: Footer,
     /// The place of the footer, behind the last block. The next block begins here, or at the next aligned offset.
     end: u64,
-    /// [`Layout::has_aligned_footer`]: the footers after further blocks will be aligned, too.
+    /// [`Layout::aligns_footer`].
     aligns_footer: bool,
     /// Size of the file in bytes.
     len: u64,
@@ -95,8 +95,8 @@ impl Allocator {
         let batmap = Batmap::find(store, &layout, len).map_err(os)?;
         let footer_at = found.source.trailing();
         let end = end_of(&table, (found.subformat, header), &layout, batmap.as_ref(), len);
-        let aligns_footer = layout.has_aligned_footer(end, footer_at);
-        let end = layout.footer_place(end, footer_at);
+        let aligns_footer = layout.aligns_footer(end, footer_at);
+        let end = layout.footer_place(end, footer_at, aligns_footer);
         let tail = match footer_at == Some(end) && len == end + FOOTER_SIZE as u64 {
             true => Tail::Footer,
             false => Tail::Unknown,
@@ -205,8 +205,7 @@ impl Allocator {
         block: u64,
     ) -> Result<u32, IoError> {
         let data = (self.end + layout.bitmap).next_multiple_of(layout.alignment());
-        let behind = data + layout.block_size();
-        let end = if self.aligns_footer { layout.next_block(behind) } else { behind };
+        let end = layout.footer_place(data + layout.block_size(), None, self.aligns_footer);
         let entry = u32::try_from((data - layout.bitmap) / SECTOR).ok().filter(|entry| *entry != UNALLOCATED);
         let (Some(entry), Ok(index)) = (entry, usize::try_from(block)) else { return Err(IoError::NoSpace) };
         if index >= self.table.len() {

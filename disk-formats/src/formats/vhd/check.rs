@@ -261,7 +261,8 @@ fn check_tail(
             (Severity::Redundancy, "missing".to_owned(), len.saturating_sub(end))
         }
     };
-    let end = layout.footer_place(end, found.source.trailing());
+    let trailing = found.source.trailing();
+    let end = layout.footer_place(end, trailing, layout.aligns_footer(end, trailing));
     report.leaked += leaked;
     if repair {
         // The old footer is kept until the new one is on stable storage, because the copy at the start may not be on

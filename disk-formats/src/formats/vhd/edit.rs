@@ -38,6 +38,8 @@ pub(super) struct Editor<'a> {
     pub(super) sparse: Option<Sparse>,
     /// Where the footer was when the image was opened, or after the last [`switch`](Self::switch); `None`: it was missing.
     pub(super) trailing: Option<u64>,
+    /// [`Layout::aligns_footer`], when the image was opened.
+    pub(super) aligns_footer: bool,
 }
 
 impl<'a> Editor<'a> {
@@ -82,7 +84,11 @@ impl<'a> Editor<'a> {
                 OpenError::Os { path: path.into(), action: "cannot write the copy of its footer", source }
             })?;
         }
-        let mut editor = Self { store, footer, subformat, size, sparse, trailing: found.source.trailing() };
+        let trailing = found.source.trailing();
+        let mut editor = Self { store, footer, subformat, size, sparse, trailing, aligns_footer: false };
+        if let Some((layout, end)) = editor.used().map_err(os)? {
+            editor.aligns_footer = layout.aligns_footer(end, trailing);
+        }
         editor.move_footer().map_err(|source| OpenError::Os {
             path: path.into(),
             action: "cannot move its footer behind the last block",
@@ -106,16 +112,20 @@ impl<'a> Editor<'a> {
 
     /// The place of the trailing footer, behind everything else.
     pub(super) fn end(&self) -> io::Result<u64> {
+        if let Some((layout, end)) = self.used()? {
+            return Ok(layout.footer_place(end, self.trailing, self.aligns_footer));
+        }
+        // A fixed disk may have bytes beyond its size: Virtual PC derives the size from the geometry.
+        let trailing = footer::trailing(self.store, self.store.len()?)?;
+        Ok(trailing.map_or(self.size, |(_, at)| at.max(self.size)))
+    }
+
+    /// Where everything but the trailing footer ends; `None`: a fixed disk.
+    fn used(&self) -> io::Result<Option<(Layout, u64)>> {
+        let Some(Sparse { header, layout, table }) = &self.sparse else { return Ok(None) };
         let len = self.store.len()?;
-        Ok(match &self.sparse {
-            Some(Sparse { header, layout, table, .. }) => {
-                let batmap = Batmap::find(self.store, layout, len)?;
-                let end = end_of(table, (self.subformat, header), layout, batmap.as_ref(), len);
-                layout.footer_place(end, self.trailing)
-            }
-            // A fixed disk may have bytes beyond its size: Virtual PC derives the size from the geometry.
-            None => footer::trailing(self.store, len)?.map_or(self.size, |(_, at)| at.max(self.size)),
-        })
+        let batmap = Batmap::find(self.store, layout, len)?;
+        Ok(Some((*layout, end_of(table, (self.subformat, header), layout, batmap.as_ref(), len))))
     }
 
     /// Write the current footer at `end`, truncate the file after it, and update the copy.

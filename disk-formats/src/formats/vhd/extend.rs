@@ -103,14 +103,14 @@ impl Plan {
 
         let new = Layout { size, entries, ..*layout };
         let used = end_of(table, (editor.subformat, header), layout, batmap.as_ref(), len).max(added.1);
-        let mut at = new.footer_place(used, editor.trailing).next_multiple_of(SECTOR);
+        let mut at = new.footer_place(used, editor.trailing, editor.aligns_footer).next_multiple_of(SECTOR);
         let mut moves = Vec::new();
         for (_, block) in &moving {
             let start = new.next_block(at);
             let place = u32::try_from(start / SECTOR).ok().filter(|entry| *entry != UNALLOCATED);
             let Some(place) = place else { return Ok(None) };
             moves.push((*block, place));
-            at = new.block_range(place).1;
+            at = new.footer_place(new.block_range(place).1, None, editor.aligns_footer);
         }
         let batmap = map.iter().any(|area| overlap(added, *area));
         let locators = areas.iter().any(|area| overlap(added, *area));

@@ -167,10 +167,7 @@ impl Layer {
         self.store
             .read_at(&mut bits, Layout::bitmap_at(entry) + sector_of_bitmap)
             .map_err(|error| io_error(&error))?;
-        let has = |sector: usize| {
-            let number = bit as usize + (sector - first as usize);
-            bits.get(number / 8).is_some_and(|byte| byte & (0x80 >> (number % 8)) != 0)
-        };
+        let has = |sector: usize| Layout::has_bit(&bits, bit + sector as u64 - first);
         claim.claim(base, first as usize, (first + there) as usize, has);
         Ok(())
     }

@@ -67,19 +67,21 @@ impl Layout {
         (end + self.bitmap).next_multiple_of(self.alignment()) - self.bitmap
     }
 
-    /// The place of the trailing footer, if everything else ends at `end` and a footer is at `trailing`: directly behind the end. QEMU puts
-    /// its next block there, without clearing the space behind its bitmap, in which a footer would become data. A footer less than a
-    /// block behind the end stays ([`least_hole`](Self::least_hole)).
-    pub(super) fn footer_place(&self, end: u64, trailing: Option<u64>) -> u64 {
+    /// The place of the trailing footer, if everything else ends at `end` and a footer is at `trailing`. A footer less than a block behind the
+    /// end stays ([`least_hole`](Self::least_hole)). Else it is put directly behind the end: QEMU puts its next block there, without
+    /// clearing the space behind its bitmap, in which a footer would become data. In an image with [aligned footers](Self::aligns_footer) it is
+    /// put where the bitmap of the next block will be.
+    pub(super) fn footer_place(&self, end: u64, trailing: Option<u64>, aligned: bool) -> u64 {
         match trailing {
             Some(at) if at >= end && at - end < self.least_hole() => at,
+            _ if aligned => self.next_block(end),
             _ => end,
         }
     }
 
-    /// Whether a footer at `trailing`, where everything else ends at `end`, stands where the bitmap of the next block will, as Hyper-V has
-    /// it, and not directly behind the end.
-    pub(super) fn has_aligned_footer(&self, end: u64, trailing: Option<u64>) -> bool {
+    /// Whether an image whose footer is at `trailing`, where everything else ends at `end`, has its footers where the bitmap of the next block
+    /// will be, as Hyper-V has, which puts the next block in the footer's place: so the data of that block are aligned.
+    pub(super) fn aligns_footer(&self, end: u64, trailing: Option<u64>) -> bool {
         trailing.is_some_and(|at| at != end && at == self.next_block(end))
     }
 

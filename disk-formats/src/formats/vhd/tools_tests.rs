@@ -536,19 +536,70 @@ fn only_locators_that_count_cost_space() {
     }
 }
 
+/// An image whose second block has data, with its parent, and the entry of that block.
+fn with_one_block(subformat: Subformat) -> (CrashFile, Option<CrashFile>, Layout, u32) {
+    let file = CrashFile::new(new_image(subformat, 16 << 10));
+    let over = (subformat == Subformat::Differencing).then(parent);
+    let disk = open(&file, over.as_ref(), false).expect("a disk");
+    disk.write_now(0, &stamped(5).repeat(64)).expect("a write");
+    drop(disk);
+    let (_, _, layout) = layout_of(&file).expect("a layout");
+    let entry = super::layer::read_bat(&file, &layout, 0, 2).expect("a table")[1];
+    (file, over, layout, entry)
+}
+
+/// The footer is directly behind the last block. Where Hyper-V has put it in the place of the next block, so do sessions and tools.
+#[test]
+fn footers_stay_aligned_where_they_are() {
+    for aligned in [false, true] {
+        let (file, ..) = with_one_block(Subformat::Dynamic);
+        let place = |file: &CrashFile| {
+            let (found, header, layout) = layout_of(file).expect("a layout");
+            let table =
+                super::layer::read_bat(file, &layout, 0, u64::from(layout.used_entries())).expect("a table");
+            let end = super::alloc::end_of(
+                &table,
+                (found.subformat, &header),
+                &layout,
+                None,
+                file.bytes().len() as u64,
+            );
+            assert_ne!(end, layout.next_block(end));
+            (found.source.trailing(), end, layout.next_block(end))
+        };
+        let (at, end, next) = place(&file);
+        assert_eq!(at, Some(end));
+        if aligned {
+            let footer = file.bytes()[end as usize..].to_vec();
+            file.write_at(&[0; 512], end).expect("zeros");
+            file.write_at(&footer, next).expect("a footer");
+        }
+        let good = |file: &CrashFile, after: &str| {
+            let (at, end, next) = place(file);
+            assert_eq!(at, Some(if aligned { next } else { end }), "{after}");
+            assert_eq!(check_in(file, false).expect("a file").findings, [], "{after}");
+        };
+        good(&file, "the start");
+        let disk = open(&file, None, false).expect("a disk");
+        disk.write_now(64 * SECTOR, &stamped(6).repeat(32)).expect("a write");
+        disk.write_now(0, &stamped(0).repeat(32)).expect("a write");
+        drop(disk);
+        good(&file, "a session");
+        compact_in(&file, |_, _| true).expect("compacting");
+        good(&file, "compacting");
+        resize_in(&file, 64 * SIZE, false).expect("growing");
+        assert_eq!(layout_of(&file).expect("a layout").2.bat, 1536, "in its place");
+        good(&file, "growing");
+    }
+}
+
 /// The truncated part of a block is lost, and is reported. Until it is repaired, nothing is written: zeros in place of what is lost would hide
 /// the loss.
 #[test]
 fn a_block_that_is_cut_off_is_damage() {
     for subformat in [Subformat::Dynamic, Subformat::Differencing] {
-        let file = CrashFile::new(new_image(subformat, 16 << 10));
-        let base = parent();
-        let over = (subformat == Subformat::Differencing).then_some(&base);
-        let disk = open(&file, over, false).expect("a disk");
-        disk.write_now(0, &stamped(5).repeat(64)).expect("a write");
-        drop(disk);
-        let (_, _, layout) = layout_of(&file).expect("a layout");
-        let entry = super::layer::read_bat(&file, &layout, 0, 2).expect("a table")[1];
+        let (file, over, layout, entry) = with_one_block(subformat);
+        let over = over.as_ref();
         let there = layout.block_range(entry).1 as usize - 4096;
         let image = file.bytes();
         let cut = image[..there].to_vec();
@@ -645,14 +696,7 @@ fn a_footer_inside_the_last_block_leaves_it() {
 #[test]
 fn only_what_a_reader_sees_is_data() {
     for subformat in [Subformat::Dynamic, Subformat::Differencing] {
-        let file = CrashFile::new(new_image(subformat, 16 << 10));
-        let base = parent();
-        let over = (subformat == Subformat::Differencing).then_some(&base);
-        let disk = open(&file, over, false).expect("a disk");
-        disk.write_now(0, &stamped(5).repeat(64)).expect("a write");
-        drop(disk);
-        let (_, _, layout) = layout_of(&file).expect("a layout");
-        let entry = super::layer::read_bat(&file, &layout, 0, 2).expect("a table")[1];
+        let (file, _, _, entry) = with_one_block(subformat);
         let set = |bits: u8| {
             let mut bitmap = [0; 512];
             bitmap[0] = bits;
