@@ -158,9 +158,12 @@ pub(crate) struct Document {
 impl Document {
     /// Make the file, empty.
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
-        refuse_other_than_json(path)?;
-        let file = (path != Path::new("-")).then(|| fs::File::create(path)).transpose();
-        let file = file.map_err(|error| Failure::on(path, "cannot write", error))?;
+        let file = if path == Path::new("-") {
+            None
+        } else {
+            refuse_other_than_json(path)?;
+            Some(File::create(path).map_err(|error| Failure::on(path, "cannot write", error))?)
+        };
         Ok(Self { path: path.to_owned(), file })
     }
 

@@ -168,7 +168,7 @@ fn serve(
         if let Note::Left(_) = note {
             clients.disconnected();
         }
-        tell(note);
+        say_note(note);
     };
     // Not on this thread, which removes the sockets at the end: a client's input is for threads that open and remove nothing.
     let served = spawn(ThreadKind::VfioUserSession, "vfio-user", move || server.run(stop.as_fd(), report));
@@ -181,7 +181,7 @@ fn serve(
     Ok(control.end())
 }
 
-fn tell(note: Note) {
+fn say_note(note: Note) {
     match note {
         Note::Connected | Note::Left(Ended::Closed) => {}
         Note::Left(ended) => say_disconnected(&ended),

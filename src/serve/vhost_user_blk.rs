@@ -120,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         if let Event::Gone(_) = event {
             clients.disconnected();
         }
-        tell(event);
+        say_event(event);
     };
     let served = match from {
         Clients::Listening(socket) => server.run(socket.listener(), stop.as_fd(), &report),
@@ -155,7 +155,7 @@ fn report(disks: &[DiskSnapshot], reports: &[QueueReport]) -> AdapterSnapshot {
     AdapterSnapshot { name: ADAPTER.to_owned(), stats, moderation }
 }
 
-fn tell(event: Event) {
+fn say_event(event: Event) {
     if let Event::Gone(Some(reason)) = event {
         say_disconnected(&reason);
     }

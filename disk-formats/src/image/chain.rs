@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::content::Content;
@@ -13,6 +12,7 @@ use super::rebase_copy::RebaseCopy;
 use crate::error::OpenError;
 use crate::escaped::escaped;
 use crate::formats::format::Format;
+use crate::formats::parents::of_stat;
 use crate::host;
 use crate::host::backing::BackingFile;
 
@@ -143,10 +143,8 @@ pub(crate) fn images_beside(
     except: &Path,
     stands: impl Fn(&Path) -> bool,
 ) -> Vec<PathBuf> {
-    let identity = |path: &Path| {
-        let metadata = std::fs::metadata(path).ok().filter(|metadata| metadata.is_file())?;
-        Some((metadata.dev(), metadata.ino()))
-    };
+    let identity =
+        |path: &Path| Some(of_stat(&std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?));
     let folder = |path: &Path| path.canonicalize().ok()?.parent().map(Path::to_path_buf);
     let mut folders: Vec<PathBuf> = beside.into_iter().filter_map(folder).collect();
     folders.dedup();

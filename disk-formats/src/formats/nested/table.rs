@@ -300,13 +300,18 @@ pub(super) fn entries(disk: &Disk<'_>, sector: u64) -> Result<Entries, TableErro
     Ok(Entries { header, sealed, bytes, size: entry as usize, usable })
 }
 
+/// The MBR of a disk that may have none.
+fn first_mbr(disk: &Disk<'_>) -> Result<Option<Mbr>, TableError> {
+    match disk.mbr(0) {
+        Ok(mbr) => Ok(Some(mbr)),
+        Err(TableError::Bad(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The partitions of a hybrid MBR beside the entry for the GPT: number, and the sector behind the last one.
 pub(super) fn mbr_partitions(disk: &Disk<'_>) -> Result<Vec<(u32, u64)>, TableError> {
-    let mbr = match disk.mbr(0) {
-        Ok(mbr) => mbr,
-        Err(TableError::Bad(_)) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
+    let Some(mbr) = first_mbr(disk)? else { return Ok(Vec::new()) };
     let used = (1..).zip(&mbr.entries).filter(|(_, entry)| entry.kind != 0 && entry.kind != PROTECTIVE);
     Ok(used
         .map(|(number, entry)| (number, u64::from(entry.first.get()) + u64::from(entry.count.get())))
@@ -316,11 +321,7 @@ pub(super) fn mbr_partitions(disk: &Disk<'_>) -> Result<Vec<(u32, u64)>, TableEr
 /// The first sector of a disk that is to have this number of sectors, if its protective MBR is to be changed: the size of the entry for the GPT
 /// follows that of the disk. In a hybrid MBR, where other entries follow that one, it is only cut.
 pub(super) fn protective_mbr(disk: &Disk<'_>, sectors: u64) -> Result<Option<Vec<u8>>, TableError> {
-    let mbr = match disk.mbr(0) {
-        Ok(mbr) => mbr,
-        Err(TableError::Bad(_)) => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    let Some(mbr) = first_mbr(disk)? else { return Ok(None) };
     let mut entries = mbr.entries.iter().enumerate().filter(|(_, entry)| entry.kind != 0);
     let Some((number, entry)) = entries.find(|(_, entry)| entry.kind == PROTECTIVE) else { return Ok(None) };
     let first = u64::from(entry.first.get());

@@ -174,10 +174,7 @@ impl Layer {
         }
         let bits = self.bits(entries, at, part.min(self.size.saturating_sub(at)))?;
         let per_bit = u64::from(layout.sector.bytes()) / MAP_SECTOR;
-        let has = |sector: usize| {
-            let bit = (sector - first) / per_bit as usize;
-            bits.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
-        };
+        let has = |sector: usize| Layout::has_bit(&bits, (sector - first) as u64 / per_bit);
         claim.claim(base, first, end, has);
         Ok(())
     }

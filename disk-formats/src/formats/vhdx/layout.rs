@@ -98,6 +98,11 @@ impl Layout {
     pub(super) fn bit(&self, offset: u64) -> u64 {
         (offset >> self.sector.shift()) % SECTORS_PER_CHUNK
     }
+
+    /// Whether a bit is set in bits of a bitmap block, the first of which has the number 0.
+    pub(super) fn has_bit(bits: &[u8], bit: u64) -> bool {
+        bits.get((bit / 8) as usize).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
+    }
 }
 
 /// The block that an index of the BAT stands for.

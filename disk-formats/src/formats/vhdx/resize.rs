@@ -49,7 +49,7 @@ pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(
     .map_err(os)
 }
 
-/// Refuse what [`resize`] refuses, and change nothing. The caller will zero the ranges `cleared` of the disk, in bytes, before.
+/// Refuse what [`resize`] refuses, and change nothing but what every tool repairs when it opens the image. The caller will zero the ranges `cleared` of the disk, in bytes, before.
 ///
 /// # Errors
 /// As for [`resize`].
@@ -246,9 +246,7 @@ fn last_data(editor: &Editor, from: u64, cleared: &[Range<u64>]) -> io::Result<O
         let high = (data + end - start).min(store.len()?);
         let counts = |at: u64| {
             let bit = (at - data) >> layout.sector.shift();
-            let there =
-                |bits: &Vec<u8>| bits.get((bit / 8) as usize).is_some_and(|byte| byte >> (bit % 8) & 1 == 1);
-            bits.as_ref().is_none_or(there)
+            bits.as_ref().is_none_or(|bits| Layout::has_bit(bits, bit))
                 && !cleared.iter().any(|range| range.contains(&(at - data + start)))
         };
         Ok(last_nonzero_of(store, low, high, counts)?.map(|at| at - data + start))

@@ -32,15 +32,18 @@ fn serve_clients(
     talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool),
 ) {
     serve_with(delay, stall_timeout, false, |connect, pool| {
-        let connect = || {
-            let mut client = connect();
-            client.read_exact(&mut [0; 18]).unwrap();
-            client.write_all(b"\0\0\0\x03").unwrap();
-            go(&mut client);
-            client
-        };
+        let connect = || negotiated(connect);
         talk(&connect, pool);
     });
+}
+
+/// A client of the default export.
+fn negotiated(connect: &dyn Fn() -> UnixStream) -> UnixStream {
+    let mut client = connect();
+    client.read_exact(&mut [0; 18]).unwrap();
+    client.write_all(b"\0\0\0\x03").unwrap();
+    go(&mut client);
+    client
 }
 
 /// Ask for the default export.
@@ -315,13 +318,7 @@ fn what_was_sent_before_the_session_is_cut_is_executed() {
 fn who_stalls_does_not_keep_others_from_writing() {
     let disk = Arc::new(RamDisk::new(64 << 20, SectorSize::B512).unwrap());
     serve_disk(disk, NEVER, false, |connect, pool| {
-        let connect = || {
-            let mut client = connect();
-            client.read_exact(&mut [0; 18]).unwrap();
-            client.write_all(b"\0\0\0\x03").unwrap();
-            go(&mut client);
-            client
-        };
+        let connect = || negotiated(connect);
         let [mut silent, mut deaf, mut other] = [(); 3].map(|()| connect());
         // Larger than a connection's own memory, so that it shows that the server receives the payload.
         silent.write_all(&[&request_at(NBD_CMD_WRITE, 1, 4 << 20)[..], &[7; 100]].concat()).unwrap();
