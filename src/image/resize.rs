@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use paradisk_disk_formats::image::MergeError;
-use paradisk_disk_formats::{FormatName, Image, OpenOptions, Shrink};
+use paradisk_disk_formats::{FormatName, Image, OpenOptions, Shrink, escaped};
 
 use super::open::{failed, format_of, on_its_own};
 use crate::failure::Failure;
@@ -44,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let shrink = if args.shrink { Shrink::Allow } else { Shrink::Refuse };
     if args.shrink && shrinks(args, format)? && image.move_gpt_backup(args.size).map_err(failed)? {
-        tell!("note: the backup GPT was moved to the new end of the disk");
+        tell!("note: the partition table was adapted to the new end of the disk");
     }
     image.resize(args.size, shrink).map_err(failed)
 }
@@ -65,10 +64,16 @@ fn no_children(image: &Image) -> Result<(), Failure> {
     let children = image.children().map_err(failed)?;
     match children.is_empty() {
         true => Ok(()),
-        // The message of a merge applies here, too.
         false => {
-            let siblings = MergeError::Siblings { path: image.path().into(), siblings: children };
-            Err(Failure::Failed(siblings.to_string()))
+            let children: Vec<_> = children.iter().map(|path| escaped(path).to_string()).collect();
+            let effect = match image.format() {
+                FormatName::Vhdx => "they are refused if it changes",
+                _ => "they may not read the same data if it changes",
+            };
+            let (path, children) = (escaped(image.path()), children.join(", "));
+            Err(Failure::Failed(format!(
+                "{path}: other disks have it as their parent: {children} ({effect}; allow it with --force)"
+            )))
         }
     }
 }

@@ -102,10 +102,11 @@ fn make(number: i32, registers: &mut [i64; 23]) {
     let [first, second, third, fourth, fifth, sixth] =
         [REG_RDI, REG_RSI, REG_RDX, REG_R10, REG_R8, REG_R9].map(|index| registers[index as usize] as u64);
     if is_new(number, second) {
-        report(
-            number,
-            format_args!("it would not be allowed (arguments {first:#x}, {second:#x}, {third:#x})"),
-        );
+        let would = match tables::REFUSED.iter().any(|(refused, _)| *refused == i64::from(number)) {
+            true => "it would fail with EACCES",
+            false => "it would not be allowed",
+        };
+        report(number, format_args!("{would} (arguments {first:#x}, {second:#x}, {third:#x})"));
     }
     // A child that is made here would run on with the handler's stack.
     let child =

@@ -299,6 +299,7 @@ rules! {
         SYS_readlink "the folder of an image, where its parents are looked for";
         SYS_readlinkat "the same";
         SYS_getcwd "the same";
+        SYS_faccessat2 "the folder before a `..` of a parent's path";
         SYS_accept4 "clients of that socket that wait to be accepted are disconnected";
         SYS_fcntl [Is(1, libc::F_GETFL as u32)] "files that were passed open";
         SYS_fcntl [Is(1, libc::F_SETFL as u32)] "the same";

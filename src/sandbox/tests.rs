@@ -141,7 +141,13 @@ fn nobody_makes_the_calls_that_lead_out() {
         libc::SYS_truncate,
     ] {
         let may: Vec<Kind> = KINDS.into_iter().filter(|kind| allowed(*kind).contains_key(&number)).collect();
-        let opener = [libc::SYS_openat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_readlink];
+        let opener = [
+            libc::SYS_openat,
+            libc::SYS_newfstatat,
+            libc::SYS_statx,
+            libc::SYS_readlink,
+            libc::SYS_faccessat2,
+        ];
         let expected: &[Kind] = if opener.contains(&number) { &[OPENER] } else { &[] };
         assert_eq!(may, expected, "{:?}", name(number));
     }

@@ -222,6 +222,9 @@ fn perform(act: Act, mut scene: Scene) {
                 let write =
                     |folder: &Path| OpenOptions::new().read(true).write(true).open(folder.join("image"));
                 write(granted).unwrap().set_len(8192).unwrap();
+                // As the relative path of a parent.
+                let relative = granted.join("..").join(granted.file_name().unwrap());
+                assert_eq!(relative.canonicalize().unwrap(), *granted);
                 denied(write(other));
                 denied(File::open(other.join("image")));
                 denied(File::open("/etc/passwd"));

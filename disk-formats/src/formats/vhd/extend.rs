@@ -189,20 +189,21 @@ impl Plan {
 }
 
 /// Whether there are data in `added` outside of the `known` ranges, in a gap that is smaller than a block ([`Layout::least_hole`]): they may be
-/// another program's. An old footer is none of them.
+/// another program's. An old footer is none of them, and neither are entries of an extension that was interrupted before step 6.
 fn has_unknown(store: &dyn Store, added: Range, mut known: Vec<Range>, least: u64) -> io::Result<bool> {
     known.sort_unstable();
-    let is_footer = |at: u64| {
+    let is_own = |at: u64| {
         let mut bytes = [0; FOOTER_SIZE];
-        let read = store.read_at(&mut bytes, at).is_ok();
-        read && Footer::read_from_bytes(&bytes).is_ok_and(|footer| footer::validate(&footer, at).is_ok())
+        let is_footer =
+            |bytes| Footer::read_from_bytes(bytes).is_ok_and(|footer| footer::validate(&footer, at).is_ok());
+        store.read_at(&mut bytes, at).is_ok() && (bytes == [0xFF; FOOTER_SIZE] || is_footer(&bytes))
     };
     let mut at = added.0;
     for (start, end) in known {
         let gap = (at, start.min(added.1));
         if gap.0 < gap.1
             && start - at < least
-            && last_nonzero_of(store, gap.0, gap.1, |at| !is_footer(at))?.is_some()
+            && last_nonzero_of(store, gap.0, gap.1, |at| !is_own(at))?.is_some()
         {
             return Ok(true);
         }

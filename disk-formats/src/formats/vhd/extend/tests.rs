@@ -5,7 +5,7 @@ use super::super::create;
 use super::super::footer::Subformat;
 use super::super::layer::read_bat;
 use super::super::resize::resize_in;
-use super::super::testing::{SECTORS, SIZE, layout_of, new_image, open, parent};
+use super::super::testing::{SIZE, layout_of, new_image, open, parent};
 use super::super::tools_tests::{crash, same, use_image, used};
 use super::*;
 use crate::host::crash::{CrashFile, stamped};
@@ -79,27 +79,34 @@ fn a_table_grows_in_its_place_through_any_crash() {
     println!("{states} states after a crash");
 }
 
-/// A failure of any write leaves an image with the old or the new size, on which the resize can be run again.
+/// A failure of any write leaves an image with the old or the new size, on which the resize can be run again. What an attempt has left behind
+/// the table is not taken for unknown data, unless smaller blocks than Hyper-V's have left gaps in which there may be some.
 #[test]
 fn a_failed_write_leaves_the_image() {
-    let (image, values) = used(Subformat::Dynamic, 512, 3);
-    let mut failures = 0;
-    for fails in 0.. {
-        let file = CrashFile::new(image.clone());
-        file.fail(Some(fails));
-        let done = resize_in(&file, 64 * SIZE, false);
-        file.fail(None);
-        let report = check_in(&file, false).expect("a file");
-        assert!(report.worst() <= Some(Severity::Redundancy), "{:?}", report.findings);
-        resize_in(&file, 64 * SIZE, false).unwrap_or_else(|error| panic!("after {fails}: {error}"));
-        let left = open(&file, None, true).expect("a disk").values().expect("contents");
-        assert!(left.len() as u64 == 64 * SECTORS && same(&left[..values.len()], &values), "after {fails}");
-        if done.is_ok() {
-            break;
+    for (block_size, factor) in [(512, 64), (16 << 10, 256), (16 << 10, 32)] {
+        let (image, values) = used(Subformat::Dynamic, block_size, 3);
+        let mut failures = 0;
+        for fails in 0.. {
+            let file = CrashFile::new(image.clone());
+            file.fail(Some(fails));
+            let done = resize_in(&file, factor * SIZE, false);
+            file.fail(None);
+            let report = check_in(&file, false).expect("a file");
+            assert!(report.worst() <= Some(Severity::Redundancy), "{:?}", report.findings);
+            resize_in(&file, factor * SIZE, false).unwrap_or_else(|error| panic!("after {fails}: {error}"));
+            if block_size > 512 {
+                assert_eq!(table(&file).0, 1536, "after {fails}");
+            }
+            let left = open(&file, None, true).expect("a disk").values().expect("contents");
+            let size = left.len() as u64 * SECTOR;
+            assert!(size == factor * SIZE && same(&left[..values.len()], &values), "after {fails}");
+            if done.is_ok() {
+                break;
+            }
+            failures += 1;
         }
-        failures += 1;
+        assert!(failures > 5, "{failures}");
     }
-    assert!(failures > 100, "{failures}");
 }
 
 /// Data between the table and the first block that are not of this program stay, and so the table is put behind the blocks.
