@@ -68,7 +68,7 @@ pub(crate) struct DiskSpec {
 
 /// The keys with their values.
 pub(crate) const KEYS: &str = "path=FILE[//[N]], fd=N, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
-     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, logical-sector-size=512|4096, physical-sector-size=SIZE, parent=FILE, parent-dir=DIR, map-memory=SIZE, queues=N, threads=N";
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, logical-sector-size=512|4096, physical-sector-size=SIZE, parent=FILE, parent-dir=DIR, map-memory=SIZE, queues=N, threads=N";
 
 /// The help of `--disk`: the command's sentence, and then the keys.
 macro_rules! disk_help {
@@ -85,7 +85,7 @@ macro_rules! disk_help {
   readonly=      on, off
   direct=        on, off: O_DIRECT [default: on for passthrough]
   engine=        io_uring, threads: how I/O is done
-  adapter=       bench, run: pvscsi, lsi, lsi-posted, lsi-sas, buslogic, ide, ide-native, virtio-blk, virtio-scsi, storvsc: the adapter
+  adapter=       bench, run: pvscsi, lsi, lsi-sas, buslogic, ide, ide-native, virtio-blk, virtio-scsi, storvsc: the adapter
                  that this disk is attached to
   queues=N       run: request queues of a virtio adapter [default: 1]
   threads=N      run: threads that serve the queues of a virtio-blk [default: the adapter's I/O thread alone]

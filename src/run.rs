@@ -122,12 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let failed = |error: paradisk_vmm::Error| Failure::Failed(error.to_string());
     let host = Host::open().map_err(failed)?;
     let (sender, events) = mpsc::channel();
-    let config = Config {
-        memory: args.memory,
-        cpus: args.cpus,
-        posted_writes: adapters(args).any(|adapter| adapter == Adapter::LsiPosted),
-        ..Config::default()
-    };
+    let config = Config { memory: args.memory, cpus: args.cpus, ..Config::default() };
     let machine = Machine::new(&host, config, events::of_machine(sender.clone())).map_err(failed)?;
     let disks = Disks::open(&args.adapter, &args.disk, args.monitoring.metering())?;
     // For statistics: the description of the host is read from files that cannot be opened in the sandbox.
@@ -154,11 +149,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     deadline.begin();
     manager.stopping();
     running.finish(end)
-}
-
-/// The adapters that the command line names, with and without disks.
-fn adapters(args: &Args) -> impl Iterator<Item = Adapter> {
-    args.disk.iter().filter_map(|disk| disk.adapter).chain(args.adapter.iter().copied())
 }
 
 /// Load the system into guest memory.

@@ -88,12 +88,8 @@ impl Rigs for KvmRigs {
         coalescing: Coalescing,
         subject: &OpenDisk,
     ) -> Result<Box<dyn Rig>, RigError> {
-        let config = KvmConfig {
-            memory: self.config.memory,
-            driver: driver(adapter),
-            posted_writes: adapter == Adapter::LsiPosted,
-            ..KvmConfig::default()
-        };
+        let config =
+            KvmConfig { memory: self.config.memory, driver: driver(adapter), ..KvmConfig::default() };
         let coalescing = paradisk_devices::Coalescing { policy: coalescing.into(), ..self.config.thresholds };
         let rig = if adapter == Adapter::Storvsc {
             let build = |memory, synic| vmbus_device(memory, synic, coalescing, subject);
@@ -111,7 +107,7 @@ impl Rigs for KvmRigs {
 fn driver(adapter: Adapter) -> Options {
     match adapter {
         Adapter::Pvscsi => Options::Pvscsi(pvscsi::Options::default()),
-        Adapter::Lsi | Adapter::LsiPosted => Options::Lsi(lsi::Options::default()),
+        Adapter::Lsi => Options::Lsi(lsi::Options::default()),
         Adapter::LsiSas => {
             Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() })
         }

@@ -26,10 +26,6 @@ macro_rules! bus_adapter_methods {
             self.bus.events()
         }
 
-        fn completes_at_once(&self) -> bool {
-            self.bus.completes_at_once()
-        }
-
         fn on_completions(&mut self, now: crate::time::Time) {
             let completed = self.stats.completions;
             self.service(now);

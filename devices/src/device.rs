@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use paradisk_disk_formats::QueueStats;
 
@@ -56,50 +55,17 @@ pub struct Doorbell {
     pub len: u8,
 }
 
-/// [Fast registers](FastRegisters) whose writes may reach the device a little later than the guest made them, but in order. They only start
-/// work: no later read of the guest depends on the arrival of such a write. Writes that the fast registers do not accept
-/// ([`FastWrite::Forward`]) have no effect and are dropped.
+/// Which thread makes an access to a register ([`PciDevice::access_kind`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PostedRegisters {
-    /// Base address register number.
-    pub bar: u8,
-    /// Byte offset of the first.
-    pub offset: u64,
-    /// Bytes of all of them.
-    pub len: u32,
-}
-
-/// Direction of an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// From the device.
-    Read,
-    /// To the device.
-    Write,
-}
-
-/// Result of a write to a fast register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FastWrite {
-    /// Not a fast register: forward the write to the device.
-    Forward,
-    /// Accepted.
-    Taken,
-    /// Accepted, and the device's thread sleeps: wake it.
-    Wake {
-        /// The device has no other work, and the guest has no completion to read. So the guest may be waiting for this request.
-        idle: bool,
-    },
-}
-
-/// Registers that the thread of the accessing virtual CPU answers. A guest accesses them for each I/O, and they consist of queues and
-/// flags.
-pub trait FastRegisters: Send + Sync {
-    /// Read. False: forward the read to the device.
-    fn read(&self, bar: u8, offset: u64, data: &mut [u8]) -> bool;
-
-    /// Write.
-    fn write(&self, bar: u8, offset: u64, data: &[u8]) -> FastWrite;
+pub enum AccessKind {
+    /// Any thread. The access reads or changes registers, and may signal the guest.
+    Register,
+    /// As [`Register`](Self::Register). It gives the device work: afterwards, the thread that serves the device calls
+    /// [`on_completions`](IoDevice::on_completions).
+    Submission,
+    /// The thread that serves the device. The access may use a disk, wait for one, or change what
+    /// [`before_sleep`](IoDevice::before_sleep) and [`completion_events`](IoDevice::completion_events) return.
+    Command,
 }
 
 /// Whether the thread that serves a device may sleep.
@@ -142,20 +108,12 @@ impl Stats {
 
 /// A device with an I/O queue, on any bus.
 ///
-/// One thread at a time calls it, always the same one except as [`completes_at_once`](Self::completes_at_once) and
-/// [`PciDevice::is_register_access`] allow. No call panics, whatever the guest does.
+/// One thread at a time calls it. All calls are by the same thread, which serves the device, except accesses to registers of the kinds that
+/// any thread may make ([`PciDevice::access_kind`]). No call panics, whatever the guest does.
 pub trait IoDevice: Send {
     /// The doorbell of this index was rung since the last call. The trait of the bus has the list of doorbells: [`PciDevice::doorbells`],
     /// [`VmbusDevice::connections`](crate::vmbus::VmbusDevice::connections).
     fn on_doorbell(&mut self, index: usize, now: Time);
-
-    /// Whether all disks complete each request while it is pushed
-    /// ([`DiskQueue::completes_in_push`](paradisk_disk_formats::DiskQueue::completes_in_push)). Then several threads may call
-    /// [`on_doorbell`](Self::on_doorbell), [`on_completions`](Self::on_completions) and [`before_sleep`](Self::before_sleep) in turns, for
-    /// instance the thread of the virtual CPU that wrote the doorbell. Hot-plug may change the result.
-    fn completes_at_once(&self) -> bool {
-        false
-    }
 
     /// Descriptors that become readable (level-triggered) when [`on_completions`](Self::on_completions) has work. They may change after a
     /// bus access, a hot-plug or a reset. A detached disk's descriptor is closed when the disk has completed its requests.
@@ -219,13 +177,13 @@ pub trait IoDevice: Send {
 
 /// A PCI function with an I/O queue.
 ///
-/// Bus accesses from virtual CPUs are forwarded to the thread that owns the device. Writes to [`doorbells`](Self::doorbells) arrive as
-/// events ([`IoDevice::on_doorbell`]). Unimplemented offsets read as in hardware and ignore writes.
+/// Writes to [`doorbells`](Self::doorbells) arrive as events ([`IoDevice::on_doorbell`]). Unimplemented offsets read as in hardware and
+/// ignore writes.
 pub trait PciDevice: IoDevice {
-    /// Read configuration space: `data.len()` is 1, 2 or 4, the offset aligned to it, below 4,096.
+    /// Read configuration space: `data.len()` is 1, 2 or 4, the offset aligned to it, below 4,096. [`AccessKind::Register`].
     fn config_read(&mut self, offset: u16, data: &mut [u8]);
 
-    /// Write configuration space, with the same rules. [`bars`](Self::bars) may have moved afterwards.
+    /// Write configuration space, with the same rules. [`bars`](Self::bars) may have moved afterwards. [`AccessKind::Command`].
     fn config_write(&mut self, offset: u16, data: &[u8]);
 
     /// The implemented base address registers, with their current addresses.
@@ -237,11 +195,10 @@ pub trait PciDevice: IoDevice {
     /// Write to a base address register's space.
     fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time);
 
-    /// Whether this access only touches registers: no disk, no guest memory, and nothing that [`before_sleep`](IoDevice::before_sleep) or
-    /// [`completion_events`](IoDevice::completion_events) depend on. Then the thread of the virtual CPU may make it while no other thread
-    /// calls the device.
-    fn is_register_access(&self, _bar: u8, _offset: u64, _access: Access) -> bool {
-        false
+    /// The kind of an access to a base address register's space, in the present state of the device; `write` has the data of a write. The
+    /// data of a string instruction are those of all its accesses.
+    fn access_kind(&self, _bar: u8, _offset: u64, _write: Option<&[u8]>) -> AccessKind {
+        AccessKind::Command
     }
 
     /// A string instruction (`rep insw`) reads `data.len() / width` times from one port, `width` bytes each time.
@@ -261,16 +218,6 @@ pub trait PciDevice: IoDevice {
     /// [`on_doorbell`](IoDevice::on_doorbell), the owner may let KVM or a client signal the eventfd. Neither the owner nor the device reads
     /// it, and the device does not write it. `None`: the owner must call. Constant.
     fn doorbell_event(&self, _index: usize) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    /// The registers that virtual CPUs' threads may access directly. Constant.
-    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
-        None
-    }
-
-    /// The fast registers whose writes may be posted. Constant.
-    fn posted_registers(&self) -> Option<PostedRegisters> {
         None
     }
 

@@ -1,7 +1,5 @@
 //! Interrupts as a device sends them, whoever delivers them: irqfd, a vfio-user eventfd, a counter in a test.
 
-use std::sync::Arc;
-
 /// A message-signalled interrupt: what is written where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsiMessage {
@@ -34,16 +32,4 @@ pub trait InterruptSink: Send {
     fn delivers_after_calls(&self) -> bool {
         false
     }
-
-    /// The INTx line, for adapters that lower it on a virtual CPU's thread, when that CPU clears the last cause of the interrupt. `None`:
-    /// only the device's thread can lower it, by [`line`](Self::line). Constant.
-    fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
-        None
-    }
-}
-
-/// The INTx line of one device, for any thread.
-pub trait InterruptLine: Send + Sync {
-    /// Lower it: as [`InterruptSink::line`] with false.
-    fn lower(&self);
 }

@@ -28,8 +28,6 @@
 
 mod adapter;
 #[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
-mod asleep;
-#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
 mod backlog;
 #[cfg(any(feature = "pvscsi", feature = "vmbus"))]
 mod bursts;
@@ -74,13 +72,10 @@ pub mod worker;
 #[cfg(feature = "vmbus")]
 pub use adapter::build_vmbus;
 pub use adapter::{AdapterConfig, Attachment, BuildError, build};
-pub use device::{
-    Access, Bar, BarKind, Doorbell, FastRegisters, FastWrite, HotPlug, IoDevice, PciDevice, PostedRegisters,
-    Sleep, Stats,
-};
+pub use device::{AccessKind, Bar, BarKind, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats};
 pub use fault::{DiskFault, on_disk_fault};
 pub use identity::{Nameless, serial_numbers};
-pub use interrupt::{InterruptLine, InterruptSink, MsiMessage};
+pub use interrupt::{InterruptSink, MsiMessage};
 pub use kind::{AdapterKind, BusKind};
 pub use moderation::{Coalescing, ModerationState, Policy};
 pub use time::Time;

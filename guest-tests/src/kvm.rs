@@ -36,8 +36,6 @@ pub struct KvmConfig {
     pub halt_poll: Option<Duration>,
     /// How long the I/O thread polls the device before it sleeps. The default is 0, because polling uses CPU time, too.
     pub poll: Duration,
-    /// See [`Config::posted_writes`].
-    pub posted_writes: bool,
     /// Longest wait for the guest, in addition to a job's time.
     pub timeout: Duration,
 }
@@ -50,7 +48,6 @@ impl Default for KvmConfig {
             msi: MsiDelivery::default(),
             halt_poll: Some(Duration::ZERO),
             poll: Duration::ZERO,
-            posted_writes: false,
             timeout: Duration::from_secs(600),
         }
     }
@@ -119,7 +116,6 @@ impl KvmRig {
             halt_poll: config.halt_poll,
             msi: config.msi,
             io_thread: IoThreadOptions { poll: config.poll },
-            posted_writes: config.posted_writes,
         };
         let (mut guest, handler, events) = Guest::new(config.timeout);
         let told = events.clone();

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// How the guest runs: kvm, or harness (in this process, without a virtual CPU) [default: kvm if /dev/kvm opens]
     #[arg(long)]
     pub(super) engine: Option<Engine>,
-    /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same with posted writes), lsi-sas (SAS1068), buslogic (BT-958), ide, ide-native,
+    /// Adapters: pvscsi, lsi (LSI53C1030), lsi-sas (SAS1068), buslogic (BT-958), ide, ide-native,
     /// virtio-blk, virtio-scsi, storvsc (VMBus) [default: pvscsi,lsi,virtio-blk; pvscsi for --suite vhd-workloads, the only suite with a
     /// choice]
     #[arg(long, value_delimiter = ',')]

@@ -65,8 +65,6 @@ names! {
         Pvscsi = "pvscsi",
         /// LSI Logic LSI53C1030, parallel SCSI.
         Lsi = "lsi",
-        /// The same on a machine with posted writes (`paradisk_vmm::Config::posted_writes`).
-        LsiPosted = "lsi-posted",
         /// LSI Logic SAS1068.
         LsiSas = "lsi-sas",
         /// BusLogic BT-958.
@@ -104,7 +102,7 @@ impl Adapter {
     pub const fn kind(self) -> AdapterKind {
         match self {
             Self::Pvscsi => AdapterKind::Pvscsi,
-            Self::Lsi | Self::LsiPosted => AdapterKind::Lsi,
+            Self::Lsi => AdapterKind::Lsi,
             Self::LsiSas => AdapterKind::LsiSas,
             Self::BusLogic => AdapterKind::BusLogic,
             Self::Ide => AdapterKind::Ide,
@@ -139,7 +137,7 @@ mod tests {
         let error = "floppy".parse::<Adapter>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, buslogic, ide, ide-native, virtio-blk, virtio-scsi, storvsc"
+            "adapter `floppy` is not one of: pvscsi, lsi, lsi-sas, buslogic, ide, ide-native, virtio-blk, virtio-scsi, storvsc"
         );
         assert!("PVSCSI".parse::<Adapter>().is_err());
     }

@@ -191,6 +191,7 @@ rules! {
     /// A virtual CPU.
     VCPU {
         SYS_ioctl [Is(1, KVM_RUN)] "the guest runs";
+        SYS_ioctl [Is(1, kvm(WRITE, 0x79, 64))] "KVM_IOEVENTFD: doorbells, when the guest moves base address registers";
         SYS_ioctl [Is(1, kvm(READ, 0x81, 144))] "KVM_GET_REGS: hypercalls, instructions that KVM does not know, halt check";
         SYS_ioctl [Is(1, kvm(WRITE, 0x82, 144))] "KVM_SET_REGS: the same";
         SYS_ioctl [Is(1, kvm(READ, 0x83, 312))] "KVM_GET_SREGS: the same";
@@ -207,9 +208,6 @@ rules! {
         SYS_ioctl [Is(1, kvm(WRITE, 0xa5, 32))] "KVM_SIGNAL_MSI: interrupts";
         SYS_ioctl [Is(1, kvm(WRITE, 0x76, 32))] "KVM_IRQFD: interrupts by eventfd";
         SYS_ioctl [Is(1, kvm(WRITE, 0x6a, 8))] "KVM_SET_GSI_ROUTING: the same";
-        SYS_ioctl [Is(1, kvm(WRITE, 0x79, 64))] "KVM_IOEVENTFD: doorbells, when the guest moves base address registers";
-        SYS_ioctl [Is(1, kvm(WRITE, 0x67, 16))] "KVM_REGISTER_COALESCED_MMIO: posted writes";
-        SYS_ioctl [Is(1, kvm(WRITE, 0x68, 16))] "KVM_UNREGISTER_COALESCED_MMIO: the same";
         SYS_eventfd2 "an interrupt's eventfd";
     }
 

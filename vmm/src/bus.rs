@@ -41,7 +41,6 @@ pub(crate) struct Bus {
 
 impl Bus {
     pub(crate) fn memory_read(&self, address: u64, data: &mut [u8]) {
-        self.pci.take_posted();
         if ECAM.contains(&address) {
             self.pci.ecam_read(address - ECAM.start, data);
         } else if let Some((handler, offset)) = find(&self.memory, address) {
@@ -52,7 +51,6 @@ impl Bus {
     }
 
     pub(crate) fn memory_write(&self, address: u64, data: &[u8]) -> Flow {
-        self.pci.take_posted();
         if ECAM.contains(&address) {
             self.pci.ecam_write(address - ECAM.start, data);
         } else if let Some((handler, offset)) = find(&self.memory, address) {
@@ -65,7 +63,6 @@ impl Bus {
 
     /// Read `data.len() / width` times: more than once for a string instruction.
     pub(crate) fn io_read(&self, port: u16, width: usize, data: &mut [u8]) {
-        self.pci.take_posted();
         // Reset control is between the ports of configuration mechanism 1, so handlers are searched first.
         if let Some((handler, offset)) = find(&self.io, port.into()) {
             data.chunks_mut(width).for_each(|data| handler.read(offset, data));
@@ -80,7 +77,6 @@ impl Bus {
 
     /// Write `data.len() / width` times.
     pub(crate) fn io_write(&self, port: u16, width: usize, data: &[u8]) -> Flow {
-        self.pci.take_posted();
         if let Some((handler, offset)) = find(&self.io, port.into()) {
             let mut flows = data.chunks(width).map(|data| handler.write(offset, data));
             return flows.find(|flow| *flow != Flow::Continue).unwrap_or(Flow::Continue);

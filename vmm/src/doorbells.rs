@@ -64,8 +64,6 @@ pub(crate) struct Doorbells {
 struct Places {
     vm: Option<Arc<Vm>>,
     bars: Vec<Bar>,
-    /// Whether KVM signals the events.
-    by_kvm: bool,
     /// For each doorbell, its ioeventfd, if registered.
     registered: Vec<Option<Match>>,
 }
@@ -79,19 +77,12 @@ impl Doorbells {
         let bells = writes.into_iter().map(|(write, event)| Bell::new(write, event));
         let bells = bells.collect::<Result<Vec<_>, _>>().map_err(Error::os("eventfd"))?;
         let registered = vec![None; bells.len()];
-        Ok(Self {
-            bells,
-            places: Mutex::new(Places { vm: None, bars: Vec::new(), by_kvm: true, registered }),
-        })
+        Ok(Self { bells, places: Mutex::new(Places { vm: None, bars: Vec::new(), registered }) })
     }
 
     /// The doorbells that the I/O thread serves, by index.
     pub(crate) fn events(&self) -> impl Iterator<Item = (u32, &EventFd)> {
         (0..).zip(&self.bells).filter(|(_, bell)| !bell.of_device).map(|(index, bell)| (index, &bell.event))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.bells.is_empty()
     }
 
     /// The doorbell at a register.
@@ -129,18 +120,11 @@ impl Doorbells {
         self.update(&mut places);
     }
 
-    /// Set whether KVM signals the events. Otherwise writes exit.
-    pub(crate) fn set_by_kvm(&self, by_kvm: bool) {
-        let mut places = self.lock();
-        places.by_kvm = by_kvm;
-        self.update(&mut places);
-    }
-
     /// Register the changes with KVM.
     fn update(&self, places: &mut Places) {
-        let Places { vm: Some(vm), bars, by_kvm, registered } = places else { return };
+        let Places { vm: Some(vm), bars, registered } = places else { return };
         for (Bell { write, event, .. }, registered) in self.bells.iter().zip(registered) {
-            let at = if *by_kvm { write.place(bars) } else { None };
+            let at = write.place(bars);
             if at == *registered {
                 continue;
             }

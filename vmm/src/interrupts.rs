@@ -7,14 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvm_bindings::{
     KVM_IRQ_ROUTING_IRQCHIP, KVM_IRQ_ROUTING_MSI, KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER,
     KVM_IRQCHIP_PIC_SLAVE, KvmIrqRouting, kvm_irq_routing_entry, kvm_msi,
 };
-use paradisk_devices::{InterruptLine, InterruptSink, MsiMessage};
+use paradisk_devices::{InterruptSink, MsiMessage};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::error::Error;
@@ -63,8 +62,8 @@ impl Router {
     }
 
     /// A device's share of a line, initially low.
-    fn line(self: &Arc<Self>, gsi: u32) -> OwnLine {
-        OwnLine(Arc::new(Line { router: Arc::clone(self), gsi, asserted: AtomicBool::new(false) }))
+    fn line(self: &Arc<Self>, gsi: u32) -> Line {
+        Line { router: Arc::clone(self), gsi, asserted: false }
     }
 
     /// Pulse an interrupt of the ISA bus, which is edge-triggered.
@@ -140,20 +139,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A device's share of an INTx line.
+/// A device's share of an interrupt line. Its drop lowers the line.
 struct Line {
     router: Arc<Router>,
     gsi: u32,
-    /// Changed while the router's lines are locked.
-    asserted: AtomicBool,
+    asserted: bool,
 }
 
 impl Line {
-    fn set(&self, asserted: bool) {
-        let mut lines = lock(&self.router.lines);
-        if self.asserted.swap(asserted, Ordering::Relaxed) == asserted {
+    fn set(&mut self, asserted: bool) {
+        if self.asserted == asserted {
             return;
         }
+        self.asserted = asserted;
+        let mut lines = lock(&self.router.lines);
         let Some(devices) = lines.get_mut(self.gsi as usize) else { return };
         *devices = if asserted { *devices + 1 } else { devices.saturating_sub(1) };
         let changes = *devices == u32::from(asserted);
@@ -164,35 +163,26 @@ impl Line {
     }
 }
 
-impl InterruptLine for Line {
-    fn lower(&self) {
-        self.set(false);
-    }
-}
-
-/// The line on the device's own thread. It is dropped with the device, and then lowers the line.
-struct OwnLine(Arc<Line>);
-
-impl Drop for OwnLine {
+impl Drop for Line {
     fn drop(&mut self) {
-        self.0.set(false);
+        self.set(false);
     }
 }
 
 /// The lines of a device: INTx, and the ISA lines that the device has used.
 struct Lines {
-    own: OwnLine,
-    isa: Vec<OwnLine>,
+    own: Line,
+    isa: Vec<Line>,
 }
 
 impl Lines {
     fn set_isa(&mut self, irq: u8, asserted: bool) {
         let gsi = layout::isa_gsi(irq).into();
-        if let Some(line) = self.isa.iter().find(|line| line.0.gsi == gsi) {
-            line.0.set(asserted);
+        if let Some(line) = self.isa.iter_mut().find(|line| line.gsi == gsi) {
+            line.set(asserted);
         } else if irq < layout::ISA_IRQS {
-            let line = self.own.0.router.line(gsi);
-            line.0.set(asserted);
+            let mut line = self.own.router.line(gsi);
+            line.set(asserted);
             self.isa.push(line);
         }
     }
@@ -264,7 +254,7 @@ impl Drop for Irqfd {
 
 impl InterruptSink for Sink {
     fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
-        let router = &self.lines.own.0.router;
+        let router = &self.lines.own.router;
         let Some(entry) = slot(&mut self.vectors, vector) else { return };
         *entry = match (entry.take(), message) {
             (_, None) => None,
@@ -278,7 +268,7 @@ impl InterruptSink for Sink {
 
     fn message(&mut self, vector: u16) {
         let Some(Some(vector)) = self.vectors.get_mut(usize::from(vector)) else { return };
-        let router = &self.lines.own.0.router;
+        let router = &self.lines.own.router;
         match vector {
             Vector::Ioctl(message) => {
                 // A message that no interrupt controller accepts is lost, as in hardware.
@@ -293,15 +283,11 @@ impl InterruptSink for Sink {
     }
 
     fn line(&mut self, asserted: bool) {
-        self.lines.own.0.set(asserted);
+        self.lines.own.set(asserted);
     }
 
     fn isa_line(&mut self, irq: u8, asserted: bool) {
         self.lines.set_isa(irq, asserted);
-    }
-
-    fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
-        Some(self.lines.own.0.clone())
     }
 }
 

@@ -1,25 +1,22 @@
 //! The I/O thread of a device: it sleeps until there are doorbells, completions of the device or messages in its mailbox, and calls the
-//! device.
-//!
-//! While the guest has one request at a time and the disks complete it at once, doorbells are served on the virtual CPU's thread instead
-//! ([`shared`]). [`rule`] decides when.
+//! device. The threads of virtual CPUs access its registers ([`shared`]).
 #![allow(unsafe_code, reason = "an eventfd of vmm-sys-util is only a number to epoll")]
 
 pub(crate) mod bus_device;
 pub(crate) mod counters;
-mod rule;
 pub(crate) mod shared;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
-use std::sync::{self, Arc};
 use std::thread::{self, JoinHandle};
 use std::time::{self, Duration, Instant};
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::{Stats, Time};
 use paradisk_disk_formats::{ThreadKind, spawn};
+use parking_lot::{self as sync, MutexGuard};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use self::bus_device::{BusDevice, DeviceHandle};
@@ -28,10 +25,9 @@ use self::shared::{Held, Poisoned, Shared};
 use crate::doorbells::Doorbells;
 use crate::error::Error;
 use crate::mailbox::{Mailbox, Message};
-use crate::posted::{PostedWrites, Watch as PostedWatch, ZoneId};
 use crate::thread_time::{ThreadClock, ThreadTime};
 
-// `shared` takes its primitives and its clock from `sync` and `time`; its model takes those of a checker.
+// `shared` takes its lock from `sync` and its clock from `time`; its model takes those of a checker.
 
 /// Pause instructions between two polls of the device.
 const PAUSES: u32 = 4;
@@ -50,8 +46,6 @@ pub(crate) struct IoThread {
     pub(crate) mailbox: Mailbox,
     clock: Option<ThreadClock>,
     pub(crate) counters: Arc<Counters>,
-    /// The zone of the device's posted writes, if there is one.
-    pub(crate) zone: Option<ZoneId>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -61,7 +55,6 @@ impl IoThread {
         name: String,
         device: Box<D>,
         options: Options,
-        posted: Option<&Arc<PostedWrites>>,
         origin: Instant,
         ended: impl FnOnce(String) + Send + 'static,
     ) -> Result<(Self, DeviceHandle<D>), Error> {
@@ -70,13 +63,7 @@ impl IoThread {
         let mailbox = on_bus.view(D::as_io_device);
         let doorbells = Arc::new(Doorbells::new(device.doorbell_writes())?);
         let counters = Arc::new(Counters::default());
-        let zone = match (posted, device.posted()) {
-            (Some(posted), Some((registers, fast))) => {
-                Some((Arc::clone(posted), posted.add(registers, fast, mailbox.clone())))
-            }
-            _ => None,
-        };
-        let shared = Arc::new(Shared::new(device, origin, Arc::clone(&counters)));
+        let shared = Arc::new(Shared::new(device, origin));
         let mut worker = Worker {
             shared: Arc::clone(&shared),
             options,
@@ -86,8 +73,6 @@ impl IoThread {
             counters: Arc::clone(&counters),
             events: EventLoop::new().map_err(Error::os("epoll_create"))?,
             poll_interval: Duration::ZERO,
-            doorbells_exit: false,
-            posted: zone.clone().map(|(posted, zone)| PostedWatch::new(posted, zone)),
         };
         worker.begin().map_err(|Failed { what, source }| Error::Os { what, source })?;
         let (tid_sender, tid) = mpsc::sync_channel(1);
@@ -104,9 +89,8 @@ impl IoThread {
         let thread = spawn(ThreadKind::Adapter, name, run).map_err(Error::os("I/O thread"))?;
         let tid =
             tid.recv().map_err(|_| Error::Os { what: "I/O thread", source: io::ErrorKind::Other.into() })?;
-        let zone = zone.map(|(_, zone)| zone);
         let clock = ThreadClock::of(tid).ok();
-        let thread = Self { mailbox, clock, counters, zone, thread: Some(thread) };
+        let thread = Self { mailbox, clock, counters, thread: Some(thread) };
         Ok((thread, DeviceHandle { mailbox: on_bus, doorbells, shared }))
     }
 }
@@ -173,16 +157,13 @@ struct Worker<D: BusDevice + ?Sized> {
     events: EventLoop,
     /// The current polling interval, up to [`Options::poll`].
     poll_interval: Duration,
-    /// Virtual CPUs' threads may serve doorbells: writes to doorbells exit from the guest, and KVM does not signal their eventfds.
-    doorbells_exit: bool,
-    posted: Option<PostedWatch>,
 }
 
 impl<D: BusDevice + ?Sized> Worker<D> {
     /// Before the thread runs.
     fn begin(&mut self) -> Result<(), Failed> {
         let shared = Arc::clone(&self.shared);
-        let mut held = shared.lock()?;
+        let mut held = shared.lock();
         Ok(self.register_all(held.device()?)?)
     }
 
@@ -190,74 +171,46 @@ impl<D: BusDevice + ?Sized> Worker<D> {
     fn run(&mut self) -> Result<(), Failed> {
         let mut ready = Ready::new();
         let shared = Arc::clone(&self.shared);
-        let mut held = shared.lock()?;
+        let mut held = shared.lock();
         loop {
-            let unfinished = held.take_unfinished();
             let device = held.device()?;
-            if self.take_messages(device)? || !self.poll_interval.is_zero() && self.poll(device)? {
-                device.reset(self.now());
-                shared.stop_on_vcpu(&mut held);
+            if self.take_messages(device)? || !self.poll_interval.is_zero() && self.poll(&mut held)? {
+                held.device()?.reset(self.now());
                 return Ok(());
             }
+            let device = held.device()?;
             let now = self.now();
-            if unfinished {
-                device.on_completions(now);
-            }
-            if let Some(posted) = &mut self.posted
-                && posted.look(device, now)
-            {
-                device.on_completions(now);
-            }
-            let sleep = device.before_sleep(now);
-            let mut wait = match self.events.next(sleep, now) {
+            let wait = match self.events.next(device.before_sleep(now), now) {
                 Next::Again => {
                     device.on_completions(now);
+                    MutexGuard::bump(&mut held);
                     continue;
                 }
                 Next::Wait(wait) => wait,
             };
-            if let Some(posted) = &self.posted {
-                wait.timeout = posted.bound(wait.timeout);
-            }
-            let sleeps = wait.sleeps();
-            let by_kvm = if sleeps { self.before_sleep(&mut held, now, wait.timeout) } else { None };
+            held.will_wait();
             drop(held);
-            if let Some(by_kvm) = by_kvm {
-                // Slow system calls, made without the device's lock. The timeout is shortened by the time that they took.
-                self.doorbells.set_by_kvm(by_kvm);
-                wait.timeout = wait.timeout.map(|timeout| now.after(timeout).since(self.now()));
-            }
             self.events.wait(wait, &mut ready)?;
-            held = shared.lock()?;
-            if sleeps {
+            held = shared.lock();
+            held.has_waited();
+            if wait.sleeps() {
                 Counters::count(&self.counters.wakeups);
                 self.adapt(now);
             }
-            self.deliver(held.device()?, &ready);
+            self.deliver(&mut held, &ready)?;
         }
-    }
-
-    /// Call this before a sleep. `Some`: the registration of the doorbells with KVM must change; true: KVM signals them from now on.
-    fn before_sleep(&mut self, held: &mut Held<D>, now: Time, timeout: Option<Duration>) -> Option<bool> {
-        // With polling, virtual CPUs' threads serve no doorbells: KVM always signals them.
-        if !self.options.poll.is_zero() {
-            return None;
-        }
-        let on_vcpu = self.shared.io_thread_sleeps(held, now, timeout);
-        let changed = on_vcpu != self.doorbells_exit;
-        self.doorbells_exit = on_vcpu;
-        changed.then_some(!on_vcpu)
     }
 
     /// Poll the device until it has had no work for the polling interval (`poll_interval`). True: the thread must end.
-    fn poll(&mut self, device: &mut D) -> io::Result<bool> {
+    fn poll(&mut self, held: &mut MutexGuard<'_, Held<D>>) -> Result<bool, Failed> {
         let work = |stats: Stats| (stats.requests, stats.completions);
-        let mut done = work(device.stats());
+        let mut done = work(held.device()?.stats());
         let mut last = self.now();
         let mut found = false;
         loop {
             let now = self.now();
-            let _ = self.posted.as_ref().map(PostedWatch::take);
+            MutexGuard::bump(held);
+            let device = held.device()?;
             device.on_completions(now);
             let so_far = work(device.stats());
             if so_far != done {
@@ -289,16 +242,19 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             if slept > most { Duration::ZERO } else { (self.poll_interval * 2).max(most / 8).min(most) };
     }
 
-    fn deliver(&self, device: &mut D, ready: &Ready) {
+    fn deliver(&self, held: &mut MutexGuard<'_, Held<D>>, ready: &Ready) -> Result<(), Failed> {
         let now = self.now();
         if ready.completions(now) {
-            device.on_completions(now);
+            held.device()?.on_completions(now);
+            MutexGuard::bump(held);
         }
         for event in ready.iter() {
             if let Event::Doorbell(index) = event {
-                device.on_doorbell(index as usize, now);
+                held.device()?.on_doorbell(index as usize, now);
+                MutexGuard::bump(held);
             }
         }
+        Ok(())
     }
 
     /// Execute the messages in the mailbox. True: the thread must end.

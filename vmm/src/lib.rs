@@ -2,9 +2,9 @@
 //! device.
 //!
 //! ```text
-//! vCPU thread --config, BAR access--> PciRoot --mailbox--> I/O thread: PciDevice
-//!      ^       --doorbell--> KVM --ioeventfd-------------> |
-//!      +------------- interrupt (irqfd or KVM_SIGNAL_MSI) -+
+//! vCPU thread --config, BAR access--> PciRoot --lock, or mailbox--> I/O thread: PciDevice
+//!      ^       --doorbell--> KVM --ioeventfd----------------------> |
+//!      +----------------- interrupt (irqfd or KVM_SIGNAL_MSI) ------+
 //! ```
 //!
 //! A [`Machine`] is made from a [`Config`]. Its user adds devices and bus handlers, starts it with the registers that a
@@ -42,7 +42,6 @@ mod mailbox;
 mod memory;
 mod mp_table;
 mod pci_root;
-mod posted;
 mod power;
 mod rtc;
 mod thread_time;

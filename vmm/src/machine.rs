@@ -25,7 +25,6 @@ use crate::mailbox::Mailbox;
 use crate::memory::GuestMemory;
 use crate::memory::{self, Vm};
 use crate::pci_root::PciRoot;
-use crate::posted::PostedWrites;
 use crate::power::{KeyboardController, PowerManagement, ResetControl};
 use crate::rtc::Rtc;
 use crate::thread_time::ThreadTime;
@@ -49,8 +48,6 @@ pub struct Config {
     pub msi: MsiDelivery,
     /// How I/O threads wait.
     pub io_thread: Options,
-    /// Post writes to devices' posted registers while this saves time.
-    pub posted_writes: bool,
 }
 
 impl Default for Config {
@@ -61,7 +58,6 @@ impl Default for Config {
             halt_poll: None,
             msi: MsiDelivery::default(),
             io_thread: Options::default(),
-            posted_writes: false,
         }
     }
 }
@@ -145,7 +141,6 @@ pub struct Machine {
     tsc_is_clock: bool,
     bus: Arc<Bus>,
     hyperv: Option<Arc<Hyperv>>,
-    posted: Option<Arc<PostedWrites>>,
     router: Arc<Router>,
     vm: Arc<Vm>,
     config: Config,
@@ -183,20 +178,13 @@ impl Machine {
             parked.push(vcpu);
         }
         let khz = parked.first().map_or(Ok(0), VcpuFd::get_tsc_khz).map_err(Error::kvm("KVM_GET_TSC_KHZ"))?;
-        let ring_of = parked.first().filter(|_| config.posted_writes);
-        let posted = ring_of.and_then(|vcpu| PostedWrites::new(&vm, vcpu));
         tracing::info!(
             memory = config.memory,
             cpus,
             native_kernel_mode = host.native_kernel_mode,
-            posted_writes = posted.is_some(),
             "machine created"
         );
-        let bus = Bus {
-            pci: PciRoot::new(Arc::clone(&vm), posted.clone()),
-            memory: Handlers::new(),
-            io: Handlers::new(),
-        };
+        let bus = Bus { pci: PciRoot::new(Arc::clone(&vm)), memory: Handlers::new(), io: Handlers::new() };
         Ok(Self {
             vcpus: Vec::new(),
             devices: Vec::new(),
@@ -205,7 +193,6 @@ impl Machine {
             tsc_is_clock: host.tsc_is_clock,
             bus: Arc::new(bus),
             hyperv: None,
-            posted,
             router: Arc::new(Router::new(Arc::clone(&vm), config.msi)?),
             vm,
             config,
@@ -279,7 +266,7 @@ impl Machine {
         let device = build(Arc::clone(&self.vm.memory), self.router.sink(slot)).map_err(Error::Device)?;
         self.bus.pci.check_fixed_ports(slot, &device.bars())?;
         let (thread, reach) = self.start_thread(format!("io{slot}"), id, device)?;
-        self.bus.pci.add(reach, thread.zone).map_err(|_| Error::DeviceGone(slot))?;
+        self.bus.pci.add(reach).map_err(|_| Error::DeviceGone(slot))?;
         self.devices.push(thread);
         tracing::info!(slot, "adapter added");
         Ok(id)
@@ -338,7 +325,7 @@ impl Machine {
             tracing::error!(device = %id, %cause, "I/O thread ended");
             events(Event::Device { id, cause });
         };
-        IoThread::start(name, device, self.config.io_thread, self.posted.as_ref(), self.origin, ended)
+        IoThread::start(name, device, self.config.io_thread, self.origin, ended)
     }
 
     fn device_thread(&self, id: DeviceId) -> Option<&IoThread> {

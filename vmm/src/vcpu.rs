@@ -355,7 +355,6 @@ impl Runner {
                 }
                 Ok(VcpuExit::IoOut(layout::HYPERCALL, _)) if takes_hypercalls(self.hyperv.as_deref()) => {
                     count(&self.counters.pio);
-                    self.bus.pci.take_posted();
                     if let Err(error) = self.hypercall() {
                         return Err(self.failure(format!("hypercall: {error}")));
                     }
@@ -363,7 +362,6 @@ impl Runner {
                 }
                 Ok(VcpuExit::X86Rdmsr(exit)) => {
                     count(&self.counters.other);
-                    self.bus.pci.take_posted();
                     match self.hyperv.as_ref().and_then(|hyperv| hyperv.read_msr(self.id, exit.index).ok()) {
                         Some(value) => *exit.data = value,
                         None => *exit.error = 1,
@@ -372,7 +370,6 @@ impl Runner {
                 }
                 Ok(VcpuExit::X86Wrmsr(exit)) => {
                     count(&self.counters.other);
-                    self.bus.pci.take_posted();
                     let write =
                         |hyperv: &Arc<Hyperv>| hyperv.write_msr(self.id, exit.index, exit.data).is_ok();
                     *exit.error = u8::from(!self.hyperv.as_ref().is_some_and(write));

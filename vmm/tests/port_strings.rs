@@ -9,22 +9,20 @@ use std::sync::mpsc::{Sender, channel};
 
 use common::{CODE, End, ended_by_handler, host};
 use no_io::no_io;
-use paradisk_devices::{Bar, BarKind, Doorbell, FastRegisters, FastWrite, IoDevice, PciDevice, Stats, Time};
+use paradisk_devices::{AccessKind, Bar, BarKind, Doorbell, IoDevice, PciDevice, Stats, Time};
 use paradisk_vmm::{Config, Host, layout};
 use vm_memory::{Bytes, GuestAddress};
 
 const READ: u64 = CODE + 0x100;
 const PORTS: u16 = layout::PCI_IO.start as u16;
 /// Ports of the function.
-const FAST: u64 = 0;
+const REGISTER: u64 = 0;
 const DOORBELL: u64 = 4;
 const PLAIN: u64 = 8;
 
-/// What reached the function, and what its fast registers took.
+/// What reached the function.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
-    FastRead,
-    FastWrite(Vec<u8>),
     Rung,
     /// At this offset.
     Write(u64, Vec<u8>),
@@ -33,30 +31,8 @@ enum Seen {
     StringRead(u64, usize, usize),
 }
 
-struct Fast(Sender<Seen>);
-
-impl FastRegisters for Fast {
-    fn read(&self, _: u8, offset: u64, data: &mut [u8]) -> bool {
-        if offset == FAST {
-            data.fill(0xfa);
-            let _ = self.0.send(Seen::FastRead);
-        }
-        offset == FAST
-    }
-
-    fn write(&self, _: u8, offset: u64, data: &[u8]) -> FastWrite {
-        if offset != FAST {
-            return FastWrite::Forward;
-        }
-        let _ = self.0.send(Seen::FastWrite(data.to_vec()));
-        FastWrite::Taken
-    }
-}
-
 struct Function {
     seen: Sender<Seen>,
-    /// Whether it has fast registers and a doorbell.
-    fast: Option<Arc<Fast>>,
     command: u8,
     bar: [u8; 4],
 }
@@ -100,13 +76,12 @@ impl PciDevice for Function {
         let _ = self.seen.send(Seen::StringWrite(offset, width, data.to_vec()));
     }
 
-    fn doorbells(&self) -> &[Doorbell] {
-        const BELL: [Doorbell; 1] = [Doorbell { bar: 0, offset: DOORBELL, len: 2 }];
-        if self.fast.is_some() { &BELL } else { &[] }
+    fn access_kind(&self, _: u8, offset: u64, _: Option<&[u8]>) -> AccessKind {
+        if offset == REGISTER { AccessKind::Register } else { AccessKind::Command }
     }
 
-    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
-        self.fast.clone().map(|fast| fast as Arc<dyn FastRegisters>)
+    fn doorbells(&self) -> &[Doorbell] {
+        &[Doorbell { bar: 0, offset: DOORBELL, len: 2 }]
     }
 }
 
@@ -137,14 +112,10 @@ fn string(port: u64, is_read: bool) -> Vec<u8> {
 }
 
 /// What the function sees of strings read and written at its ports, and what the guest reads.
-fn run(host: &Host, fast: bool, ports: &[(u64, bool)]) -> (Vec<Seen>, [u8; 8]) {
+fn run(host: &Host, ports: &[(u64, bool)]) -> (Vec<Seen>, [u8; 8]) {
     let (mut machine, events) = common::machine(host, Config::default());
     let (seen, all) = channel();
-    let make = move || {
-        let fast = fast.then(|| Arc::new(Fast(seen.clone())));
-        Function { seen, fast, command: 0, bar: [0; 4] }
-    };
-    machine.add_device(move |_, _| Ok(Box::new(make()))).unwrap();
+    machine.add_device(move |_, _| Ok(Box::new(Function { seen, command: 0, bar: [0; 4] }))).unwrap();
     machine.add_pio(0x500..0x501, Arc::new(End));
     let mut code: Vec<u8> = ports.iter().flat_map(|(port, is_read)| string(*port, *is_read)).collect();
     code.extend([0xba, 0x00, 0x05, 0x00, 0x00, 0xee]); // mov edx, 0x500; out dx, al
@@ -157,34 +128,25 @@ fn run(host: &Host, fast: bool, ports: &[(u64, bool)]) -> (Vec<Seen>, [u8; 8]) {
     (all.iter().collect(), read)
 }
 
-/// The first bytes of the code are what the strings write.
-fn words() -> Vec<Vec<u8>> {
-    let written = string(FAST, false);
-    written.chunks(2).take(3).map(<[u8]>::to_vec).collect()
-}
-
+/// A string access is one call, unless KVM splits it, which it does to writes.
 #[test]
-fn fast_registers_and_doorbells_have_their_part_of_a_string() {
+fn a_string_is_one_access() {
     let Some(host) = host() else { return };
-    let (seen, read) = run(&host, true, &[(FAST, false), (FAST, true)]);
-    let written = words().into_iter().map(Seen::FastWrite);
-    let expected: Vec<_> = written.chain((0..3).map(|_| Seen::FastRead)).collect();
-    assert_eq!((seen, read), (expected, [0xfa, 0xfa, 0xfa, 0xfa, 0xfa, 0xfa, 0, 0]));
+    for port in [REGISTER, PLAIN] {
+        let (seen, read) = run(&host, &[(port, true), (port, false)]);
+        let Some((Seen::StringRead(at, 2, 6), writes)) = seen.split_first() else { panic!("{seen:?}") };
+        let written: Vec<_> = writes
+            .iter()
+            .flat_map(|seen| match seen {
+                Seen::Write(at, data) | Seen::StringWrite(at, 2, data) if *at == port => data.clone(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        // The first bytes of the code are what the string writes.
+        assert_eq!((*at, &written[..]), (port, &string(port, true)[..6]));
+        assert_eq!(read, [0xb1, 0xb1, 0xb1, 0xb1, 0xb1, 0xb1, 0, 0]);
+    }
     // Writes may be one event. Nothing reaches the register.
-    let (seen, _) = run(&host, true, &[(DOORBELL, false)]);
+    let (seen, _) = run(&host, &[(DOORBELL, false)]);
     assert!((1..=3).contains(&seen.len()) && seen.iter().all(|seen| *seen == Seen::Rung), "{seen:?}");
-    // Other registers of such a function.
-    let (seen, read) = run(&host, true, &[(PLAIN, true)]);
-    assert_eq!((seen, read[0]), ((0..3).map(|_| Seen::Read(PLAIN, 2)).collect(), 0xb0));
-    // A function without fast registers and doorbell gets a string access in one piece, unless KVM splits it. KVM splits writes.
-    let (seen, read) = run(&host, false, &[(PLAIN, true), (PLAIN, false)]);
-    let Some((Seen::StringRead(PLAIN, 2, 6), writes)) = seen.split_first() else { panic!("{seen:?}") };
-    let written: Vec<_> = writes
-        .iter()
-        .flat_map(|seen| match seen {
-            Seen::Write(PLAIN, data) | Seen::StringWrite(PLAIN, 2, data) => data.clone(),
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!((written.len(), read), (6, [0xb1, 0xb1, 0xb1, 0xb1, 0xb1, 0xb1, 0, 0]));
 }

@@ -49,9 +49,9 @@ pub(super) const COMPARISONS: [Comparison; 1] = [Comparison {
     metrics: &[Metric::Iops, Metric::Cycles],
 }];
 
-/// The adapters. LSI with posted writes is the same adapter as LSI, and `ide-native` is `ide` at other ports.
+/// The adapters. `ide-native` is `ide` at other ports.
 pub(super) fn adapters() -> impl Iterator<Item = Adapter> {
-    Adapter::ALL.iter().copied().filter(|adapter| !matches!(adapter, Adapter::LsiPosted | Adapter::IdeNative))
+    Adapter::ALL.iter().copied().filter(|adapter| *adapter != Adapter::IdeNative)
 }
 
 pub(super) fn bed() -> Result<Bed, BedError> {

@@ -314,8 +314,8 @@ fn each_adapter_stands_beside_pvscsi_at_each_depth() {
     assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
     let text = suite.text(&outcome.document, &[]);
     let rows = rows(&text, "engine kvm");
-    // All but LSI with posted writes, and IDE in native mode.
-    let count = Adapter::ALL.len() - 2;
+    // All but IDE in native mode.
+    let count = Adapter::ALL.len() - 1;
     assert_eq!(rows.len(), 3 * count);
     let named = |index: usize| (rows[index][0], rows[index][1]);
     assert_eq!((named(0), named(count), named(3 * count - 1).1), (("pvscsi", "1"), ("pvscsi", "8"), "32"));

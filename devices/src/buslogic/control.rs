@@ -19,7 +19,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             Written::Nothing => false,
             Written::Doorbell => {
                 // `before_sleep` returns `No` while the doorbell is rung, so `service` follows, once for all doorbells until then.
-                self.port.ring();
+                self.rung = true;
                 false
             }
             Written::Command(command) => {
@@ -29,7 +29,6 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             }
             Written::Completed => true,
         };
-        self.port.set_idle(self.protocol.is_idle());
         if completed {
             self.command_complete();
         }
@@ -38,7 +37,6 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     /// The driver reads the data register.
     pub(super) fn read_data(&mut self) -> u8 {
         let (byte, completed) = self.protocol.read();
-        self.port.set_idle(self.protocol.is_idle());
         if completed {
             self.command_complete();
         }
@@ -52,11 +50,11 @@ impl<A: GuestAddressSpace> BusLogic<A> {
 
     /// The driver acknowledges the cause in the interrupt register. The line falls, and rises again if another cause is pending.
     pub(super) fn acknowledge(&mut self) {
-        let seen = self.port.line.unread()
+        let seen = self.causes.unread()
             && self.mailboxes.as_ref().is_none_or(|mailboxes| mailboxes.all_read(&mut self.dma));
         self.protocol.acknowledge();
-        let asserted = self.port.line.acknowledge(&mut self.function, seen);
-        self.stats.interrupts += u64::from(asserted);
+        self.change_interrupt(|causes| causes.acknowledge(seen));
+        self.change_interrupt(Causes::present_pending);
     }
 
     fn execute(&mut self, command: Command) -> Answer {

@@ -1,14 +1,13 @@
 //! Register space, and the contract with the owner.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use vm_memory::GuestAddressSpace;
 
 use super::BusLogic;
-use super::spec::{Control, GEOMETRY, reg};
+use super::spec::{Control, GEOMETRY, opcode, reg};
 use crate::bus_adapter::bus_adapter_methods;
-use crate::device::{Access, Bar, Doorbell, FastRegisters, IoDevice, PciDevice, Sleep};
+use crate::device::{AccessKind, Bar, Doorbell, IoDevice, PciDevice, Sleep};
 use crate::time::Time;
 
 impl<A: GuestAddressSpace> BusLogic<A> {
@@ -16,7 +15,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         match offset % reg::COUNT {
             reg::STATUS_CONTROL => self.protocol.read_status(self.mailboxes.is_some()),
             reg::DATA => self.read_data(),
-            reg::INTERRUPT => self.port.line.read(),
+            reg::INTERRUPT => self.causes.read(),
             _ => GEOMETRY,
         }
     }
@@ -48,14 +47,10 @@ where
     A::T: Send,
 {
     fn config_read(&mut self, offset: u16, data: &mut [u8]) {
-        // The PCI status register reports the line's level, which a virtual CPU's thread may have lowered.
-        self.change_interrupt(|_| ());
         self.function.config_read(offset, data);
     }
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
-        // As above.
-        self.change_interrupt(|_| ());
         // Bus mastering has no effect: see `io`.
         self.function.config_write(offset, data);
     }
@@ -84,17 +79,20 @@ where
         }
     }
 
-    /// Only reads. A write to the control register may be a reset, and a write to the data register may allocate memory for a reply.
-    fn is_register_access(&self, bar: u8, _offset: u64, access: Access) -> bool {
-        bar <= 1 && access == Access::Read
+    /// A write to the control register may be a reset. The doorbell is a value of the data register, unless it is a command's parameter.
+    fn access_kind(&self, bar: u8, offset: u64, write: Option<&[u8]>) -> AccessKind {
+        const ACKNOWLEDGE: u8 = Control::RESET_INTERRUPT.bits();
+        match (bar, offset % reg::COUNT, write) {
+            (0 | 1, _, None) | (0 | 1, reg::STATUS_CONTROL, Some([ACKNOWLEDGE])) => AccessKind::Register,
+            (0 | 1, reg::DATA, Some([opcode::EXECUTE_MAILBOX])) if self.protocol.is_idle() => {
+                AccessKind::Submission
+            }
+            _ => AccessKind::Command,
+        }
     }
 
     fn doorbells(&self) -> &[Doorbell] {
         &[]
-    }
-
-    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
-        Some(self.port.clone())
     }
 
     /// The driver frees the memory of requests as soon as its write of a reset returns.
@@ -108,14 +106,13 @@ where
     A: GuestAddressSpace + Send,
     A::T: Send,
 {
-    /// [`doorbells`](PciDevice::doorbells) is empty: the doorbell is one value of a fast register.
+    /// [`doorbells`](PciDevice::doorbells) is empty: the doorbell is one value of the data register.
     fn on_doorbell(&mut self, _index: usize, now: Time) {
         self.service(now);
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        self.port.asleep.set(self.in_flight.count() == 0);
-        if self.more || self.port.is_rung() || self.can_fetch() || self.bus.fail_lost() {
+        if self.more || self.rung || self.can_fetch() || self.bus.fail_lost() {
             return Sleep::No;
         }
         let deadlines = [self.moderator.deadline(), self.retry.deadline(!self.late.is_empty(), now)];

@@ -62,16 +62,6 @@ impl Causes {
         self.current = Interrupts::empty();
     }
 
-    /// Acknowledge, if IMBL is the only cause and the driver has seen it. False: nothing was done.
-    pub(super) fn acknowledge_mailboxes(&mut self) -> bool {
-        let alone = self.current == Interrupts::VALID | Interrupts::MAILBOX_IN && self.pending.is_empty();
-        if !alone || self.unread {
-            return false;
-        }
-        self.current = Interrupts::empty();
-        true
-    }
-
     /// Present a pending cause, if the register presents none.
     pub(super) fn present_pending(&mut self) {
         let waiting = self.pending - self.current;
@@ -147,24 +137,6 @@ mod tests {
         causes.acknowledge(false);
         causes.present_pending();
         assert!(!causes.asserted());
-    }
-
-    #[test]
-    fn mailboxes_alone_are_acknowledged_without_the_device() {
-        let mut causes = Causes::new();
-        assert!(!causes.acknowledge_mailboxes());
-        causes.mailbox_in();
-        assert!(!causes.acknowledge_mailboxes(), "the driver has not read the register");
-        causes.read();
-        assert!(causes.acknowledge_mailboxes());
-        assert_eq!((causes.asserted(), causes.read()), (false, 0));
-        causes.command_complete();
-        causes.read();
-        assert!(!causes.acknowledge_mailboxes());
-        causes.mailbox_in();
-        causes.read();
-        assert!(!causes.acknowledge_mailboxes());
-        assert_eq!(causes.read(), 0x84);
     }
 
     #[test]

@@ -23,7 +23,6 @@ const BATCH: usize = 128;
 impl<A: GuestAddressSpace> BusLogic<A> {
     /// Complete requests that have ended, and take requests from the mailboxes.
     pub(super) fn service(&mut self, now: Time) {
-        self.port.asleep.clear();
         self.poll_doorbell();
         self.more = false;
         self.retry_late();
@@ -32,7 +31,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     }
 
     fn poll_doorbell(&mut self) {
-        if self.port.take_rung() {
+        if std::mem::take(&mut self.rung) {
             self.stats.doorbells += 1;
             self.loaded = true;
         }
@@ -258,7 +257,8 @@ impl<A: GuestAddressSpace> BusLogic<A> {
 
     /// Change the interrupt register, and update the line.
     pub(super) fn change_interrupt(&mut self, change: impl FnOnce(&mut Causes)) {
-        let asserted = self.port.line.update(&mut self.function, change);
+        change(&mut self.causes);
+        let asserted = self.function.set_line(self.causes.asserted());
         self.stats.interrupts += u64::from(asserted);
     }
 }

@@ -100,8 +100,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.mailboxes_refused = false;
         self.more = false;
         self.protocol = Protocol::reset();
-        self.port.set_idle(true);
-        let _ = self.port.take_rung();
+        self.rung = false;
         self.change_interrupt(|causes| *causes = Causes::new());
         self.dma.release();
     }

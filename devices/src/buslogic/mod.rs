@@ -6,8 +6,7 @@
 //! - `command`: the protocol of commands over the registers, `control`: executes them, `replies`: their replies,
 //! - `mailbox`: the mailboxes, `ccb`: parses and completes CCBs,
 //! - `io`: the I/O path of a batch of requests, `management`: aborts and resets,
-//! - `interrupts`: the interrupt register, `line`: that register and the line, shared with the virtual CPUs,
-//! - `port`: the registers that are answered on the virtual CPUs' threads,
+//! - `interrupts`: the interrupt register,
 //! - `hotplug`: attached and detached disks,
 //! - `device`: register space and the contract with the owner.
 //!
@@ -20,23 +19,20 @@ mod device;
 mod hotplug;
 mod interrupts;
 mod io;
-mod line;
 mod mailbox;
 mod management;
-mod port;
 mod replies;
 pub mod spec;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 
 use self::ccb::{Pending, Request};
 use self::command::Protocol;
+use self::interrupts::Causes;
 use self::mailbox::{Incoming, Mailboxes};
-use self::port::Port;
 use crate::backlog::Backlog;
 use crate::device::{BarKind, Stats};
 use crate::dma::Dma;
@@ -84,7 +80,9 @@ pub struct BusLogic<A: GuestAddressSpace> {
     dma: Dma<A>,
     function: Function,
     moderator: Moderator,
-    port: Arc<Port>,
+    causes: Causes,
+    /// The doorbell was rung since the device last polled it.
+    rung: bool,
     protocol: Protocol,
     mailboxes: Option<Mailboxes>,
     /// Strict round robin: outgoing mailboxes are used in turn.
@@ -143,8 +141,9 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             dma: Dma::new(memory),
             bus,
             moderator: Moderator::new(config.coalescing),
-            port: Arc::new(Port::new(function.shared_line())),
             function,
+            causes: Causes::new(),
+            rung: false,
             protocol: Protocol::new(),
             mailboxes: None,
             strict: false,

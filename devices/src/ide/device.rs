@@ -8,7 +8,7 @@ use vm_memory::GuestAddressSpace;
 use super::channel::Channel;
 use super::spec::{BUS_MASTER_CHANNEL, COMMAND_BLOCK_SIZE, COMPATIBILITY, NATIVE_CONTROL, bm, reg};
 use super::{Ide, Mode};
-use crate::device::{Access, Bar, BarKind, Doorbell, IoDevice, PciDevice, Sleep, Stats};
+use crate::device::{AccessKind, Bar, BarKind, Doorbell, IoDevice, PciDevice, Sleep, Stats};
 use crate::dma::Footprint;
 use crate::moderation::Coalescing;
 use crate::pci::BusMaster;
@@ -253,16 +253,17 @@ where
         &[]
     }
 
-    /// All accesses except those that may start a command, a reset or a DMA transfer, wait for the disk, or transfer data.
-    fn is_register_access(&self, bar: u8, offset: u64, access: Access) -> bool {
-        match (Place::of(self.mode, bar, offset), access) {
-            (Place::Data(_), _) | (Place::Control(_), Access::Write) => false,
-            (Place::Command(_, offset), Access::Write) => offset != reg::STATUS,
-            (Place::Engine(channel, bm::COMMAND), Access::Write) => {
+    /// Commands start a command, a reset or a DMA transfer, wait for the disk, or transfer data.
+    fn access_kind(&self, bar: u8, offset: u64, write: Option<&[u8]>) -> AccessKind {
+        let is_register = match (Place::of(self.mode, bar, offset), write) {
+            (Place::Data(_), _) | (Place::Control(_), Some(_)) => false,
+            (Place::Command(_, offset), Some(_)) => offset != reg::STATUS,
+            (Place::Engine(channel, bm::COMMAND), Some(_)) => {
                 self.channels.get(channel).is_some_and(Channel::stops_at_once)
             }
             _ => true,
-        }
+        };
+        if is_register { AccessKind::Register } else { AccessKind::Command }
     }
 }
 
@@ -277,10 +278,6 @@ where
 
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         self.channels.iter().flat_map(Channel::events).collect()
-    }
-
-    fn completes_at_once(&self) -> bool {
-        self.channels.iter().flat_map(Channel::drives).all(super::drive::Drive::completes_at_once)
     }
 
     fn on_completions(&mut self, _now: Time) {

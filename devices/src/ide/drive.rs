@@ -89,10 +89,6 @@ impl Drive {
         self.medium.stats()
     }
 
-    pub(super) fn completes_at_once(&self) -> bool {
-        self.medium.queue().completes_in_push()
-    }
-
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.medium.event()
     }

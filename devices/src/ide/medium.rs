@@ -53,10 +53,6 @@ impl Medium {
         &self.info
     }
 
-    pub(super) fn queue(&self) -> &dyn DiskQueue {
-        &*self.queue
-    }
-
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.queue.event()
     }

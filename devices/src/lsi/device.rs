@@ -1,7 +1,6 @@
 //! Register space, controller states, and the device's PCI and I/O thread interfaces.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use vm_memory::GuestAddressSpace;
 
@@ -12,7 +11,7 @@ use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
 use crate::bus_adapter::bus_adapter_methods;
-use crate::device::{Bar, Doorbell, FastRegisters, IoDevice, PciDevice, PostedRegisters, Sleep};
+use crate::device::{AccessKind, Bar, Doorbell, IoDevice, PciDevice, Sleep};
 use crate::pci::BusMaster;
 use crate::time::Time;
 
@@ -52,13 +51,13 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 let asserted = self.port.set_mask(value & (int::REPLY | int::DOORBELL));
                 self.signal(asserted);
             }
-            // The request stays in the FIFO: `before_sleep` does not let the I/O thread sleep while there are requests,
-            // and `service` then takes all of them.
+            // The request stays in the FIFO: `before_sleep` does not let the I/O thread sleep while there are requests, and `service` then
+            // takes all of them.
             reg::REQUEST_FIFO | reg::HI_PRI_REQUEST_FIFO => {
-                let _ = self.port.post_request(value);
+                self.port.post_request(value);
             }
             reg::REPLY_FIFO => {
-                let _ = self.port.free_reply(value);
+                self.port.free_reply(value);
             }
             _ => {}
         }
@@ -218,15 +217,10 @@ where
     A::T: Send,
 {
     fn config_read(&mut self, offset: u16, data: &mut [u8]) {
-        // Update the line first: the status register has a bit for it.
-        self.update_line();
         self.function.config_read(offset, data);
     }
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
-        // While MSI was enabled, reads of the reply FIFO may have deasserted the interrupt without an update of the
-        // line.
-        self.update_line();
         match self.function.config_write(offset, data) {
             BusMaster::Same => {}
             // From here on guest memory is not accessed. Completions are posted when bus mastering is enabled again.
@@ -259,18 +253,22 @@ where
     }
 
     fn doorbells(&self) -> &[Doorbell] {
-        // The request FIFO is not a doorbell, because the written values matter.
+        // The request FIFO is none, because the written values matter.
         &[]
     }
 
-    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
-        Some(self.port.clone())
-    }
-
-    fn posted_registers(&self) -> Option<PostedRegisters> {
-        let [_, bar] = REGISTER_BARS;
-        // The request FIFO, and the reply free FIFO (the write side of the reply FIFO).
-        Some(PostedRegisters { bar, offset: reg::REQUEST_FIFO, len: 8 })
+    fn access_kind(&self, bar: u8, offset: u64, write: Option<&[u8]>) -> AccessKind {
+        if !REGISTER_BARS.contains(&bar) || write.is_some_and(|data| data.len() != 4) {
+            return AccessKind::Command;
+        }
+        match (offset, write) {
+            (reg::REPLY_FIFO | reg::INT_STATUS | reg::INT_MASK, None) => AccessKind::Register,
+            (reg::REPLY_FIFO, Some(_)) if self.late_replies.is_empty() => AccessKind::Register,
+            (reg::REPLY_FIFO | reg::REQUEST_FIFO | reg::HI_PRI_REQUEST_FIFO, Some(_)) => {
+                AccessKind::Submission
+            }
+            _ => AccessKind::Command,
+        }
     }
 }
 
@@ -284,8 +282,7 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        self.port.asleep.set(self.in_flight.count() == 0);
-        let requests = self.port.has_requests() && self.can_fetch() && !self.frames_refused;
+        let requests = self.port.waiting() > 0 && self.can_fetch() && !self.frames_refused;
         if self.more || requests || self.bus.fail_lost() {
             return Sleep::No;
         }

@@ -3,8 +3,7 @@
 //! Requests are message frames in guest memory, whose addresses the guest writes to a FIFO. A successful SCSI I/O is
 //! completed by its context alone (a context reply). Everything else is completed by a reply frame (an address reply).
 //! - `spec`: registers and messages,
-//! - `port`: the registers that each I/O uses, shared with the virtual CPUs; `fifo`: the FIFOs behind them,
-//! - `line`: the INTx line, shared in the same way,
+//! - `port`: the registers that each I/O uses,
 //! - `handshake`: the doorbell handshake, by which the first messages are exchanged,
 //! - `personality`, `pages`: the properties that the controller reports,
 //! - `sgl`: scatter-gather lists,
@@ -15,10 +14,8 @@
 //! - `device`: register space, controller states, and the interfaces for PCI and I/O thread.
 
 mod device;
-mod fifo;
 mod handshake;
 mod hotplug;
-mod line;
 mod management;
 mod message;
 mod pages;
@@ -32,7 +29,6 @@ pub mod spec;
 mod task;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
@@ -86,7 +82,7 @@ pub struct Lsi<A: GuestAddressSpace> {
     function: Function,
     moderator: Moderator,
     personality: Personality,
-    port: Arc<Port>,
+    port: Port,
     state: IocState,
     /// The fault code, in the state [`IocState::Fault`].
     fault: u16,
@@ -154,7 +150,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             dma: Dma::new(memory),
             moderator: Moderator::new(config.coalescing),
             personality,
-            port: Arc::new(Port::new(function.shared_line())),
+            port: Port::new(),
             function,
             state: IocState::Ready,
             fault: 0,

@@ -31,7 +31,6 @@ const MAX_CDB: u8 = 16;
 impl<A: GuestAddressSpace> Lsi<A> {
     /// Process completions and requests.
     pub(super) fn service(&mut self, now: Time) {
-        self.port.asleep.clear();
         self.more = false;
         self.finish_reset();
         self.retry_late();
@@ -357,7 +356,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Whether a free reply frame is in one of these ranges. The reply to any request may be written to it.
     pub(super) fn has_frames_in(&self, ranges: &[Range<u64>]) -> bool {
         let (high, len) = (self.mfa_high, u64::from(self.reply_frame_size));
-        self.port.any_free_frame(|frame| {
+        self.port.free_frames().any(|frame| {
             let start = high | u64::from(frame);
             ranges.iter().any(|range| overlap(range, start, len))
         })
@@ -433,7 +432,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 
     pub(super) fn update_line(&mut self) {
-        let raised = self.port.update_line(&mut self.function);
+        let raised = self.function.set_line(self.port.asserted());
         self.stats.interrupts += u64::from(raised);
     }
 }

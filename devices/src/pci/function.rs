@@ -1,12 +1,10 @@
 //! The function: handles accesses, and sends interrupts in the mode that the guest has enabled.
 
-use std::sync::Arc;
-
 use super::config::{ConfigSpace, Identity, LayoutError};
 use super::msix::Msix;
 use super::spec::*;
 use crate::device::{Bar, BarKind};
-use crate::interrupt::{InterruptLine, InterruptSink, MsiMessage};
+use crate::interrupt::{InterruptSink, MsiMessage};
 
 /// The interrupt mode. If the guest enables several: MSI-X before MSI before INTx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,11 +246,6 @@ impl Function {
     /// Set the level of an ISA interrupt line, for functions with PC/AT interrupts.
     pub(crate) fn isa_line(&mut self, irq: u8, asserted: bool) {
         self.sink.isa_line(irq, asserted);
-    }
-
-    /// The line, if other threads may lower it.
-    pub(crate) fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
-        self.sink.shared_line()
     }
 
     /// Back to the state after power-on.

@@ -10,7 +10,7 @@ use super::spec::{
     REG_KICK_NON_RW_IO, REG_KICK_RW_IO,
 };
 use crate::bus_adapter::bus_adapter_methods;
-use crate::device::{Bar, Doorbell, IoDevice, PciDevice, Sleep};
+use crate::device::{AccessKind, Bar, Doorbell, IoDevice, PciDevice, Sleep};
 use crate::pci::BusMaster;
 use crate::time::Time;
 
@@ -98,6 +98,10 @@ where
         if let (0, Ok(&data)) = (bar, <&[u8; 4]>::try_from(data)) {
             self.register_write(offset, u32::from_le_bytes(data), now);
         }
+    }
+
+    fn access_kind(&self, _bar: u8, _offset: u64, write: Option<&[u8]>) -> AccessKind {
+        if write.is_none() { AccessKind::Register } else { AccessKind::Command }
     }
 
     fn doorbells(&self) -> &[Doorbell] {

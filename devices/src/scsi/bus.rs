@@ -416,14 +416,6 @@ impl Bus {
         self.slots.iter().flatten().map(|slot| slot.unit.queue().event()).collect()
     }
 
-    /// Whether all disks complete each request while it is pushed
-    /// ([`completes_in_push`](paradisk_disk_formats::DiskQueue::completes_in_push)). False while a detached unit still has disk requests:
-    /// only the adapter's own thread waits for their end.
-    #[must_use]
-    pub(crate) fn completes_at_once(&self) -> bool {
-        self.slots.iter().flatten().all(|slot| !slot.detached && slot.unit.queue().completes_in_push())
-    }
-
     /// Sum over the queues.
     #[must_use]
     pub fn queue_stats(&self) -> QueueStats {

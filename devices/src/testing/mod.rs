@@ -18,7 +18,7 @@ pub(crate) use self::disk::{Breach, Hold, TestDisk};
 pub(crate) use self::random::{Random, effort, seeds};
 use crate::adapter::Attachment;
 use crate::device::IoDevice;
-use crate::interrupt::{InterruptLine, InterruptSink, MsiMessage};
+use crate::interrupt::{InterruptSink, MsiMessage};
 use crate::scsi::{Address, Bus, Identity, LogicalUnit};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -71,15 +71,6 @@ impl InterruptSink for Sink {
     fn line(&mut self, asserted: bool) {
         let before = self.0.line.swap(asserted.into(), Ordering::Relaxed);
         self.0.signals.fetch_add(u32::from(asserted && before == 0), Ordering::Relaxed);
-    }
-    fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
-        Some(self.0.clone())
-    }
-}
-
-impl InterruptLine for Counts {
-    fn lower(&self) {
-        self.line.store(0, Ordering::Relaxed);
     }
 }
 

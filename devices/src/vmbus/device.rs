@@ -54,10 +54,6 @@ where
         self.storvsc.bus().events()
     }
 
-    fn completes_at_once(&self) -> bool {
-        self.storvsc.bus().completes_at_once()
-    }
-
     fn on_completions(&mut self, now: Time) {
         let completed = self.stats.completions;
         self.service(now);

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use paradisk_devices::AdapterKind;
+use paradisk_devices::{AccessKind, AdapterKind};
 
 use crate::common::device::Guest;
 use crate::common::input::Input;
@@ -79,7 +79,6 @@ fn request(guest: &mut Guest, input: &mut Input<'_>, next: &mut u8) {
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input(data);
     let mut guest = Guest::new(AdapterKind::BusLogic, &[0, 3]);
-    let fast = guest.device.fast_registers();
     if input.u8() & 0x80 != 0 {
         up(&mut guest);
     }
@@ -94,17 +93,14 @@ pub(crate) fn run(data: &[u8]) {
             }
             2 => {
                 let (place, mut data) = (input.u8(), [0]);
-                let offset = u64::from(place & 3);
-                let answered = fast.as_ref().is_some_and(|fast| fast.read(place >> 7, offset, &mut data));
-                if !answered {
-                    guest.device.bar_read(place >> 7, offset, &mut data, guest.now);
-                }
+                guest.device.bar_read(place >> 7, u64::from(place & 3), &mut data, guest.now);
             }
             3 => {
-                let place = input.u8();
-                let data = [input.u8()];
-                if let Some(fast) = &fast {
-                    let _ = fast.write(place >> 7, u64::from(place & 3), &data);
+                // As a virtual CPU's thread, which leaves what it may not do.
+                let (place, data) = (input.u8(), [input.u8()]);
+                let (bar, offset) = (place >> 7, u64::from(place & 3));
+                if guest.device.access_kind(bar, offset, Some(&data)) != AccessKind::Command {
+                    guest.write(bar, offset, &data);
                 }
             }
             4 => {

@@ -3,10 +3,8 @@
 //! The lowest bit of the first byte says which controller it is; with the highest, it is operational before. What follows is taken for
 //! what the guest does: accesses to registers, messages by handshake and by frame, scatter-gather lists, and changes of memory.
 
-use std::sync::Arc;
-
 use paradisk_devices::lsi::spec::{self, control, diag, doorbell_fn, function, int, reg, sge};
-use paradisk_devices::{AdapterKind, FastRegisters};
+use paradisk_devices::{AccessKind, AdapterKind};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::common::device::Guest;
@@ -21,25 +19,22 @@ const CHAINS: u64 = 0x8000;
 
 struct Rig {
     guest: Guest,
-    fast: Option<Arc<dyn FastRegisters>>,
 }
 
 impl Rig {
-    /// Write a register; `fast`: as a virtual CPU's thread does, through the device's fast registers.
-    fn write(&mut self, register: u64, value: u32, fast: bool) {
+    /// Write a register; with `serves`, the device's thread calls the device after a submission.
+    fn write(&mut self, register: u64, value: u32, serves: bool) {
         let data = value.to_le_bytes();
-        match &self.fast {
-            Some(registers) if fast => drop(registers.write(1, register, &data)),
-            _ => self.guest.write(1, register, &data),
+        let kind = self.guest.device.access_kind(1, register, Some(&data));
+        self.guest.write(1, register, &data);
+        if serves && kind == AccessKind::Submission {
+            self.guest.turn();
         }
     }
 
-    fn read(&mut self, register: u64, fast: bool) -> u32 {
+    fn read(&mut self, register: u64) -> u32 {
         let mut data = [0; 4];
-        let read = fast && self.fast.as_ref().is_some_and(|fast| fast.read(1, register, &mut data));
-        if !read {
-            self.guest.device.bar_read(1, register, &mut data, self.guest.now);
-        }
+        self.guest.device.bar_read(1, register, &mut data, self.guest.now);
         u32::from_le_bytes(data)
     }
 
@@ -55,7 +50,7 @@ impl Rig {
             self.write(reg::DOORBELL, u32::from_le_bytes(bytes), false);
         }
         for _ in 0..reply {
-            self.read(reg::DOORBELL, false);
+            self.read(reg::DOORBELL);
             self.write(reg::INT_STATUS, 0, false);
         }
     }
@@ -77,14 +72,14 @@ impl Rig {
         self.write(reg::INT_MASK, int::DOORBELL, false);
     }
 
-    fn post(&mut self, frame: u8, message: &[u8], fast: bool) {
+    fn post(&mut self, frame: u8, message: &[u8], serves: bool) {
         let address = FRAMES + 256 * u64::from(frame % FRAME_COUNT);
         self.guest.poke(address, message);
-        self.write(reg::REQUEST_FIFO, address as u32, fast);
+        self.write(reg::REQUEST_FIFO, address as u32, serves);
     }
 
     /// A SCSI I/O: of blocks that are there, or of any command, with a list of two pieces or any.
-    fn scsi(&mut self, input: &mut Input<'_>, fast: bool) {
+    fn scsi(&mut self, input: &mut Input<'_>, serves: bool) {
         let (frame, how) = (input.u8(), input.u8());
         let address = u32::from(input.u16()) << 2;
         let mut request = spec::ScsiIoRequest::new_zeroed();
@@ -126,18 +121,18 @@ impl Rig {
             let at = usize::from(input.u8()) % message.len();
             message[at] = input.u8();
         }
-        self.post(frame, &message, fast);
+        self.post(frame, &message, serves);
     }
 
     /// Read the replies, and return their frames.
-    fn take(&mut self, fast: bool) {
+    fn take(&mut self, serves: bool) {
         for _ in 0..8 {
-            let reply = self.read(reg::REPLY_FIFO, fast);
+            let reply = self.read(reg::REPLY_FIFO);
             if reply == spec::FIFO_EMPTY {
                 break;
             }
             if reply >> 31 != 0 {
-                self.write(reg::REPLY_FIFO, reply << 1, fast);
+                self.write(reg::REPLY_FIFO, reply << 1, serves);
             }
         }
     }
@@ -148,22 +143,21 @@ pub(crate) fn run(data: &[u8]) {
     let first = input.u8();
     let kind = if first & 1 == 0 { AdapterKind::Lsi } else { AdapterKind::LsiSas };
     let guest = Guest::new(kind, &[0, 3]);
-    let fast = guest.device.fast_registers();
-    let mut rig = Rig { guest, fast };
+    let mut rig = Rig { guest };
     if first & 0x80 != 0 {
         rig.up();
     }
     while !input.is_empty() {
         let code = input.u8();
-        let fast = code & 0x10 != 0;
+        let serves = code & 0x10 != 0;
         rig.guest.now.0 += 10_000;
         match code & 0xf {
-            0..=3 => rig.scsi(&mut input, fast),
+            0..=3 => rig.scsi(&mut input, serves),
             4 => {
                 // Any message in a frame.
                 let (frame, len) = (input.u8(), input.u8());
                 let message = input.bytes(len.into());
-                rig.post(frame, message, fast);
+                rig.post(frame, message, serves);
             }
             5 => {
                 let len = input.u8() % 64;
@@ -172,17 +166,17 @@ pub(crate) fn run(data: &[u8]) {
             6 => {
                 let (place, value) = (input.u8(), input.u16());
                 let value = u32::from(value) | u32::from(input.u8()) << 24;
-                rig.write(u64::from(place), value, fast);
+                rig.write(u64::from(place), value, serves);
             }
             7 => {
                 let place = input.u8();
-                rig.read(u64::from(place), fast);
+                rig.read(u64::from(place));
             }
             8 => {
                 let (bar, place, value) = (input.u8() % 4, input.u16(), input.u8());
                 rig.guest.write(bar, u64::from(place), &[value, 0, 0, value][..1 << (code >> 6 & 2)]);
             }
-            9 => rig.take(fast),
+            9 => rig.take(serves),
             10 => {
                 let at = if code & 0x20 != 0 { CHAINS } else { 0 } + (u64::from(input.u16()) << 2);
                 rig.guest.poke_from(at, &mut input);

@@ -11,8 +11,7 @@ use guest_driver::{DmaRegion, Platform};
 use paradisk_devices::event_loop::{EventLoop, Next, Ready, Wait};
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{
-    BarKind, Doorbell, FastRegisters, FastWrite, InterruptLine, InterruptSink, IoDevice, MsiMessage,
-    PciDevice, Sleep, Stats, Time,
+    AccessKind, BarKind, Doorbell, InterruptSink, IoDevice, MsiMessage, PciDevice, Sleep, Stats, Time,
 };
 use paradisk_vmm::Built;
 use rustix::mm::{Advice, madvise};
@@ -100,16 +99,6 @@ impl InterruptSink for Arrivals {
             self.processor.interrupt();
         }
     }
-
-    fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
-        Some(self.processor.clone())
-    }
-}
-
-impl InterruptLine for Processor {
-    fn lower(&self) {
-        self.line.store(false, Ordering::Relaxed);
-    }
 }
 
 /// A machine with one device: a PCI function, or a VMBus.
@@ -123,11 +112,10 @@ pub struct Machine<D: ?Sized + IoDevice = dyn PciDevice> {
     delivery: Delivery,
     /// Doorbells of a PCI function.
     doorbells: Vec<Doorbell>,
-    fast: Option<Arc<dyn FastRegisters>>,
     /// A bit for each doorbell.
     pending: u64,
-    /// Fast registers were written since the device was called last.
-    posted: bool,
+    /// A register was written since the device was called last, which gave it work.
+    submitted: bool,
     rung: u32,
     /// The device's descriptors.
     events: EventLoop,
@@ -150,7 +138,6 @@ impl Machine {
             build(Arc::clone(memory), Box::new(arrivals))
         })?;
         machine.doorbells = machine.device.doorbells().to_vec();
-        machine.fast = machine.device.fast_registers();
         machine.place_bars();
         Ok(machine)
     }
@@ -159,7 +146,7 @@ impl Machine {
     /// allocated stays allocated.
     pub fn reset(&mut self) {
         self.pending = 0;
-        self.posted = false;
+        self.submitted = false;
         self.events_stale = true;
         let now = self.now();
         self.device.reset(now);
@@ -220,13 +207,12 @@ impl<D: ?Sized + IoDevice> Machine<D> {
             device,
             hypervisor: None,
             doorbells: Vec::new(),
-            fast: None,
             memory,
             next_dma: FIRST_DMA,
             processor,
             delivery: config.delivery,
             pending: 0,
-            posted: false,
+            submitted: false,
             rung: 0,
             events,
             events_stale: true,
@@ -277,21 +263,13 @@ impl<D: ?Sized + IoDevice> Machine<D> {
         watch.call(|now| access(device, now))
     }
 
-    /// Access fast registers, and count the ticks. `None`: there are no such registers.
-    #[inline(always)]
-    fn fast<R>(&mut self, access: impl FnOnce(&dyn FastRegisters) -> R) -> Option<R> {
-        let Self { watch, fast, .. } = self;
-        let fast = fast.as_deref()?;
-        Some(watch.fast(|| access(fast)))
-    }
-
     fn deliver(&mut self) {
         while self.pending != 0 {
             let index = self.pending.trailing_zeros();
             self.pending &= self.pending - 1;
             self.call(|device, now| device.on_doorbell(index as usize, now));
         }
-        if std::mem::take(&mut self.posted) {
+        if std::mem::take(&mut self.submitted) {
             self.call(|device, now| device.on_completions(now));
         }
         self.rung = 0;
@@ -344,7 +322,7 @@ impl<D: ?Sized + IoDevice> Machine<D> {
         let longest = self.watch.now().after(LONGEST_WAIT);
         loop {
             // The device is called below in any case.
-            self.posted = false;
+            self.submitted = false;
             self.deliver();
             if self.taken() != seen {
                 return;
@@ -451,10 +429,13 @@ impl Platform for Machine {
     fn read(&mut self, bar: u8, offset: u64, len: usize) -> u32 {
         let mut data = [0; 4];
         let Some(bytes) = data.get_mut(..len) else { return 0 };
-        if self.fast(|fast| fast.read(bar, offset, bytes)) == Some(true) {
-            return u32::from_le_bytes(data);
+        match self.device.access_kind(bar, offset, None) {
+            AccessKind::Command => self.call(|device, now| device.bar_read(bar, offset, bytes, now)),
+            _ => {
+                let Self { watch, device, .. } = self;
+                watch.access(|now| device.bar_read(bar, offset, bytes, now));
+            }
         }
-        self.call(|device, now| device.bar_read(bar, offset, bytes, now));
         u32::from_le_bytes(data)
     }
 
@@ -468,13 +449,17 @@ impl Platform for Machine {
             self.pending |= 1 << index;
             return self.ring();
         }
-        let written = self.fast(|fast| fast.write(bar, offset, data));
-        if written.is_some_and(|written| written != FastWrite::Forward) {
-            self.posted = true;
-            return self.ring();
+        let kind = self.device.access_kind(bar, offset, Some(data));
+        if kind == AccessKind::Command {
+            self.events_stale = true;
+            return self.call(|device, now| device.bar_write(bar, offset, data, now));
         }
-        self.events_stale = true;
-        self.call(|device, now| device.bar_write(bar, offset, data, now));
+        let Self { watch, device, .. } = self;
+        watch.access(|now| device.bar_write(bar, offset, data, now));
+        if kind == AccessKind::Submission {
+            self.submitted = true;
+            self.ring();
+        }
     }
 
     processor_and_memory!();

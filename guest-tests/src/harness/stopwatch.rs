@@ -8,9 +8,9 @@ use std::hint::black_box;
 use facts::tsc::{ticks, tsc_hz};
 use paradisk_devices::Time;
 
-/// One of this many accesses to fast registers is timed, and represents all, because two time stamps cost several times as much as the
+/// One of this many accesses to registers is timed, and represents all, because two time stamps cost several times as much as the
 /// access. A prime, so that each access of a request is timed equally often.
-const FAST_TIMED: u32 = 61;
+const ACCESSES_TIMED: u32 = 61;
 
 /// Number of calls in a round of the calibration, and number of rounds. The shortest round counts, because others were interrupted.
 const CALLS: u64 = 256;
@@ -88,11 +88,11 @@ pub(super) struct Stopwatch {
     slept: u64,
     /// Number of time stamps outside of calls and sleeps.
     stamps: u64,
-    /// Accesses to fast registers until the next timed one.
-    fast_untimed: u32,
+    /// Accesses to registers until the next timed one.
+    untimed: u32,
     /// Number of timed accesses, and the ticks between their time stamps.
-    fast_samples: u64,
-    fast_spent: u64,
+    access_samples: u64,
+    access_spent: u64,
 }
 
 impl Stopwatch {
@@ -111,20 +111,20 @@ impl Stopwatch {
             sleeps: 0,
             slept: 0,
             stamps: 0,
-            fast_untimed: FAST_TIMED,
-            fast_samples: 0,
-            fast_spent: 0,
+            untimed: ACCESSES_TIMED,
+            access_samples: 0,
+            access_spent: 0,
         }
     }
 
     /// Ticks so far.
     pub(super) const fn meter(&self) -> Meter {
         let Cost { inside, call, stamp } = self.cost;
-        let fast = self.fast_spent.saturating_sub(self.fast_samples * stamp / CALLS);
+        let accesses = self.access_spent.saturating_sub(self.access_samples * stamp / CALLS);
         let called = self.spent.saturating_sub(self.calls * inside / CALLS);
-        let pairs = self.fast_samples + self.sleeps;
+        let pairs = self.access_samples + self.sleeps;
         Meter {
-            device: called + FAST_TIMED as u64 * fast,
+            device: called + ACCESSES_TIMED as u64 * accesses,
             sleep: self.slept.saturating_sub(self.sleeps * stamp / CALLS),
             overhead: (self.calls * call + (2 * pairs + self.stamps) * stamp) / CALLS,
         }
@@ -156,18 +156,19 @@ impl Stopwatch {
         result
     }
 
-    /// Measure an access to fast registers. One of [`FAST_TIMED`] is timed for all of them.
+    /// Measure an access to registers that takes little time. One of [`ACCESSES_TIMED`] is timed for all of them.
     #[inline(always)]
-    pub(super) fn fast<R>(&mut self, access: impl FnOnce() -> R) -> R {
-        self.fast_untimed -= 1;
-        if self.fast_untimed > 0 {
-            return access();
+    pub(super) fn access<R>(&mut self, access: impl FnOnce(Time) -> R) -> R {
+        let now = self.peek();
+        self.untimed -= 1;
+        if self.untimed > 0 {
+            return access(now);
         }
-        self.fast_untimed = FAST_TIMED;
+        self.untimed = ACCESSES_TIMED;
         let before = ticks();
-        let result = access();
-        self.fast_spent += ticks() - before;
-        self.fast_samples += 1;
+        let result = access(now);
+        self.access_spent += ticks() - before;
+        self.access_samples += 1;
         result
     }
 
@@ -205,9 +206,9 @@ mod tests {
         calls.spent = 1000 * 24;
         assert_eq!(parts(&calls), [0, 0, 1000 * 60]);
 
-        let mut fast = watch();
-        (fast.fast_samples, fast.fast_spent) = (100, 100 * (20 + 3));
-        assert_eq!(parts(&fast), [u64::from(FAST_TIMED) * 300, 0, 2 * 100 * 20]);
+        let mut accesses = watch();
+        (accesses.access_samples, accesses.access_spent) = (100, 100 * (20 + 3));
+        assert_eq!(parts(&accesses), [u64::from(ACCESSES_TIMED) * 300, 0, 2 * 100 * 20]);
 
         let mut sleeps = watch();
         (sleeps.sleeps, sleeps.slept, sleeps.stamps) = (10, 10 * (20 + 500), 3);
@@ -238,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn one_fast_access_of_many_is_timed_and_counts_for_all() {
+    fn one_access_of_many_is_timed_and_counts_for_all() {
         let mut watch = Stopwatch::with(Cost::NONE);
         let mut accesses = 0;
-        for _ in 0..10 * FAST_TIMED {
-            watch.fast(|| accesses += 1);
+        for _ in 0..10 * ACCESSES_TIMED {
+            watch.access(|_| accesses += 1);
         }
-        assert_eq!((accesses, watch.fast_samples), (10 * FAST_TIMED, 10));
-        assert_eq!(watch.meter().device, u64::from(FAST_TIMED) * watch.fast_spent);
+        assert_eq!((accesses, watch.access_samples), (10 * ACCESSES_TIMED, 10));
+        assert_eq!(watch.meter().device, u64::from(ACCESSES_TIMED) * watch.access_spent);
     }
 
     #[test]

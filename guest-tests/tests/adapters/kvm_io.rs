@@ -109,9 +109,6 @@ fn what_is_written_is_read_on_every_disk_at_every_block_size() {
 #[test]
 fn what_is_written_is_read_through_lsi() {
     written_is_read(&KvmConfig { driver: LSI, ..KvmConfig::default() }, &DiskSpec::all(MEDIUM)[..2]);
-    // What differs is on the way to the disk.
-    let posted = KvmConfig { driver: LSI, posted_writes: true, ..KvmConfig::default() };
-    written_is_read(&posted, &DiskSpec::all(MEDIUM)[..1]);
     let driver = driver::Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() });
     written_is_read(&KvmConfig { driver, ..KvmConfig::default() }, &DiskSpec::all(MEDIUM)[1..2]);
 }
@@ -201,13 +198,13 @@ fn every_interrupt_mode_and_layout() {
 
 #[test]
 fn every_interrupt_mode_and_layout_of_lsi() {
-    for (interrupts, layout, wide, posted_writes) in [
-        (InterruptMode::Msi, Layout::Scattered, true, false),
-        (InterruptMode::Intx, Layout::Contiguous, false, false),
-        (InterruptMode::Intx, Layout::Scattered, false, true),
+    for (interrupts, layout, wide) in [
+        (InterruptMode::Msi, Layout::Scattered, true),
+        (InterruptMode::Intx, Layout::Contiguous, false),
+        (InterruptMode::Intx, Layout::Scattered, false),
     ] {
         let driver = driver::Options::Lsi(lsi::Options { interrupts, layout, wide, ..Default::default() });
-        let config = KvmConfig { driver, posted_writes, ..KvmConfig::default() };
+        let config = KvmConfig { driver, ..KvmConfig::default() };
         let Some(mut rig) = rig(&config, &[DiskSpec::Ram(8 << 20)]) else { return };
         for mode in [Mode::Fill, Mode::Check] {
             let done = clean(&mut rig, &Workload { mode, ..JOB });
@@ -237,24 +234,6 @@ fn every_interrupt_mode_and_ring_of_virtio() {
             clean(&mut rig, &Workload { mode: Mode::Churn, ios: 5000, ..JOB });
         }
     }
-}
-
-/// Posting saves the exits of the request FIFO. Without it an I/O takes at least two exits: the write of its request and the read of its
-/// reply. So fewer exits mean that writes were posted.
-#[test]
-fn posted_requests_do_not_leave_the_guest() {
-    let config = KvmConfig { driver: LSI, posted_writes: true, ..KvmConfig::default() };
-    let Some(mut rig) = rig(&config, &[DiskSpec::Ram(16 << 20)]) else { return };
-    let exits =
-        |rig: &mut KvmRig| rig.machine().exits().iter().map(|exits| exits.mmio + exits.pio).sum::<u64>();
-    let job = Workload { mode: Mode::Measure, read_percent: 100, ios: 5000, ..JOB };
-    until("writes are posted", || {
-        let before = exits(&mut rig);
-        let done = clean(&mut rig, &job);
-        let left = exits(&mut rig) - before;
-        eprintln!("{} I/Os, {left} exits", done.report.ios);
-        left < 2 * done.report.ios
-    });
 }
 
 #[test]
@@ -319,9 +298,8 @@ fn no_wake_up_is_lost() {
             fall_asleep(&KvmConfig { driver, ..KvmConfig::default() }, queue_depth);
         }
     }
-    // With posted writes, the write that starts a request may also come late, from the I/O thread, or while posting is turned on or off.
-    for (posted_writes, queue_depth) in [(false, 3), (true, 1), (true, 3), (true, 9)] {
-        fall_asleep(&KvmConfig { driver: LSI, posted_writes, ..KvmConfig::default() }, queue_depth);
+    for queue_depth in [1, 3, 9] {
+        fall_asleep(&KvmConfig { driver: LSI, ..KvmConfig::default() }, queue_depth);
     }
 }
 
@@ -329,31 +307,6 @@ fn fall_asleep(config: &KvmConfig, queue_depth: u32) {
     if let Some(mut rig) = rig(config, &[DiskSpec::Ram(MEDIUM)]) {
         let job = Workload { mode: Mode::Measure, block_size: 512, queue_depth, ios: 6_000, ..JOB };
         assert_eq!(clean(&mut rig, &job).report.ios, 6_000);
-    }
-}
-
-/// With one request at a time, over a disk that completes it at once, doorbells are served on the virtual CPU's thread; and what is written
-/// is read, however the number of requests changes.
-#[test]
-fn single_requests_are_served_on_the_virtual_cpu() {
-    for driver in [driver::Options::default(), LSI, VIRTIO_BLK, VIRTIO_SCSI] {
-        let run = |rig: &mut KvmRig| {
-            for queue_depth in [1, 32, 1, 2, 1] {
-                let job = Workload { queue_depth, span: 1 << 20, ios: 500, ..JOB };
-                clean(rig, &Workload { mode: Mode::Fill, ..job });
-                clean(rig, &Workload { mode: Mode::Churn, ..job });
-            }
-            let device = rig.device();
-            let served = rig.machine().io_thread_counters(device).unwrap().served.load(Ordering::Relaxed);
-            eprintln!("{driver:?}: {served} doorbells");
-            served
-        };
-        let config = KvmConfig { driver, ..KvmConfig::default() };
-        let Some(mut at_once) = rig(&config, &[DiskSpec::Ram(4 << 20)]) else { return };
-        // While others use the host's CPUs, the I/O thread may find two requests at each wake-up.
-        until("doorbells are served on the virtual CPU", || run(&mut at_once) > 0);
-        let mut later = rig(&config, &[DiskSpec::Vhd(4 << 20)]).unwrap();
-        assert_eq!(run(&mut later), 0, "{driver:?}: it may complete later");
     }
 }
 

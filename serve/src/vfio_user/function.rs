@@ -1,12 +1,10 @@
 //! The PCI function's regions: accesses of any length at any offset are split into pieces that the device accepts.
 
-use std::sync::Arc;
-
 use paradisk_devices::pci::spec::{
     CAP_ID_MSI, CAP_ID_MSIX, CAPABILITIES_POINTER, CAPABILITIES_START, CONFIG_SIZE, INTERRUPT_PIN,
     MSI_MULTIPLE_CAPABLE_SHIFT, MSIX_CONTROL, MSIX_ENTRY_SIZE, MSIX_MAX_VECTORS, MSIX_TABLE, MsixControl,
 };
-use paradisk_devices::{Bar, FastRegisters, FastWrite, PciDevice, Time};
+use paradisk_devices::{AccessKind, Bar, PciDevice, Time};
 use rustix::io::Errno;
 
 use super::spec::CONFIG_REGION;
@@ -36,7 +34,6 @@ pub(super) enum Ring {
 pub(super) struct Function {
     pub(super) device: Box<dyn PciDevice>,
     pub(super) bars: Vec<Bar>,
-    fast: Option<Arc<dyn FastRegisters>>,
     pub(super) intx: bool,
     pub(super) msi_vectors: u16,
     pub(super) msix: Option<Msix>,
@@ -47,8 +44,8 @@ pub(super) struct Function {
     /// For each doorbell: rung by a message, and not yet forwarded to the device.
     rung: Vec<Option<Ring>>,
     any_rung: bool,
-    /// A fast register was written.
-    posted: bool,
+    /// A register was written that gives the device work, and the device was not called yet.
+    submitted: bool,
     /// The device's descriptors may have changed.
     pub(super) stale: bool,
 }
@@ -57,7 +54,6 @@ impl Function {
     pub(super) fn new(device: Box<dyn PciDevice>) -> Self {
         let mut function = Self {
             bars: device.bars(),
-            fast: device.fast_registers(),
             rung: vec![None; device.doorbells().len()],
             device,
             intx: false,
@@ -66,7 +62,7 @@ impl Function {
             msix_enabled: false,
             client_has_table: false,
             any_rung: false,
-            posted: false,
+            submitted: false,
             stale: true,
         };
         function.intx = function.config_u8(INTERRUPT_PIN as u16) != 0;
@@ -143,9 +139,9 @@ impl Function {
             rest = after;
             if region == CONFIG_REGION {
                 self.device.config_read(at as u16, piece);
-            } else if !self.fast.as_ref().is_some_and(|fast| fast.read(region as u8, at, piece)) {
+            } else {
+                self.stale |= self.device.access_kind(region as u8, at, None) == AccessKind::Command;
                 self.device.bar_read(region as u8, at, piece, now);
-                self.stale = true;
             }
             at += piece.len() as u64;
         }
@@ -200,19 +196,19 @@ impl Function {
             self.any_rung = true;
             return;
         }
-        if self.fast.as_ref().is_some_and(|fast| fast.write(bar, offset, data) != FastWrite::Forward) {
-            self.posted = true;
-            return;
-        }
         self.client_has_table |= self.msix.is_some_and(|msix| {
             let size = u64::from(msix.vectors) * MSIX_ENTRY_SIZE;
             msix.bar == bar && offset.checked_sub(msix.table).is_some_and(|at| at < size)
         });
+        match self.device.access_kind(bar, offset, Some(data)) {
+            AccessKind::Register => {}
+            AccessKind::Submission => self.submitted = true,
+            AccessKind::Command => self.stale = true,
+        }
         self.device.bar_write(bar, offset, data, now);
-        self.stale = true;
     }
 
-    /// Forward doorbells and writes to fast registers since the last call to the device.
+    /// Forward doorbells and submissions since the last call to the device.
     pub(super) fn deliver_writes(&mut self, now: Time) {
         if std::mem::take(&mut self.any_rung) {
             for (index, rung) in self.rung.iter_mut().enumerate() {
@@ -223,7 +219,7 @@ impl Function {
                 }
             }
         }
-        if std::mem::take(&mut self.posted) {
+        if std::mem::take(&mut self.submitted) {
             self.device.on_completions(now);
         }
     }
@@ -238,7 +234,7 @@ impl Function {
     /// Reset to the state after power-on.
     pub(super) fn reset(&mut self, now: Time) {
         self.rung.fill(None);
-        (self.any_rung, self.posted, self.client_has_table) = (false, false, false);
+        (self.any_rung, self.submitted, self.client_has_table) = (false, false, false);
         self.device.reset(now);
         self.after_config_write();
     }

@@ -138,7 +138,7 @@ impl Hyperv {
     fn signal(&self, connection: u32) -> Status {
         match self.vmbus.doorbells.find_value(layout::SIGNAL_EVENT, connection) {
             Some(index) => {
-                self.vmbus.ring(index);
+                self.vmbus.doorbells.ring(index);
                 HypercallStatus::Success.into()
             }
             None => HypercallStatus::InvalidConnectionId.into(),
@@ -146,8 +146,7 @@ impl Hyperv {
     }
 }
 
-/// The port of signals, for those that exit: KVM has no ioeventfd for the connection, or not at the moment, because doorbells are served on
-/// the virtual CPU's thread.
+/// The port of signals, for those that exit: KVM has no ioeventfd for the connection.
 impl BusHandler for Hyperv {
     fn read(&self, _: u64, data: &mut [u8]) {
         data.fill(0xff);

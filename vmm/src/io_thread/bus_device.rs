@@ -4,9 +4,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use paradisk_devices::vmbus::VmbusDevice;
-use paradisk_devices::{FastRegisters, IoDevice, PciDevice, PostedRegisters};
+use paradisk_devices::{IoDevice, PciDevice};
 
-use super::shared::{Notification, Served, Shared};
+use super::shared::Shared;
 use crate::doorbells::{DoorbellWrite, Doorbells};
 use crate::layout;
 use crate::mailbox::Mailbox;
@@ -18,11 +18,6 @@ pub(crate) trait BusDevice: IoDevice + 'static {
 
     /// The doorbells, by index, with the device's own events. Constant.
     fn doorbell_writes(&self) -> Vec<(DoorbellWrite, Option<BorrowedFd<'_>>)>;
-
-    /// The registers whose writes may be posted, and their handler. Constant.
-    fn posted(&self) -> Option<(PostedRegisters, Arc<dyn FastRegisters>)> {
-        None
-    }
 }
 
 impl BusDevice for dyn PciDevice {
@@ -33,10 +28,6 @@ impl BusDevice for dyn PciDevice {
     fn doorbell_writes(&self) -> Vec<(DoorbellWrite, Option<BorrowedFd<'_>>)> {
         let writes = self.doorbells().iter().copied().map(DoorbellWrite::Register);
         writes.enumerate().map(|(index, write)| (write, self.doorbell_event(index))).collect()
-    }
-
-    fn posted(&self) -> Option<(PostedRegisters, Arc<dyn FastRegisters>)> {
-        self.posted_registers().zip(self.fast_registers())
     }
 }
 
@@ -57,15 +48,4 @@ pub(crate) struct DeviceHandle<D: BusDevice + ?Sized> {
     pub(crate) mailbox: Mailbox<D>,
     pub(crate) doorbells: Arc<Doorbells>,
     pub(crate) shared: Arc<Shared<D>>,
-}
-
-impl<D: BusDevice + ?Sized> DeviceHandle<D> {
-    /// The guest's write to this doorbell has exited: serve it on this thread, or pass it on.
-    pub(crate) fn ring(&self, index: usize) {
-        match self.shared.serve(Notification::Doorbell(index)) {
-            Served::Done => {}
-            Served::More => self.mailbox.nudge(),
-            Served::No => self.doorbells.ring(index),
-        }
-    }
 }

@@ -1,19 +1,33 @@
-//! No request is lost between an I/O thread and the virtual CPUs' threads that call its device while it sleeps.
+//! No request is lost between an I/O thread that goes to sleep and the virtual CPUs' threads that access the device's registers.
 
 use std::os::fd::BorrowedFd;
 
-use interleave::sync::atomic::{AtomicU32, Ordering};
 use interleave::sync::{Arc, Condvar, Mutex};
-use interleave::{Fault, explore, finds, seeded, sync, thread};
-use paradisk_devices::{Coalescing, IoDevice, Sleep, Stats, Time};
+use interleave::{Fault, explore, finds, seeded, thread};
+use paradisk_devices::{AccessKind, Bar, Coalescing, Doorbell, IoDevice, PciDevice, Sleep, Stats, Time};
 
-use super::counters;
-use counters::Counters;
-use shared::{Held, Notification, Served, Shared};
+use shared::{Accessed, Shared};
 
 #[allow(dead_code, reason = "the model does not use everything")]
 #[path = "shared.rs"]
 mod shared;
+
+/// The lock, with the interface of the one in use.
+mod sync {
+    pub(super) use interleave::sync::MutexGuard;
+
+    pub(super) struct Mutex<T>(interleave::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self(interleave::sync::Mutex::new(value))
+        }
+
+        pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+    }
+}
 
 /// The clock does not advance.
 mod time {
@@ -29,83 +43,53 @@ mod time {
     }
 }
 
-/// Virtual CPUs' threads always serve doorbells.
-mod rule {
-    use std::time::Duration;
-
-    pub(super) const LONGEST: Duration = Duration::from_micros(100);
-
-    pub(super) struct Work {
-        pub(super) requests: u64,
-        pub(super) completions: u64,
-    }
-
-    pub(super) struct Rule;
-
-    impl Rule {
-        pub(super) const fn new() -> Self {
-            Self
-        }
-
-        pub(super) const fn on_vcpu(&self) -> bool {
-            true
-        }
-
-        pub(super) const fn samples_this_sleep(&mut self) -> bool {
-            true
-        }
-
-        pub(super) const fn io_thread_sleeps(&mut self, _: Work) {}
-
-        pub(super) const fn admits(&mut self) -> bool {
-            true
-        }
-
-        pub(super) const fn served(&mut self, work: Work, _: Duration) {
-            let Work { requests, completions } = work;
-            assert!(requests == completions);
-        }
-
-        pub(super) const fn stop(&mut self) {}
-    }
-}
-
-/// Requests that virtual CPUs have put in, and those that the device has completed.
+/// A register puts a request in. Each call takes one.
 #[derive(Default)]
-struct Ring {
-    put_in: AtomicU32,
-    completed: AtomicU32,
+struct Device {
+    waiting: u32,
+    taken: u32,
 }
 
-/// Takes one request in each call. When a call leaves requests, the next `before_sleep` says so, once.
-struct Device {
-    ring: Arc<Ring>,
-    more: bool,
+impl PciDevice for Device {
+    fn config_read(&mut self, _: u16, _: &mut [u8]) {}
+
+    fn config_write(&mut self, _: u16, _: &[u8]) {}
+
+    fn bars(&self) -> Vec<Bar> {
+        Vec::new()
+    }
+
+    fn bar_read(&mut self, _: u8, _: u64, _: &mut [u8], _: Time) {}
+
+    fn bar_write(&mut self, _: u8, _: u64, _: &[u8], _: Time) {
+        self.waiting += 1;
+    }
+
+    fn access_kind(&self, _: u8, _: u64, _: Option<&[u8]>) -> AccessKind {
+        AccessKind::Submission
+    }
+
+    fn doorbells(&self) -> &[Doorbell] {
+        &[]
+    }
 }
 
 impl IoDevice for Device {
-    fn on_doorbell(&mut self, _: usize, now: Time) {
-        self.on_completions(now);
-    }
-
-    fn completes_at_once(&self) -> bool {
-        true
-    }
+    fn on_doorbell(&mut self, _: usize, _: Time) {}
 
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
     fn on_completions(&mut self, _: Time) {
-        let waiting = self.ring.put_in.load(Ordering::Acquire) - self.ring.completed.load(Ordering::Relaxed);
-        if waiting > 0 {
-            self.ring.completed.fetch_add(1, Ordering::Relaxed);
+        if self.waiting > 0 {
+            self.waiting -= 1;
+            self.taken += 1;
         }
-        self.more = waiting > 1;
     }
 
     fn before_sleep(&mut self, _: Time) -> Sleep {
-        if std::mem::take(&mut self.more) { Sleep::No } else { Sleep::Forever }
+        if self.waiting > 0 { Sleep::No } else { Sleep::Forever }
     }
 
     fn reset(&mut self, _: Time) {}
@@ -115,22 +99,20 @@ impl IoDevice for Device {
     fn set_coalescing(&mut self, _: Coalescing) {}
 
     fn stats(&self) -> Stats {
-        Stats::default()
+        Stats { completions: self.taken.into(), ..Stats::default() }
     }
 }
 
 /// What wakes the I/O thread.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 struct Events {
-    doorbell: bool,
     nudge: bool,
-    /// The virtual CPUs have ended. This wakes nobody who has to look for requests.
+    /// The virtual CPUs have ended.
     stop: bool,
 }
 
 struct Model {
-    shared: Shared<Device>,
-    ring: Arc<Ring>,
+    shared: Shared<dyn PciDevice>,
     /// The I/O thread's epoll set.
     events: Mutex<Events>,
     ready: Condvar,
@@ -142,82 +124,75 @@ impl Model {
         self.ready.notify_one();
     }
 
-    /// As `DeviceHandle::ring`, after this many requests were put in.
-    fn ring(&self, requests: u32) {
-        self.ring.put_in.fetch_add(requests, Ordering::Release);
-        match self.shared.serve(Notification::Doorbell(0)) {
-            Served::Done => {}
-            Served::More => self.notify(|events| events.nudge = true),
-            Served::No => self.notify(|events| events.doorbell = true),
+    /// As `PciRoot` writes a register.
+    fn submit(&self) {
+        match self.shared.access((0, 0), Some(&[0]), |device, now| device.bar_write(0, 0, &[0], now)) {
+            Accessed::Done(()) => {}
+            Accessed::Wake(()) => self.notify(|events| events.nudge = true),
+            Accessed::No => panic!("a device that has ended"),
         }
     }
 
-    /// With [`Fault::Own`], the I/O thread does not ask whether a virtual CPU's thread has left the device with more to do.
-    fn take_unfinished(held: &mut Held<Device>) -> bool {
-        held.take_unfinished() && !seeded(Fault::Own)
-    }
-
-    /// As `Worker::run`, until the thread would sleep although the virtual CPUs have ended.
-    fn run(&self) {
-        let mut held = self.shared.lock().unwrap();
+    /// As `Worker::run`, until the thread would sleep although the virtual CPUs have ended. Returns the number of requests that were taken. With
+    /// [`Fault::Own`], the thread says that it waits only after it has released the lock.
+    fn run(&self) -> u64 {
+        let mut held = self.shared.lock();
         loop {
-            let unfinished = Self::take_unfinished(&mut held);
-            let now = self.shared.now();
-            if unfinished {
-                held.device().unwrap().on_completions(now);
-            }
-            if held.device().unwrap().before_sleep(now) == Sleep::No {
-                held.device().unwrap().on_completions(now);
+            let device = held.device().unwrap();
+            if device.before_sleep(Time(0)) == Sleep::No {
+                device.on_completions(Time(0));
                 continue;
             }
-            self.shared.io_thread_sleeps(&mut held, now, None);
-            drop(held);
-            let Some(woken_by) = self.wait() else { return };
-            held = self.shared.lock().unwrap();
-            if woken_by.doorbell {
-                held.device().unwrap().on_doorbell(0, now);
+            if seeded(Fault::Own) {
+                drop(held);
+                self.shared.lock().will_wait();
+            } else {
+                held.will_wait();
+                drop(held);
+            }
+            let woken = self.wait();
+            held = self.shared.lock();
+            held.has_waited();
+            if !woken {
+                return held.device().unwrap().stats().completions;
             }
         }
     }
 
-    /// Sleep until there is an event; `None` if there will be none.
-    fn wait(&self) -> Option<Events> {
+    /// Sleep until there is an event. False: there will be none.
+    fn wait(&self) -> bool {
         let mut events = self.events.lock().unwrap();
         loop {
-            let Events { doorbell, nudge, stop } = *events;
-            if doorbell || nudge {
-                (events.doorbell, events.nudge) = (false, false);
-                return Some(Events { doorbell, nudge, stop });
+            if std::mem::take(&mut events.nudge) {
+                return true;
             }
-            if stop {
-                return None;
+            if events.stop {
+                return false;
             }
             events = self.ready.wait(events).unwrap();
         }
     }
 }
 
-/// One virtual CPU puts in more requests than its thread completes, another puts in one.
-fn ring() {
-    let ring = Arc::new(Ring::default());
-    let device = Box::new(Device { ring: Arc::clone(&ring), more: false });
-    let shared = Shared::new(device, time::Instant, Arc::new(Counters::default()));
-    let model =
-        Arc::new(Model { shared, ring, events: Mutex::new(Events::default()), ready: Condvar::new() });
+/// Two virtual CPUs put in requests.
+fn submit() {
+    let device: Box<dyn PciDevice> = Box::<Device>::default();
+    let shared = Shared::new(device, time::Instant);
+    let model = Arc::new(Model { shared, events: Mutex::default(), ready: Condvar::new() });
     let io_thread = Arc::clone(&model);
     let io_thread = thread::spawn(move || io_thread.run());
     let vcpu = Arc::clone(&model);
-    let vcpu = thread::spawn(move || vcpu.ring(4));
-    model.ring(1);
+    let vcpu = thread::spawn(move || vcpu.submit());
+    model.submit();
+    model.submit();
     vcpu.join().unwrap();
     model.notify(|events| events.stop = true);
-    io_thread.join().unwrap();
-    assert_eq!(model.ring.completed.load(Ordering::Relaxed), 5, "a request is lost");
+    assert_eq!(io_thread.join().unwrap(), 3, "a request is lost");
 }
 
-/// The protections: `Held::take_unfinished`, and `Served::More` and `Served::No`, for which the caller wakes the I/O thread.
+/// The protection: `Held::will_wait`, under the lock under which `before_sleep` was called.
 #[test]
-fn a_request_that_a_virtual_cpu_leaves_is_completed_by_the_io_thread() {
-    explore(2, ring);
-    finds(Fault::Own, 2, ring);
+fn a_request_that_is_put_in_while_the_io_thread_goes_to_sleep_is_taken() {
+    explore(2, submit);
+    finds(Fault::Own, 2, submit);
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::ThreadId;
 
-use paradisk_devices::{Bar, Doorbell, IoDevice, PciDevice, Sleep};
+use paradisk_devices::{AccessKind, Bar, Doorbell, IoDevice, PciDevice, Sleep};
 
-use super::shared::{Notification, Served};
+use super::shared::Accessed;
 use super::*;
 use crate::mailbox::DeviceGone;
 
@@ -31,24 +31,23 @@ struct Fake {
     deadline: Option<Time>,
     idle: Arc<AtomicBool>,
     disk: Arc<FakeDisk>,
-    stats: Stats,
 }
 
-/// The requests of a doorbell.
+/// What a test changes.
 #[derive(Default)]
 struct FakeDisk {
-    /// The device completes its requests at once.
-    at_once: AtomicBool,
-    /// The result of `completes_at_once`.
-    says_so: AtomicBool,
-    /// `before_sleep` then returns a time.
-    wants_time: AtomicBool,
-    /// This many times, `before_sleep` returns that there is more work.
-    more: AtomicU32,
+    /// Requests that virtual CPUs have put in by a register. A call takes one.
+    waiting: AtomicU32,
     panics: AtomicBool,
-    /// The calling thread of each doorbell.
+    /// The calling thread of each access to a register.
     threads: Mutex<Vec<ThreadId>>,
 }
+
+/// Registers of the fake.
+const GROW: u64 = 0;
+const TIME: u64 = 1;
+const PLAIN: u64 = 8;
+const SUBMIT: u64 = 9;
 
 impl Drop for Fake {
     fn drop(&mut self) {
@@ -67,10 +66,22 @@ impl PciDevice for Fake {
 
     fn bar_read(&mut self, _: u8, _: u64, _: &mut [u8], _: Time) {}
 
-    fn bar_write(&mut self, _: u8, offset: u64, _: &[u8], now: Time) {
+    fn access_kind(&self, _: u8, offset: u64, _: Option<&[u8]>) -> AccessKind {
         match offset {
-            0 => self.later = EventFd::new(EFD_NONBLOCK).ok().map(Arc::new),
-            1 => self.deadline = Some(now.after(Duration::from_millis(5))),
+            PLAIN => AccessKind::Register,
+            SUBMIT => AccessKind::Submission,
+            _ => AccessKind::Command,
+        }
+    }
+
+    fn bar_write(&mut self, _: u8, offset: u64, _: &[u8], now: Time) {
+        assert!(!self.disk.panics.load(Ordering::Relaxed), "asked to");
+        self.disk.threads.lock().unwrap().push(thread::current().id());
+        match offset {
+            GROW => self.later = EventFd::new(EFD_NONBLOCK).ok().map(Arc::new),
+            TIME => self.deadline = Some(now.after(Duration::from_millis(5))),
+            PLAIN => {}
+            SUBMIT => drop(self.disk.waiting.fetch_add(1, Ordering::Relaxed)),
             _ => panic!("asked to"),
         }
     }
@@ -81,20 +92,8 @@ impl PciDevice for Fake {
 }
 
 impl IoDevice for Fake {
-    fn on_doorbell(&mut self, index: usize, now: Time) {
-        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        assert!(!is_set(&self.disk.panics), "asked to");
-        self.disk.threads.lock().unwrap().push(thread::current().id());
-        self.stats.requests += 1;
-        self.stats.completions += u64::from(is_set(&self.disk.at_once));
-        if is_set(&self.disk.wants_time) {
-            self.deadline = Some(now.after(Duration::from_millis(5)));
-        }
+    fn on_doorbell(&mut self, index: usize, _: Time) {
         self.called.send(Called::Doorbell(index)).unwrap();
-    }
-
-    fn completes_at_once(&self) -> bool {
-        self.disk.says_so.load(Ordering::Relaxed)
     }
 
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
@@ -105,12 +104,13 @@ impl IoDevice for Fake {
         self.deadline = self.deadline.filter(|deadline| *deadline > now);
         let _ = self.event.read();
         let _ = self.later.as_ref().map(|event| event.read());
+        let one = |waiting: u32| waiting.checked_sub(1);
+        let _ = self.disk.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one);
         self.called.send(Called::Completions).unwrap();
     }
 
     fn before_sleep(&mut self, _: Time) -> Sleep {
-        let more = |more: u32| more.checked_sub(1);
-        if self.disk.more.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok() {
+        if self.disk.waiting.load(Ordering::Relaxed) > 0 {
             return Sleep::No;
         }
         self.idle.store(true, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl IoDevice for Fake {
     fn set_coalescing(&mut self, _: paradisk_devices::Coalescing) {}
 
     fn stats(&self) -> Stats {
-        self.stats
+        Stats::default()
     }
 }
 
@@ -144,7 +144,6 @@ fn rig() -> Rig {
     let event = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
     let idle = Arc::default();
     let disk = Arc::<FakeDisk>::default();
-    let stats = Stats::default();
     let fake = Fake {
         called,
         event: Arc::clone(&event),
@@ -152,13 +151,12 @@ fn rig() -> Rig {
         deadline: None,
         idle,
         disk: Arc::clone(&disk),
-        stats,
     };
     let (ends, ended) = channel();
     let tell = move |why| ends.send(why).unwrap();
     let fake: Box<dyn PciDevice> = Box::new(fake);
     let (thread, reach) =
-        IoThread::start("io".to_owned(), fake, Options::default(), None, Instant::now(), tell).unwrap();
+        IoThread::start("io".to_owned(), fake, Options::default(), Instant::now(), tell).unwrap();
     Rig { thread, reach, calls, event, ended, disk }
 }
 
@@ -188,7 +186,7 @@ fn events_reach_the_device() {
 #[test]
 fn the_time_that_a_device_asked_for_comes() {
     let rig = rig();
-    write(&rig, 1).unwrap();
+    write(&rig, TIME).unwrap();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
     assert_eq!(
         rig.calls.recv_timeout(Duration::from_millis(50)),
@@ -200,7 +198,7 @@ fn the_time_that_a_device_asked_for_comes() {
 #[test]
 fn descriptors_that_come_later_are_heard() {
     let rig = rig();
-    write(&rig, 0).unwrap();
+    write(&rig, GROW).unwrap();
     rig.event.write(1).unwrap();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
     rig.reach.doorbells.ring(0);
@@ -210,128 +208,72 @@ fn descriptors_that_come_later_are_heard() {
 #[test]
 fn a_panic_is_told_and_callers_do_not_hang() {
     let rig = rig();
-    assert_eq!(write(&rig, 9), Err(DeviceGone));
+    assert_eq!(write(&rig, 77), Err(DeviceGone));
     assert_eq!(rig.ended.recv_timeout(SOON).as_deref(), Ok("panicked"));
-    assert_eq!(write(&rig, 0), Err(DeviceGone));
+    assert_eq!(write(&rig, GROW), Err(DeviceGone));
 }
 
-/// A rig whose guest has had one request at a time, until this thread (a virtual CPU's) serves its doorbells.
-fn served_here() -> Rig {
-    let rig = rig();
-    rig.disk.at_once.store(true, Ordering::Relaxed);
-    rig.disk.says_so.store(true, Ordering::Relaxed);
-    for _ in 0..10_000 {
-        match rig.reach.shared.serve(Notification::Doorbell(0)) {
-            Served::Done => {
-                assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
-                return rig;
-            }
-            // It took long because this machine is busy, so the rule has stopped.
-            Served::More => rig.thread.mailbox.nudge(),
-            Served::No => rig.reach.doorbells.ring(0),
+/// An access on this thread, as a virtual CPU's; wakes the I/O thread if that is needed. False: it is for the I/O thread.
+fn access(reach: &DeviceHandle<dyn PciDevice>, offset: u64) -> bool {
+    match reach.shared.access((0, offset), Some(&[0]), |device, now| device.bar_write(0, offset, &[0], now)) {
+        Accessed::Done(()) => true,
+        Accessed::Wake(()) => {
+            reach.mailbox.nudge();
+            true
         }
-        assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
-        asleep(&rig);
+        Accessed::No => false,
     }
-    panic!("never served here");
-}
-
-/// Wait until the thread has finished its work: it answers before it sleeps.
-fn asleep(rig: &Rig) {
-    rig.thread.mailbox.call(|_, _| ()).unwrap();
 }
 
 #[test]
-fn a_single_request_at_a_time_is_served_where_it_comes_from() {
-    let rig = served_here();
-    let here = thread::current().id();
-    {
-        let threads = rig.disk.threads.lock().unwrap();
-        let (last, others) = threads.split_last().unwrap();
-        assert!(*last == here && others.len() >= 64, "{}", others.len());
-        assert!(others.iter().take(64).all(|other| *other != here));
-    }
-    // The thread still serves events and calls.
-    rig.event.write(1).unwrap();
-    assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
-    rig.reach.doorbells.ring(1);
-    assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(1)));
-    assert_ne!(rig.disk.threads.lock().unwrap().last(), Some(&here));
-    let counters = Arc::clone(&rig.thread.counters);
-    assert_ne!(counters.served.load(Ordering::Relaxed), 0);
+fn registers_are_accessed_where_the_access_comes_from() {
+    let rig = rig();
+    assert!(access(&rig.reach, PLAIN) && !access(&rig.reach, TIME));
+    assert_eq!(rig.disk.threads.lock().unwrap()[..], [thread::current().id()]);
+    write(&rig, TIME).unwrap();
+    assert_ne!(rig.disk.threads.lock().unwrap().last(), Some(&thread::current().id()));
     let Rig { thread, reach, calls, .. } = rig;
     drop(thread);
-    assert_eq!(calls.recv_timeout(SOON), Ok(Called::Reset));
-    assert_eq!(calls.recv_timeout(SOON), Ok(Called::Dropped), "though it can still be named");
-    assert_eq!(reach.shared.serve(Notification::Doorbell(0)), Served::No);
+    assert!(calls.iter().any(|called| called == Called::Dropped), "though it can still be named");
+    let gone = reach.shared.access((0, PLAIN), None, |_, _| ());
+    assert_eq!(gone, Accessed::No);
 }
 
+/// Whether the thread sleeps at that time or not.
 #[test]
-fn a_time_that_a_device_asks_for_on_a_virtual_cpu_comes() {
-    let rig = served_here();
-    rig.disk.wants_time.store(true, Ordering::Relaxed);
-    assert_eq!(rig.reach.shared.serve(Notification::Doorbell(0)), Served::More);
+fn every_submission_is_taken() {
+    let rig = rig();
+    for round in 0..2000 {
+        (0..round % 5).for_each(|_| assert!(access(&rig.reach, SUBMIT)));
+        for _ in 0..round % 5 {
+            assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions), "round {round}");
+        }
+    }
+}
+
+/// Virtual CPUs get the lock although the thread has work without end.
+#[test]
+fn a_busy_device_does_not_keep_virtual_cpus_from_its_registers() {
+    let rig = rig();
+    rig.disk.waiting.store(u32::MAX, Ordering::Relaxed);
     rig.thread.mailbox.nudge();
-    assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
-    assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
-}
-
-/// Also if the device reports it for the last time on the virtual CPU's thread.
-#[test]
-fn a_device_with_more_to_do_is_called_again() {
-    let rig = served_here();
-    rig.disk.more.store(3, Ordering::Relaxed);
-    if rig.reach.shared.serve(Notification::Doorbell(0)) == Served::More {
-        rig.thread.mailbox.nudge();
-    }
-    assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
-    for time in 0..3 {
-        assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions), "{time}");
-    }
-}
-
-#[test]
-fn what_does_not_complete_at_once_is_served_by_the_io_thread() {
-    let rig = served_here();
-    rig.disk.at_once.store(false, Ordering::Relaxed);
-    assert_eq!(
-        rig.reach.shared.serve(Notification::Doorbell(0)),
-        Served::More,
-        "for KVM to signal doorbells again"
-    );
-    assert_eq!(rig.reach.shared.serve(Notification::Doorbell(0)), Served::No);
-    // A device that does not report it is not tried.
-    let rig = served_here();
-    rig.disk.says_so.store(false, Ordering::Relaxed);
-    assert_eq!(rig.reach.shared.serve(Notification::Doorbell(0)), Served::No);
-}
-
-#[test]
-fn while_the_io_thread_has_the_device_nobody_else_calls_it() {
-    let rig = served_here();
-    let (begun, wait) = channel();
-    let (end, ended) = channel::<()>();
+    let reach = &rig.reach;
     thread::scope(|scope| {
-        scope.spawn(|| {
-            rig.thread.mailbox.call(move |_, _| {
-                begun.send(()).unwrap();
-                ended.recv().unwrap();
-            })
-        });
-        wait.recv_timeout(SOON).unwrap();
-        assert_eq!(rig.reach.shared.serve(Notification::Doorbell(0)), Served::No);
-        end.send(()).unwrap();
+        for _ in 0..8 {
+            scope.spawn(|| (0..20).for_each(|_| assert!(access(reach, PLAIN))));
+        }
     });
+    rig.disk.waiting.store(0, Ordering::Relaxed);
 }
 
 #[test]
 fn a_panic_on_a_virtual_cpu_ends_the_io_thread_too() {
-    let rig = served_here();
+    let rig = rig();
     rig.disk.panics.store(true, Ordering::Relaxed);
-    let serve = || rig.reach.shared.serve(Notification::Doorbell(0));
-    assert!(thread::scope(|scope| scope.spawn(serve).join()).is_err());
-    assert_eq!(rig.reach.shared.serve(Notification::Doorbell(0)), Served::No);
-    assert_eq!(write(&rig, 5), Err(DeviceGone));
+    let reach = &rig.reach;
+    assert!(thread::scope(|scope| scope.spawn(|| access(reach, PLAIN)).join()).is_err());
+    assert!(!access(&rig.reach, PLAIN));
+    assert_eq!(write(&rig, PLAIN), Err(DeviceGone));
     let why = rig.ended.recv_timeout(SOON).unwrap();
     assert!(why.contains("a virtual CPU's thread panicked"), "{why}");
 }

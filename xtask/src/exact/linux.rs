@@ -29,9 +29,8 @@ const MEMORY: &str = "256M";
 /// The file in the host's memory that QEMU uses as a RAM disk: QEMU has no RAM disk of its own.
 const RAM: &str = "/tmp/ram";
 
-/// Adapters not measured over vfio-user. For `lsi-posted`, the client decides whether writes are posted; the other two are not just a
-/// PCI function.
-const NOT_SERVED: [&str; 3] = ["lsi-posted", "ide", "storvsc"];
+/// Adapters not measured over vfio-user: they are not just a PCI function.
+const NOT_SERVED: [&str; 2] = ["ide", "storvsc"];
 
 /// Socket of `paradisk serve vfio-user`.
 const SOCKET: &str = "/tmp/socket";

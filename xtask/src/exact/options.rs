@@ -1,8 +1,6 @@
 //! Options of `cargo xtask exact`.
 
 const ADAPTERS: &str = "pvscsi,lsi,lsi-sas,buslogic,virtio-scsi,virtio-blk,ide,storvsc";
-/// Adapters that are measured only if named.
-const MORE_ADAPTERS: [&str; 1] = ["lsi-posted"];
 
 /// Suites that run on the emulated host. Others take hours there.
 const SUITES: [&str; 2] = ["adapters", "hyperv-analysis"];
@@ -15,7 +13,7 @@ pub(super) const HELP: &str = "usage: cargo xtask exact [OPTIONS]
 Instructions per I/O, executed by host and guest, on a Linux host with KVM inside QEMU.
 
   --guest baremetal|linux   the bare-metal test guest (default), or Debian's kernel with its own drivers and fio
-  --adapter A,...           pvscsi, lsi, lsi-sas, buslogic, virtio-scsi, virtio-blk, ide, storvsc, lsi-posted; default: all but the last
+  --adapter A,...           pvscsi, lsi, lsi-sas, buslogic, virtio-scsi, virtio-blk, ide, storvsc; default: all
   --disk D                  null (default), ram, passthrough of a block device in the host's memory, or iscsi: passthrough of the same device
                             behind the kernel's iSCSI target and initiator
   --block-size N,...        bytes, or with K; default 4K
@@ -191,7 +189,7 @@ fn peer(name: &str) -> Option<Vmm> {
 }
 
 fn adapters(text: &str) -> Result<Vec<String>, String> {
-    let known: Vec<_> = ADAPTERS.split(',').chain(MORE_ADAPTERS).collect();
+    let known: Vec<_> = ADAPTERS.split(',').collect();
     match text.split(',').find(|name| !known.contains(name)) {
         Some(name) => Err(format!("--adapter {name}: not one of {}", known.join(","))),
         None => Ok(text.split(',').map(str::to_owned).collect()),
@@ -215,11 +213,11 @@ mod tests {
 
     #[test]
     fn options_are_checked() {
-        let words = "--adapter lsi-posted,pvscsi --check --queue-depth 1,4 --guest linux --block-size 512,4K --peer qemu,no-sandbox";
+        let words = "--adapter lsi,pvscsi --check --queue-depth 1,4 --guest linux --block-size 512,4K --peer qemu,no-sandbox";
         let options = Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         assert_eq!((options.guest, options.baseline), (Guest::Linux, BaselineMode::Check));
         assert_eq!(options.peers, [Vmm::Qemu, Vmm::NoSandbox]);
-        assert_eq!(options.adapters, ["lsi-posted", "pvscsi"]);
+        assert_eq!(options.adapters, ["lsi", "pvscsi"]);
         assert_eq!((options.depths, options.block_sizes), (vec![1, 4], vec![512, 4096]));
         assert_eq!((options.host_cpus, Options::parse(&[]).unwrap().host_cpus), (2, 1));
         assert_eq!(Options::parse(&["--disk", "iscsi"]).unwrap().disk, Disk::Iscsi);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::small_tables::{ABSENT, Driver};
 use super::*;
-use crate::device::FastWrite;
+use crate::device::AccessKind;
 use crate::testing::backstop;
 
 fn guest(policy: Policy) -> Guest {
@@ -136,69 +136,46 @@ fn ends_wait_for_incoming_mailboxes() {
     guest.check_io();
 }
 
+/// Any thread may ring the doorbell, read registers and acknowledge the interrupt. The value of the doorbell may be a command's parameter, such
+/// as a byte of the mailboxes' address.
 #[test]
-fn the_doorbell_is_answered_by_the_virtual_cpu() {
+fn accesses_of_each_kind() {
     let mut guest = guest(Policy::Batch);
-    let fast = guest.device.fast_registers().unwrap();
+    let kind = |guest: &Guest, bar, offset, data: &[u8]| guest.device.access_kind(bar, offset, Some(data));
+    for (bar, offset, data, expected) in [
+        (1, reg::DATA, &[2][..], AccessKind::Submission),
+        (0, 5, &[2], AccessKind::Submission),
+        (0, reg::DATA, &[4], AccessKind::Command),
+        (0, reg::DATA, &[2, 0], AccessKind::Command),
+        (2, reg::DATA, &[2], AccessKind::Command),
+        (0, reg::STATUS_CONTROL, &[Control::RESET_INTERRUPT.bits()], AccessKind::Register),
+        (0, reg::STATUS_CONTROL, &[0x80], AccessKind::Command),
+    ] {
+        assert_eq!(kind(&guest, bar, offset, data), expected, "{bar} {offset} {data:?}");
+    }
+    assert!((0..4).all(|offset| guest.device.access_kind(0, offset, None) == AccessKind::Register));
+    guest.write(reg::DATA, opcode::ECHO);
+    assert_eq!(kind(&guest, 0, reg::DATA, &[2]), AccessKind::Command);
+    guest.write(reg::DATA, 2);
+    assert_eq!(kind(&guest, 0, reg::DATA, &[2]), AccessKind::Command, "the reply is not read");
+    assert_eq!(guest.read(reg::DATA), 2);
+    assert_eq!(kind(&guest, 0, reg::DATA, &[2]), AccessKind::Submission);
+}
+
+/// A submission is taken when the device is called, once for all.
+#[test]
+fn the_doorbell_waits_for_the_devices_thread() {
+    let mut guest = guest(Policy::Batch);
     let ready = guest.ccb(&[0; 6]);
     guest.serve();
     guest.put(&ready);
-    assert_eq!(fast.write(1, reg::DATA, &[2]), FastWrite::Wake { idle: true });
-    assert_eq!(fast.write(1, reg::DATA, &[2]), FastWrite::Taken);
+    let before = guest.device.stats();
+    guest.write(reg::DATA, opcode::EXECUTE_MAILBOX);
+    guest.write(reg::DATA, opcode::EXECUTE_MAILBOX);
+    assert_eq!(guest.device.stats().requests, before.requests);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
     guest.serve();
-    assert_eq!(guest.incoming().len(), 1);
-    assert_eq!(guest.device.stats().doorbells, 3);
-    // A parameter with the value of the doorbell, such as a byte of the mailboxes' address, is forwarded.
-    guest.acknowledge();
-    guest.write(reg::DATA, opcode::ECHO);
-    assert_eq!(fast.write(0, reg::DATA, &[2]), FastWrite::Forward);
-    guest.write(reg::DATA, 2);
-    assert_eq!(fast.write(0, reg::DATA, &[2]), FastWrite::Forward);
-    assert_eq!(guest.read(reg::DATA), 2);
-    assert_eq!(fast.write(0, reg::DATA, &[2]), FastWrite::Wake { idle: true });
-    guest.serve();
-    assert!(guest.incoming().is_empty());
-}
-
-#[test]
-fn the_interrupt_is_acknowledged_by_the_virtual_cpu() {
-    let mut guest = guest(Policy::Batch);
-    let fast = guest.device.fast_registers().unwrap();
-    let read = || {
-        let mut data = [0];
-        assert!(fast.read(0, reg::INTERRUPT, &mut data));
-        data[0]
-    };
-    let acknowledge = [Control::RESET_INTERRUPT.bits()];
-    assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Forward, "there is nothing");
-    for _ in 0..3 {
-        let told = guest.device.stats().interrupts;
-        read_batch(&mut guest, 2);
-        assert!(guest.line());
-        assert_eq!(guest.device.stats().interrupts, told + 1);
-        assert_eq!(read(), 0x81);
-        assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Taken);
-        assert_eq!((read(), guest.line()), (0, false));
-        let mut status = [0];
-        guest.device.config_read(6, &mut status);
-        assert_eq!(status[0] & 8, 0, "configuration space knows");
-        assert_eq!(guest.incoming().len(), 2);
-    }
-    // Two completions; the driver has read the register after the first.
-    read_batch(&mut guest, 1);
-    assert_eq!(read(), 0x81);
-    read_batch(&mut guest, 1);
-    assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Forward);
-    guest.acknowledge();
-    assert_eq!((read(), guest.line()), (0x81, true));
-    // CMDC: forwarded to the device's thread.
-    guest.write(reg::DATA, opcode::TEST_COMMAND_COMPLETE);
-    assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Forward);
-    guest.acknowledge();
-    assert_eq!(read(), 0x84);
-    assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Forward);
-    assert_eq!(fast.write(0, 0, &[0x80]), FastWrite::Forward);
+    assert_eq!((guest.incoming().len(), guest.device.stats().doorbells), (1, before.doorbells + 1));
 }
 
 /// Interrupts for reads that end one after the other.

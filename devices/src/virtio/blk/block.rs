@@ -109,10 +109,6 @@ impl Backend for Block {
         vec![self.requests.disk().event()]
     }
 
-    fn completes_at_once(&self) -> bool {
-        self.requests.disk().completes_in_push()
-    }
-
     fn queue_stats(&self) -> QueueStats {
         self.requests.disk().stats()
     }

@@ -115,9 +115,6 @@ pub trait Backend: Send {
     /// Descriptors that are readable while there may be something to reap.
     fn events(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Whether all disks complete requests while these are started.
-    fn completes_at_once(&self) -> bool;
-
     /// Statistics of the disks' queues.
     fn queue_stats(&self) -> QueueStats;
 

@@ -8,7 +8,7 @@ use vm_memory::GuestAddressSpace;
 use super::super::pci::Event;
 use super::Device;
 use super::backend::Backend;
-use crate::device::{Bar, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats};
+use crate::device::{AccessKind, Bar, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats};
 use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
 
@@ -46,6 +46,14 @@ where
         }
     }
 
+    /// A read of the status completes a reset that waits for the disks.
+    fn access_kind(&self, _bar: u8, _offset: u64, write: Option<&[u8]>) -> AccessKind {
+        match write {
+            None if !self.transport.any_resetting() => AccessKind::Register,
+            _ => AccessKind::Command,
+        }
+    }
+
     fn doorbells(&self) -> &[Doorbell] {
         self.transport.doorbells()
     }
@@ -64,10 +72,6 @@ where
 
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         self.backend.events()
-    }
-
-    fn completes_at_once(&self) -> bool {
-        self.backend.completes_at_once()
     }
 
     fn on_completions(&mut self, now: Time) {

@@ -508,10 +508,6 @@ impl Backend for Host {
         device.check_capacities(now);
     }
 
-    fn completes_at_once(&self) -> bool {
-        self.bus.completes_at_once()
-    }
-
     fn queue_stats(&self) -> QueueStats {
         self.bus.queue_stats()
     }

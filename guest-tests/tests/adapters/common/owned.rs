@@ -59,10 +59,6 @@ impl<D: PciDevice + HotPlug> IoDevice for Owned<D> {
         self.device.on_doorbell(index, now);
     }
 
-    fn completes_at_once(&self) -> bool {
-        self.device.completes_at_once()
-    }
-
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         self.device.completion_events()
     }
