@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use guest_init::Job;
+use guest_linux::Clock;
 use guest_tests::linux::Report;
 
 use super::{ADAPTERS, Rig, assert_no_complaints, boot, report};
@@ -93,7 +94,7 @@ fn stalled_disks_and_error_handling() {
          {}{attach} > /out/console < typed &\npid=$!\n{WAIT_FOR}{STALL}{keep}",
         boot(job, "")
     );
-    rig.run(script, &[], folder.path());
+    rig.run_by(Clock::Instructions, script, &[], folder.path());
     let (printed, report) = report(folder.path(), "console");
     let missing: Vec<_> = HANDLED.iter().filter(|text| !printed.contains(*text)).collect();
     assert!(missing.is_empty(), "no {missing:?}:\n{printed}");
@@ -136,7 +137,7 @@ fn stall_alone(rig: &Rig, name: &str, driver: &str, stall: &str, known: &[&str])
          PARADISK_LOG=debug {boot} --disk path=/dev/dm-0,format=passthrough,adapter=$disk,serial=$disk \
          > /out/console 2> /out/log < typed &\npid=$!\n{WAIT_FOR}{stall}dd if=/dev/dm-0 of=/out/$disk bs=64k 2> /dev/null\n"
     );
-    rig.run(script, &[], folder.path());
+    rig.run_by(Clock::Instructions, script, &[], folder.path());
     let (printed, report) = report(folder.path(), "console");
     assert_no_complaints(&report, known);
     verified(folder.path(), &report, name, driver);
