@@ -230,7 +230,7 @@ pub trait PciDevice: IoDevice {
 
     /// The bus posts register writes: they may arrive later than the guest made them, but in order and before the guest's next read. From
     /// this call until [`reset`](IoDevice::reset), the device avoids operations that are unsafe with posted writes. The owner calls this
-    /// once after each reset, or before each posted write. docs/internals.md, "Serving other VMMs", lists what the device cannot make safe.
+    /// once after each reset, or before each posted write. docs/servers.md, "Serving other VMMs", lists what the device cannot make safe.
     fn on_posted_writes(&mut self) {}
 
     /// As [`on_doorbell`](IoDevice::on_doorbell), for a doorbell that blocks the virtual CPU until the owner replies. The device may then

@@ -1,6 +1,6 @@
 //! The first process of a Linux test guest. Finds the disks by driver, verifies them, prints a line of JSON for each and
 //! one for the kernel's log, and powers off. One process, one thread, unless the job asks for fio or libiscsi's suite: see
-//! `docs/internals.md`, "Linux guests".
+//! `guest-tests/linux/README.md`.
 
 mod change;
 mod channels;
