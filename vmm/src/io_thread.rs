@@ -2,28 +2,27 @@
 //! device. The threads of virtual CPUs access its registers ([`shared`]).
 #![allow(unsafe_code, reason = "an eventfd of vmm-sys-util is only a number to epoll")]
 
-pub(crate) mod bus_device;
-pub(crate) mod counters;
 pub(crate) mod shared;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{self, Duration, Instant};
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
-use paradisk_devices::{Stats, Time};
+use paradisk_devices::vmbus::VmbusDevice;
+use paradisk_devices::{IoDevice, PciDevice, Stats, Time};
 use paradisk_disk_formats::{ThreadKind, spawn};
 use parking_lot::{self as sync, MutexGuard};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use self::bus_device::{BusDevice, DeviceHandle};
-use self::counters::Counters;
 use self::shared::{Held, Poisoned, Shared};
-use crate::doorbells::Doorbells;
+use crate::doorbells::{DoorbellWrite, Doorbells};
 use crate::error::Error;
+use crate::layout;
 use crate::mailbox::{Mailbox, Message};
 use crate::thread_time::{ThreadClock, ThreadTime};
 
@@ -39,6 +38,64 @@ pub struct Options {
     /// Poll the device for up to this long after its last work, before sleeping; 0 (the default): do not poll. Work that comes while the
     /// thread polls needs no wake-up. The interval adapts: after a sleep that was longer than this, the thread does not poll.
     pub poll: Duration,
+}
+
+/// A device of a bus.
+pub(crate) trait BusDevice: IoDevice + 'static {
+    /// The device without its bus.
+    fn as_io_device(&mut self) -> &mut (dyn IoDevice + 'static);
+
+    /// The doorbells, by index, with the device's own events. Constant.
+    fn doorbell_writes(&self) -> Vec<(DoorbellWrite, Option<BorrowedFd<'_>>)>;
+}
+
+impl BusDevice for dyn PciDevice {
+    fn as_io_device(&mut self) -> &mut (dyn IoDevice + 'static) {
+        self
+    }
+
+    fn doorbell_writes(&self) -> Vec<(DoorbellWrite, Option<BorrowedFd<'_>>)> {
+        let writes = self.doorbells().iter().copied().map(DoorbellWrite::Register);
+        writes.enumerate().map(|(index, write)| (write, self.doorbell_event(index))).collect()
+    }
+}
+
+impl BusDevice for dyn VmbusDevice {
+    fn as_io_device(&mut self) -> &mut (dyn IoDevice + 'static) {
+        self
+    }
+
+    fn doorbell_writes(&self) -> Vec<(DoorbellWrite, Option<BorrowedFd<'_>>)> {
+        let write =
+            |connection: &u32| DoorbellWrite::Value { port: layout::SIGNAL_EVENT, value: *connection };
+        self.connections().iter().map(|connection| (write(connection), None)).collect()
+    }
+}
+
+/// Access to a device from a virtual CPU's thread.
+pub(crate) struct DeviceHandle<D: BusDevice + ?Sized> {
+    pub(crate) mailbox: Mailbox<D>,
+    pub(crate) doorbells: Arc<Doorbells>,
+    pub(crate) shared: Arc<Shared<D>>,
+}
+
+/// Counters of an I/O thread since its start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Sleeps that ended.
+    pub wakeups: AtomicU64,
+    /// Periods of polling, each before a sleep, in which the thread found work.
+    pub polls: AtomicU64,
+    /// Calls through the mailbox: accesses of virtual CPUs that only this thread makes, and commands of the program, such as to attach a disk.
+    pub calls: AtomicU64,
+}
+
+impl Counters {
+    /// Add one.
+    fn count(counter: &AtomicU64) {
+        // One thread writes a counter, so no read-modify-write is needed.
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
 }
 
 /// A running I/O thread. Dropping it resets the device and ends the thread.

@@ -29,7 +29,6 @@ mod doorbells;
 mod emulate;
 mod error;
 mod halted;
-mod host_bridge;
 mod hyperv;
 #[cfg(test)]
 mod interleavings;
@@ -57,8 +56,7 @@ pub use console::Console;
 pub use cpu_time::{CpuClocks, CpuSplit};
 pub use error::Error;
 pub use interrupts::MsiDelivery;
-pub use io_thread::Options as IoThreadOptions;
-pub use io_thread::counters::Counters;
+pub use io_thread::{Counters, Options as IoThreadOptions};
 pub use machine::{Built, Config, DeviceId, Event, EventSink, Machine};
 pub use mailbox::{DeviceGone, Mailbox};
 pub use memory::GuestMemory;

@@ -15,8 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use paradisk_devices::{Bar, BarKind, PciDevice, Time};
 
 use crate::error::Error;
-use crate::host_bridge;
-use crate::io_thread::bus_device::DeviceHandle;
+use crate::io_thread::DeviceHandle;
 use crate::io_thread::shared::Accessed;
 use crate::layout::{CONFIG_ADDRESS, CONFIG_DATA, PCI_IO, PCI_MEMORY, intx_gsi};
 use crate::mailbox::DeviceGone;
@@ -24,6 +23,10 @@ use crate::memory::Vm;
 
 /// Slots on bus 0; the host bridge has the first.
 const SLOTS: usize = 32;
+/// Red Hat's identifiers for a virtual PCI Express host bridge.
+const HOST_BRIDGE: u32 = 0x0008_1b36;
+/// Class 06h bridge, subclass 00h host bridge.
+const BRIDGE_CLASS: u32 = 0x0600_0000;
 const CONFIG_ENABLE: u32 = 1 << 31;
 const COMMAND: u16 = 0x04;
 const COMMAND_IO_AND_MEMORY: u8 = 0b11;
@@ -228,7 +231,7 @@ impl PciRoot {
     fn config_read(&self, at: u64, data: &mut [u8]) {
         let offset = (at & 0xfff) as u16;
         if at >> 12 == 0 {
-            let dword = host_bridge::config_dword(offset).to_le_bytes();
+            let dword = host_bridge(offset).to_le_bytes();
             for (byte, from) in data.iter_mut().zip(dword.iter().skip(usize::from(offset % 4))) {
                 *byte = *from;
             }
@@ -362,6 +365,16 @@ fn write_by(
             let data = data.to_vec();
             let _ = function.reach.mailbox.call(move |device, now| write(device, bar, offset, &data, now));
         }
+    }
+}
+
+/// The dword at a configuration space offset of the host bridge in slot 0, by which guests detect the bus (PCI Local Bus 3.0, section 6.1).
+/// Nothing is writable.
+const fn host_bridge(offset: u16) -> u32 {
+    match offset & !3 {
+        0x00 => HOST_BRIDGE,
+        0x08 => BRIDGE_CLASS,
+        _ => 0,
     }
 }
 

@@ -29,7 +29,7 @@ use self::msr::{Msrs, Written};
 use self::synic::{Processors, Refused, VmbusSynic};
 use crate::bus::{BusHandler, Flow};
 use crate::error::Error;
-use crate::io_thread::bus_device::DeviceHandle;
+use crate::io_thread::DeviceHandle;
 use crate::layout;
 use crate::memory::{GuestMemory, Vm};
 
