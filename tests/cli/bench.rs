@@ -73,7 +73,7 @@ fn image_bench_measures_beside_raw_and_leaves_only_the_disks() {
     assert_eq!(formats, [["raw", "raw", "vhd", "vhd", "raw"]; 2].concat());
     for row in rows {
         assert_eq!((&row["adapter"], &row["errors"], &row["runs"]), (&"native".into(), &0.into(), &2.into()));
-        assert!(row["iops"]["median"].as_f64().unwrap() > 100.0, "{row}");
+        assert!(row["iops"]["median"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["cycles_per_io"]["total"]["median"].as_f64().unwrap() > 0.0, "{row}");
     }
     assert_eq!(rows[0]["disk"]["capacity"], 2 << 20, "no more than the smallest disk has");
