@@ -16,11 +16,12 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 const TASKS: u32 = 256;
 pub(crate) const SEED: u64 = 0x5eed;
 /// What the kernel complains of though nothing is wrong with a driver or a device.
-pub(crate) const NOT_OURS: [&str; 6] = [
+pub(crate) const NOT_OURS: [&str; 7] = [
     // Some hosts give guests a time-stamp counter that runs at another rate than the CPU.
     "TSC doesn't count with P0 frequency!",
     // A kernel that is interpreted or emulated, on a busy host.
     "sched: DL replenish lagged too much",
+    "hpet: Lost ",
     "hrtimer: interrupt took",
     "clocksource: ",
     "Unstable clock detected",
