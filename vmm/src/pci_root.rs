@@ -588,6 +588,9 @@ mod tests {
                 // The second is made by a message.
                 assert_eq!((read(second), read(second + 8)), (0x5a, 0x5a));
                 configure();
+                let mut enabled = [0];
+                root.ecam_read(slot(2) + command, &mut enabled);
+                assert_eq!(enabled, [7]);
             }
         };
         thread::scope(|scope| {
