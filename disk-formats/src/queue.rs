@@ -103,7 +103,7 @@ pub struct QueueStats {
     pub slow: u64,
 }
 
-/// An I/O queue. One thread at a time uses it, usually always the same one (see [`completes_in_push`](Self::completes_in_push)).
+/// An I/O queue. One thread at a time uses it, usually always the same one.
 ///
 /// # Contract
 /// - `push` accepts an invalid request (range, alignment, read-only disk) and completes it with an error. `push` fails
@@ -128,13 +128,6 @@ pub trait DiskQueue: Send {
 
     /// Number of requests pushed and not yet reaped.
     fn in_flight(&self) -> usize;
-
-    /// Whether each request has completed when [`push`](Self::push) returns, with no work left that the calling thread must do. Then
-    /// several threads may use the queue in turns. An io_uring queue is different: the kernel runs completion work on the thread that
-    /// submitted.
-    fn completes_in_push(&self) -> bool {
-        false
-    }
 
     /// Allow inline I/O: the calling thread itself transfers to and from the page cache, and may block for a short
     /// time. Inline I/O is faster than io_uring if io_uring would pass the transfer to a worker thread (writes on ext4,

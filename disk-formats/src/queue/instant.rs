@@ -75,10 +75,6 @@ impl<M: Medium> DiskQueue for InstantQueue<M> {
         Ok(())
     }
 
-    fn completes_in_push(&self) -> bool {
-        true
-    }
-
     fn submit(&mut self) {}
 
     fn reap(&mut self, out: &mut Vec<Completion>) {

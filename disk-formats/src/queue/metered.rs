@@ -208,10 +208,6 @@ impl DiskQueue for MeteredQueue {
         self.inner.in_flight()
     }
 
-    fn completes_in_push(&self) -> bool {
-        self.inner.completes_in_push()
-    }
-
     fn allow_blocking(&mut self) {
         self.inner.allow_blocking();
     }
