@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 #[expect(clippy::disallowed_types, reason = "connections are no requests")]
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::net::{Shutdown, getpeername, shutdown};
@@ -52,6 +52,9 @@ fn network(address: IpAddr) -> IpAddr {
 enum Phase {
     Negotiating,
     Served,
+    /// Disconnected while it negotiated: nothing is in flight, its thread ends when it runs.
+    Ended,
+    /// Disconnected while it was served: its thread ends when its requests have.
     Leaving,
 }
 
@@ -74,6 +77,8 @@ struct Table {
 #[expect(clippy::disallowed_types, reason = "connections are no requests")]
 pub(super) struct Slots {
     table: Mutex<Table>,
+    /// A connection has ended.
+    ended: Condvar,
     begin: Instant,
     /// Called when the last connection that was served has ended.
     on_idle: Box<dyn Fn() + Send + Sync>,
@@ -97,7 +102,7 @@ pub(super) struct Slot {
 impl Slots {
     #[expect(clippy::disallowed_types, reason = "connections are no requests")]
     pub(super) fn new(on_idle: Box<dyn Fn() + Send + Sync>) -> Arc<Self> {
-        Arc::new(Self { table: Mutex::default(), begin: Instant::now(), on_idle })
+        Arc::new(Self { table: Mutex::default(), ended: Condvar::new(), begin: Instant::now(), on_idle })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -105,13 +110,14 @@ impl Slots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot for a connection that begins to negotiate. `None`: too many closed connections still have requests in
-    /// flight, or the socket cannot be duplicated.
+    /// A slot for a connection that begins to negotiate; waits while the threads of as many disconnected negotiations have not
+    /// ended. `None`: too many closed connections still have requests in flight, or the socket cannot be duplicated.
     pub(super) fn enter(self: &Arc<Self>, socket: &impl AsFd) -> Option<Slot> {
         let peer = Peer::of(socket);
         let socket = Arc::new(socket.as_fd().try_clone_to_owned().ok()?);
         let asleep = Arc::new(AtomicU64::new(u64::MAX));
-        let mut table = self.table();
+        let too_many = |table: &mut Table| table.count(Phase::Ended) >= NEGOTIATING;
+        let mut table = self.ended.wait_while(self.table(), too_many).unwrap_or_else(PoisonError::into_inner);
         if table.of(Phase::Leaving, peer) >= LEAVING || table.count(Phase::Leaving) >= LEAVING_IN_ALL {
             return None;
         }
@@ -173,7 +179,7 @@ impl Table {
 
 impl Entry {
     fn disconnect(&mut self) {
-        self.phase = Phase::Leaving;
+        self.phase = if self.phase == Phase::Negotiating { Phase::Ended } else { Phase::Leaving };
         // Fails where the client has closed the connection.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
@@ -200,7 +206,9 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if self.slots.table().remove(self.number) {
+        let last = self.slots.table().remove(self.number);
+        self.slots.ended.notify_one();
+        if last {
             (self.slots.on_idle)();
         }
     }
@@ -260,12 +268,28 @@ mod tests {
     #[test]
     fn a_peer_whose_closed_connections_do_not_end_is_refused_before_others() {
         let slots = Slots::new(Box::new(|| ()));
-        let (_clients, _all): (Vec<_>, Vec<_>) = (0..LEAVING).map(|_| negotiating(&slots, 1)).unzip();
+        let (_clients, all): (Vec<_>, Vec<_>) = (0..LEAVING).map(|_| negotiating(&slots, 1)).unzip();
+        assert!(all.iter().all(Slot::promote));
         slots.table().entries.iter_mut().for_each(Entry::disconnect);
         let (_client, local) = UnixStream::pair().unwrap();
         assert!(slots.enter(&local).is_some());
         slots.table().entries.iter_mut().for_each(|entry| entry.peer = Peer::Local);
         assert!(slots.enter(&local).is_none());
+    }
+
+    /// Twice as many as may negotiate, none of whose threads has run yet: the next waits for one of them, and is not refused.
+    #[test]
+    fn negotiations_whose_threads_have_not_run_refuse_nobody() {
+        let slots = Slots::new(Box::new(|| ()));
+        let (_clients, mut all): (Vec<_>, Vec<_>) =
+            (0..2 * NEGOTIATING).map(|_| negotiating(&slots, 1)).unzip();
+        let (_client, server) = UnixStream::pair().unwrap();
+        let waits = std::thread::spawn({
+            let slots = Arc::clone(&slots);
+            move || slots.enter(&server).is_some()
+        });
+        all.remove(0);
+        assert!(waits.join().unwrap());
     }
 
     #[test]
