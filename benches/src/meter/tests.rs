@@ -43,7 +43,6 @@ pub(crate) fn subject(format: &'static str, capacity: u64) -> OpenDisk {
         physical_sector: 512,
         read_only: false,
         volatile_cache: false,
-        fua: false,
         discard: None,
         buffer_alignment: 1,
     };

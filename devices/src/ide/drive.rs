@@ -338,7 +338,7 @@ impl Drive {
                 Operation::Read => self.offer_block(transfer),
                 Operation::Write => match self.advance(transfer) {
                     Some(transfer) => self.offer_block(transfer),
-                    None => self.written(),
+                    None => self.succeed(),
                 },
                 Operation::Verify => match self.advance(transfer) {
                     Some(transfer) => self.disk_block(transfer),
@@ -348,7 +348,7 @@ impl Drive {
             (Work::Dma(transfer), Ok(())) => {
                 self.footprint = Footprint::NONE;
                 let _ = self.advance(transfer);
-                if transfer.operation == Operation::Write { self.written() } else { self.succeed() }
+                self.succeed()
             }
             (Work::Discard(ranges), Ok(())) => self.discard(ranges),
             (Work::Flush(settings), Ok(())) => {
@@ -426,8 +426,10 @@ impl Drive {
     }
 
     fn push(&mut self, transfer: &Transfer, sectors: Sectors, bufs: &[IoBuf]) {
-        let fua = self.is_write_through() && self.medium.info().fua;
-        let op = if transfer.operation == Operation::Write { Op::Write { fua } } else { Op::Read };
+        let op = match transfer.operation {
+            Operation::Write => Op::Write { fua: self.is_write_through() },
+            _ => Op::Read,
+        };
         let shift = self.medium.info().logical_sector.shift();
         self.medium.push(op, sectors.lba << shift, self.bytes(sectors.count), bufs);
     }
@@ -435,11 +437,6 @@ impl Drive {
     /// Whether each write must be on stable storage when it completes.
     const fn is_write_through(&self) -> bool {
         self.medium.info().volatile_cache && !self.settings.write_cache
-    }
-
-    /// The disk has completed all data of a write.
-    fn written(&mut self) -> Intrq {
-        if self.is_write_through() && !self.medium.info().fua { self.flush(None) } else { self.succeed() }
     }
 
     fn flush(&mut self, then: Option<Settings>) -> Intrq {

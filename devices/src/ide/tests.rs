@@ -63,7 +63,6 @@ struct Setup {
     drives: [bool; MAX_DRIVES],
     mode: Mode,
     volatile_cache: bool,
-    fua: bool,
     read_only: bool,
     discard: bool,
 }
@@ -72,7 +71,6 @@ const USUAL: Setup = Setup {
     drives: [true, true, true, false],
     mode: Mode::Compatibility,
     volatile_cache: true,
-    fua: false,
     read_only: false,
     discard: true,
 };
@@ -117,7 +115,6 @@ impl Guest {
             there.then(|| {
                 let mut disk = TestDisk::new(MIB, hold.clone());
                 disk.info.volatile_cache = setup.volatile_cache;
-                disk.info.fua = setup.fua;
                 disk.info.read_only = setup.read_only;
                 let limits = DiscardLimits { granularity: 4096, reads_zero: true };
                 disk.info.discard = setup.discard.then_some(limits);

@@ -1,7 +1,7 @@
-//! The I/O path of most tasks: READ, WRITE and flushes, as one or two disk requests (SBC-3, 5.10 and following). A READ whose buffer ends
-//! inside a block needs [`steps`](super::steps).
+//! READ, WRITE and flushes (SBC-3, 5.10 and following): one disk request, if the initiator's buffer has the command's length and no flush
+//! goes before a READ; else [`steps`].
 
-use paradisk_disk_formats::{IoBuf, IoError, Op};
+use paradisk_disk_formats::{IoError, Op};
 
 use super::cdb::Transfer;
 use super::data::buffer_len;
@@ -9,30 +9,28 @@ use super::medium::Medium;
 use super::sense::{Sense, asc};
 use super::steps::{self, Flush, Outcome, Step, Then};
 use super::task::{Direction, Failure, Task, TaskEnd};
-use super::tasks::{Entry, State, Tasks};
+use super::tasks::{Entry, State};
 
 /// The fast path: push the request of a READ or WRITE that is one disk request. `None`: another command, an error, or a full queue; nothing
 /// was done.
 #[inline(always)]
 pub(super) fn start(medium: &mut Medium, task: &Task<'_>) -> Option<Entry> {
-    let Transfer { write, fua, blocks } = Transfer::parse(task.cdb)?;
-    let (offset, len) = medium.transfer_range(blocks).ok()?;
-    if len == 0 || len != task.len || !task.direction.allows(write) {
+    let transfer = Transfer::parse(task.cdb)?;
+    let (offset, len) = medium.transfer_range(transfer.blocks).ok()?;
+    if len == 0 || len != task.len || !task.direction.allows(transfer.write) {
         return None;
     }
-    let (op, state) = if write {
+    if transfer.write {
         medium.writable().ok()?;
-        let (op, flush) = medium.write_op(fua);
-        (op, if flush { State::WriteThenFlush } else { State::Write })
-    } else if flushes_first(medium, fua) {
+    } else if flushes_first(medium, transfer) {
         return None;
-    } else {
-        (Op::Read, State::Read)
-    };
-    medium.push(task.id, op, offset, len, task.bufs).then(|| Entry::new(state, blocks.lba, len, len))
+    }
+    let (op, state) = request(medium, transfer);
+    let pushed = medium.push(task.id, op, offset, len, task.bufs);
+    pushed.then(|| Entry::new(state, transfer.blocks.lba, len, len))
 }
 
-/// READ or WRITE.
+/// READ or WRITE, whatever the initiator's buffer.
 pub(super) fn transfer(medium: &mut Medium, task: &Task<'_>, transfer: Transfer) -> Result<Outcome, Failure> {
     let (offset, wanted) = medium.transfer_range(transfer.blocks)?;
     if transfer.write {
@@ -42,69 +40,42 @@ pub(super) fn transfer(medium: &mut Medium, task: &Task<'_>, transfer: Transfer)
     if task.direction == wrong && wanted > 0 {
         return Err(Failure::End(TaskEnd::WrongDirection));
     }
-    if wanted != buffer_len(task) {
-        return Ok(uneven(medium, task, transfer, (offset, wanted)));
-    }
-    if wanted == 0 {
-        return Ok(Outcome::good(0, 0));
-    }
-    let entry = Entry::new(State::Read, transfer.blocks.lba, wanted, wanted);
-    Ok(begin(medium, task.id, transfer, entry, offset, task.bufs))
-}
-
-/// READ or WRITE whose buffer has another length than the command.
-#[cold]
-fn uneven(medium: &mut Medium, task: &Task<'_>, transfer: Transfer, (offset, wanted): (u64, u64)) -> Outcome {
     let (lba, shift) = (transfer.blocks.lba, medium.shift());
     let fits = wanted.min(buffer_len(task));
     let whole = fits >> shift << shift;
+    let flush = flushes_first(medium, transfer).then(Step::flush).into_iter();
     if !transfer.write && fits > whole {
         // The whole last block is read, and its start is copied to the buffer.
-        let pieces = steps::pieces(offset, whole + (1 << shift));
         let copy = move |(start, at, len): (u64, u64, u64)| {
             Step::read(at, len, Then::Copy { start, len: len.min(fits - start) })
         };
-        let flush = flushes_first(medium, transfer.fua).then(Step::flush);
-        return steps::command(flush.into_iter().chain(pieces.map(copy)), Flush::Never, lba, (fits, wanted));
+        let copies = steps::pieces(offset, whole + (1 << shift)).map(copy);
+        return Ok(steps::command(flush.chain(copies), Flush::Never, lba, (fits, wanted)));
     }
     if whole == 0 {
-        return Outcome::good(0, wanted);
+        return Ok(Outcome::good(0, wanted));
     }
-    let mut list = Vec::new();
-    super::gather::slice(task.bufs, 0, whole, &mut list);
-    begin(medium, task.id, transfer, Entry::new(State::Read, lba, whole, wanted), offset, &list)
-}
-
-/// Whether cached data must be written to the medium before a READ with this FUA bit reads the medium (SBC-3, 4.15.4).
-#[inline]
-fn flushes_first(medium: &Medium, fua: bool) -> bool {
-    fua && medium.volatile()
-}
-
-/// Push a transfer's first request. `entry` has the state Read, which is replaced if the transfer needs another.
-fn begin(
-    medium: &mut Medium,
-    id: u32,
-    transfer: Transfer,
-    mut entry: Entry,
-    offset: u64,
-    bufs: &[IoBuf],
-) -> Outcome {
-    let op = if transfer.write {
-        let (op, flush) = medium.write_op(transfer.fua);
-        entry.state = if flush { State::WriteThenFlush } else { State::Write };
-        op
-    } else {
-        if flushes_first(medium, transfer.fua) {
-            entry.state = State::FlushThenRead;
-            return if medium.push_flush(id) { Outcome::Kept(entry) } else { Outcome::Full };
-        }
-        Op::Read
-    };
-    match medium.push(id, op, offset, entry.transferred, bufs) {
-        true => Outcome::Started(entry),
+    let (op, state) = request(medium, transfer);
+    if flush.len() > 0 {
+        let read = Step::transfer(op, offset, whole, 0);
+        return Ok(steps::command(flush.chain([read]), Flush::Never, lba, (whole, wanted)));
+    }
+    Ok(match medium.push_part(task.id, op, (offset, whole), task.bufs, 0) {
+        true => Outcome::Started(Entry::new(state, lba, whole, wanted)),
         false => Outcome::Full,
-    }
+    })
+}
+
+/// The operation, and the state of a task that is this one request.
+#[inline(always)]
+fn request(medium: &Medium, transfer: Transfer) -> (Op, State) {
+    if transfer.write { (medium.write_op(transfer.fua), State::Write) } else { (Op::Read, State::Read) }
+}
+
+/// Whether cached data must be written to the medium before a READ with FUA reads the medium (SBC-3, 4.15.4).
+#[inline(always)]
+fn flushes_first(medium: &Medium, transfer: Transfer) -> bool {
+    !transfer.write && transfer.fua && medium.volatile()
 }
 
 /// Flush. The task ends after the flush; with `immediate`, it ends now.
@@ -126,28 +97,11 @@ pub(super) fn flush_for(medium: &mut Medium, id: u32, transferred: u64) -> Outco
     }
 }
 
-/// Push the second request of a task; false: the queue is full.
-pub(super) fn push_next(medium: &mut Medium, id: u32, tasks: &mut Tasks) -> bool {
-    let Some(entry) = tasks.get(id) else { return true };
-    let (state, taken) = match entry.state {
-        State::PendingFlush => (State::Flush, medium.push_flush(id)),
-        State::PendingRead => {
-            let range = (entry.lba << medium.shift(), entry.transferred);
-            (State::Read, medium.push_part(id, Op::Read, range, tasks.bufs(id), 0))
-        }
-        _ => return true,
-    };
-    if taken {
-        tasks.set_state(id, state);
-    }
-    taken
-}
-
-/// The sense data of a task whose request failed. The task has at most two requests.
+/// The sense data of a task whose only request failed.
 pub(super) fn error(error: IoError, entry: &Entry) -> Sense {
     let (medium, lba) = match entry.state {
         State::Read => (asc::UNRECOVERED_READ_ERROR, Some(entry.lba)),
-        State::Flush | State::FlushThenRead => (asc::WRITE_ERROR, None),
+        State::Flush => (asc::WRITE_ERROR, None),
         _ => (asc::WRITE_ERROR, Some(entry.lba)),
     };
     Sense::from_io(error, medium, lba)

@@ -28,7 +28,6 @@ pub(super) struct Medium {
     volatile: bool,
     /// Every write must be on stable storage when it ends: WCE is off on a disk with a volatile cache.
     write_through: bool,
-    native_fua: bool,
     modes: Modes,
     /// Requests were pushed since the last submit.
     pushed: bool,
@@ -50,7 +49,6 @@ impl Medium {
             protected: info.read_only,
             volatile: info.volatile_cache,
             write_through: false,
-            native_fua: info.fua,
             modes: Modes::new(info.volatile_cache),
             pushed: false,
             background: 0,
@@ -160,11 +158,10 @@ impl Medium {
         self.write_through
     }
 
-    /// The operation of a write, and whether a flush must follow it before its task ends.
+    /// The operation of a write.
     #[inline]
-    pub(super) fn write_op(&self, fua: bool) -> (Op, bool) {
-        let durable = self.volatile && (fua || self.write_through);
-        (Op::Write { fua: durable && self.native_fua }, durable && !self.native_fua)
+    pub(super) fn write_op(&self, fua: bool) -> Op {
+        Op::Write { fua: self.volatile && (fua || self.write_through) }
     }
 
     /// Push a disk request of a task; false: the queue is full.

@@ -28,15 +28,12 @@ pub(super) struct Order {
     resetting: bool,
     /// Tasks that have not begun, in the order in which they will.
     waiting: VecDeque<u32>,
-    /// Running tasks whose next request is to be pushed.
-    to_push: VecDeque<u32>,
 }
 
 impl Order {
     /// Reserve memory for `tasks` waiting tasks, so that no later call allocates.
     pub(super) fn reserve(&mut self, tasks: usize) {
         self.waiting.reserve(tasks);
-        self.to_push.reserve(tasks);
     }
 
     /// Whether a SIMPLE task may begin now.
@@ -131,30 +128,6 @@ impl Order {
     /// Whether requests from before a reset are in flight.
     pub(super) fn resetting(&self) -> bool {
         self.resetting
-    }
-
-    /// Note that the next request of this task is to be pushed.
-    pub(super) fn queue_push(&mut self, id: u32) {
-        self.to_push.push_back(id);
-    }
-
-    /// The first task with a request to push.
-    #[inline]
-    pub(super) fn next_to_push(&self) -> Option<u32> {
-        self.to_push.front().copied()
-    }
-
-    /// Whether a request of this task is to be pushed.
-    pub(super) fn has_to_push(&self, id: u32) -> bool {
-        self.to_push.contains(&id)
-    }
-
-    /// No request of this task is to be pushed.
-    pub(super) fn no_more_to_push(&mut self, id: u32) {
-        match self.to_push.front() == Some(&id) {
-            true => drop(self.to_push.pop_front()),
-            false => self.to_push.retain(|other| *other != id),
-        }
     }
 }
 

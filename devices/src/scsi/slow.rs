@@ -11,7 +11,6 @@ use super::sense::{Sense, asc};
 use super::spec::{UnmapDescriptor, UnmapHeader, opcode};
 use super::steps::{Flush, Outcome, Step, Then, command, pieces};
 use super::task::{Direction, Failure, Task, TaskEnd};
-use super::tasks::{Entry, State};
 use super::{gather, limits};
 
 /// VERIFY: blocks in a volatile cache are written to the medium before they are read from it (SBC-3, 5.30).
@@ -46,11 +45,8 @@ pub(super) fn write_and_verify(
     if len == 0 {
         return Ok(Outcome::good(0, 0));
     }
-    let (write, flush) = medium.write_op(true);
-    let steps = [Step::write(write, offset, len, 0)]
-        .into_iter()
-        .chain(flush.then_some(Step::flush()))
-        .chain(reads(offset, len, against));
+    let write = Step::transfer(medium.write_op(true), offset, len, 0);
+    let steps = [write].into_iter().chain(reads(offset, len, against));
     Ok(command(steps, Flush::Never, blocks.lba, (len, len)))
 }
 
@@ -99,16 +95,14 @@ pub(super) fn compare_and_write(
     if len == 0 {
         return Ok(Outcome::good(0, 0));
     }
-    let (write, flush) = medium.write_op(fua);
+    let write = Step::transfer(medium.write_op(fua), offset, len, len);
     let before = (fua && medium.volatile()).then(Step::flush);
-    let steps = [Step::read(offset, len, Then::Compare), Step::write(write, offset, len, len)];
-    let steps = before.into_iter().chain(steps);
-    let flush = if flush { Flush::Always } else { Flush::Never };
-    Ok(command(steps, flush, blocks.lba, (2 * len, 2 * len)))
+    let steps = before.into_iter().chain([Step::read(offset, len, Then::Compare), write]);
+    Ok(command(steps, Flush::Never, blocks.lba, (2 * len, 2 * len)))
 }
 
 /// WRITE SAME: zeros are one disk request, any other pattern is written in steps.
-pub(super) fn write_same(medium: &mut Medium, task: &Task<'_>, same: Same) -> Result<Outcome, Failure> {
+pub(super) fn write_same(medium: &Medium, task: &Task<'_>, same: Same) -> Result<Outcome, Failure> {
     let (offset, len) = medium.range(same.blocks)?;
     // WSNZ: zero does not mean "to the end of the medium" here.
     if len == 0 || len > limits::SAME_BYTES {
@@ -129,11 +123,8 @@ pub(super) fn write_same(medium: &mut Medium, task: &Task<'_>, same: Same) -> Re
         let steps = pieces(offset, len).map(|(start, at, len)| Step::fill(at, len, start == 0));
         return Ok(command(steps, Flush::WriteThrough, lba, (needed, needed)));
     }
-    let state = if medium.write_through() { State::WriteThenFlush } else { State::Write };
-    Ok(match medium.push(task.id, Op::WriteZeroes { may_unmap: same.unmap }, offset, len, &[]) {
-        true => Outcome::Started(Entry::new(state, lba, needed, needed)),
-        false => Outcome::Full,
-    })
+    let zeroes = Step::of(Op::WriteZeroes { may_unmap: same.unmap }, offset, len);
+    Ok(command([zeroes], Flush::WriteThrough, lba, (needed, needed)))
 }
 
 /// UNMAP. The whole list is checked before the first block is unmapped.
@@ -168,7 +159,7 @@ pub(super) fn unmap(medium: &Medium, task: &Task<'_>, len: u32) -> Result<Outcom
         return Err(Sense::illegal(asc::INVALID_FIELD_IN_PARAMETER_LIST).into());
     }
     let lba = ranges.first().map_or(0, |(offset, _)| offset >> medium.shift());
-    let steps = ranges.into_iter().map(|(offset, len)| Step::discard(offset, len));
+    let steps = ranges.into_iter().map(|(offset, len)| Step::of(Op::Discard, offset, len));
     let moved = len.into();
     Ok(command(steps, Flush::WriteThrough, lba, (moved, moved)))
 }

@@ -17,10 +17,8 @@ use crate::scratch::Scratch;
 pub(super) enum Outcome {
     /// The command has ended.
     Ended(TaskEnd),
-    /// Its only or first disk request is in flight.
+    /// Its only disk request is in flight.
     Started(Entry),
-    /// As [`Started`](Self::Started), and the next request needs its buffers.
-    Kept(Entry),
     /// Disk requests are to be pushed.
     Steps(Steps, Entry),
     /// The disk's queue is full; nothing was done.
@@ -47,7 +45,7 @@ pub(super) struct Step {
 #[derive(Clone, Copy, Debug)]
 enum Data {
     None,
-    /// Out: the task's data from this byte on.
+    /// The task's data from this byte on.
     Task(u64),
     /// Out: the task's one block, repeated. `first`: the scratch memory must be filled with it.
     Pattern {
@@ -80,8 +78,8 @@ impl Step {
         Self { op: Op::Read, offset, len, data: Data::Scratch(then) }
     }
 
-    /// Write the task's data from byte `start` on.
-    pub(super) const fn write(op: Op, offset: u64, len: u64, start: u64) -> Self {
+    /// Read or write the task's data from byte `start` on.
+    pub(super) const fn transfer(op: Op, offset: u64, len: u64, start: u64) -> Self {
         Self { op, offset, len, data: Data::Task(start) }
     }
 
@@ -90,12 +88,13 @@ impl Step {
         Self { op: Op::Write { fua: false }, offset, len, data: Data::Pattern { first } }
     }
 
-    pub(super) const fn discard(offset: u64, len: u64) -> Self {
-        Self { op: Op::Discard, offset, len, data: Data::None }
+    /// A request without data.
+    pub(super) const fn of(op: Op, offset: u64, len: u64) -> Self {
+        Self { op, offset, len, data: Data::None }
     }
 
     pub(super) const fn flush() -> Self {
-        Self { op: Op::Flush, offset: 0, len: 0, data: Data::None }
+        Self::of(Op::Flush, 0, 0)
     }
 
     /// The sense data of a task with this entry whose request failed.
@@ -150,10 +149,10 @@ pub(super) fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u
 }
 
 /// Whether a flush follows the last step of a command.
+#[derive(PartialEq, Eq)]
 pub(super) enum Flush {
     /// The command has written: flush if the mode parameters require it.
     WriteThrough,
-    Always,
     Never,
 }
 
@@ -181,51 +180,56 @@ pub(super) fn command(
     }
 }
 
-/// Result of a step.
-pub(super) enum Progress {
-    /// Another request is to be pushed.
-    More,
-    /// It was the last step. `flush`: a flush must follow.
-    Done { flush: bool },
-    /// The command has failed.
-    Failed(Sense),
-}
-
 /// The commands of several steps of a unit, and memory for the data of the first command, which is the running one.
 #[derive(Default)]
 pub(super) struct Commands {
     queue: VecDeque<(u32, Steps)>,
+    /// The request of the running task is to be pushed.
+    to_push: bool,
     scratch: Option<Scratch>,
     /// A list of buffers, kept to reuse its memory.
     list: Vec<IoBuf>,
 }
 
 impl Commands {
-    /// Add a task. True: its first request is to be pushed.
-    pub(super) fn add(&mut self, id: u32, steps: Steps) -> bool {
+    /// Add a task.
+    pub(super) fn add(&mut self, id: u32, steps: Steps) {
         self.queue.push_back((id, steps));
-        self.queue.len() == 1
+        self.to_push |= self.queue.len() == 1;
     }
 
-    /// The running task.
-    pub(super) fn current(&self) -> Option<u32> {
-        self.queue.front().map(|(id, _)| *id)
+    fn is_running(&self, id: u32) -> bool {
+        self.queue.front().is_some_and(|(running, _)| *running == id)
     }
 
-    /// A task has ended, or only its flush is left. `Some`: the first request of this task is to be pushed.
-    pub(super) fn remove(&mut self, id: u32) -> Option<u32> {
-        let first = self.current() == Some(id);
-        self.queue.retain(|(other, _)| *other != id);
-        self.current().filter(|_| first)
+    /// Whether a request of this task is in the disk's queue, or has just completed.
+    pub(super) fn has_request(&self, id: u32) -> bool {
+        self.is_running(id) && !self.to_push
     }
 
-    /// Push the request of the first task; false: the queue is full.
-    pub(super) fn push(&mut self, medium: &mut Medium, tasks: &Tasks) -> bool {
-        let Some((id, Steps { step, .. })) = self.queue.front() else { return true };
+    /// A task has ended.
+    pub(super) fn remove(&mut self, id: u32) {
+        if self.is_running(id) {
+            self.queue.pop_front();
+            self.to_push = !self.queue.is_empty();
+        } else {
+            self.queue.retain(|(other, _)| *other != id);
+        }
+    }
+
+    /// Whether a request is to be [pushed](Self::push).
+    #[inline]
+    pub(super) fn to_push(&self) -> bool {
+        self.to_push
+    }
+
+    /// Push the next request of the running task, if there is one and the queue has a free slot.
+    pub(super) fn push(&mut self, medium: &mut Medium, tasks: &Tasks) {
+        let Some((id, Steps { step, .. })) = self.queue.front().filter(|_| self.to_push) else { return };
         let Step { op, offset, len, data } = *step;
         let scratch = self.scratch.get_or_insert_with(|| Scratch::new(limits::SCRATCH_BYTES));
         let bufs = tasks.bufs(*id);
-        match data {
+        let taken = match data {
             Data::None => medium.push(*id, op, offset, len, &[]),
             Data::Task(start) => medium.push_part(*id, op, (offset, len), bufs, start),
             Data::Pattern { first } => {
@@ -235,40 +239,37 @@ impl Commands {
                 medium.push(*id, op, offset, len, &[scratch.buf(0, len as usize)])
             }
             Data::Scratch(_) => medium.push(*id, op, offset, len, &[scratch.buf(0, len as usize)]),
-        }
+        };
+        self.to_push = !taken;
     }
 
-    /// The request of the running task, which has this entry, has completed.
+    /// The request of the running task, which has this entry, has completed. True: it was the last one.
+    ///
+    /// # Errors
+    /// The command has failed.
     pub(super) fn completed(
         &mut self,
         result: Result<(), IoError>,
         entry: &Entry,
         medium: &Medium,
         tasks: &Tasks,
-    ) -> Progress {
+    ) -> Result<bool, Sense> {
         let (Some((id, steps)), Some(scratch)) = (self.queue.front_mut(), &self.scratch) else {
             debug_assert!(false, "a step of no task has ended");
-            return Progress::Failed(Sense::new(Key::HardwareError, asc::INTERNAL_TARGET_FAILURE));
+            return Err(Sense::new(Key::HardwareError, asc::INTERNAL_TARGET_FAILURE));
         };
         let (step, shift) = (steps.step, medium.shift());
         let read = scratch.buf(0, step.len as usize);
-        let done = match result {
-            Ok(()) => step.finish(read, tasks.bufs(*id), shift, &mut self.list),
-            Err(error) => Err(step.error(error, entry, shift)),
-        };
-        if let Err(sense) = done {
-            return Progress::Failed(sense);
-        }
-        if let Some(next) = steps.rest.next() {
-            steps.step = next;
-            return Progress::More;
-        }
-        let flush = match steps.flush {
-            Flush::WriteThrough => medium.write_through(),
-            Flush::Always => true,
-            Flush::Never => false,
-        };
-        Progress::Done { flush }
+        result.map_err(|error| step.error(error, entry, shift))?;
+        step.finish(read, tasks.bufs(*id), shift, &mut self.list)?;
+        let next = steps.rest.next().or_else(|| {
+            let flush = std::mem::replace(&mut steps.flush, Flush::Never);
+            (flush == Flush::WriteThrough && medium.write_through()).then(Step::flush)
+        });
+        let Some(next) = next else { return Ok(true) };
+        steps.step = next;
+        self.to_push = true;
+        Ok(false)
     }
 }
 

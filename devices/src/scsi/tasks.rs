@@ -16,18 +16,10 @@ pub(super) enum State {
     Waiting,
     /// A read that is one disk request.
     Read,
-    /// A write or discard that is one disk request, or the last of several.
+    /// A write that is one disk request.
     Write,
-    /// As [`Write`](Self::Write), followed by a flush.
-    WriteThenFlush,
-    /// A flush, followed by the stored read.
-    FlushThenRead,
-    /// A flush is the last step.
+    /// A flush.
     Flush,
-    /// The flush is to be pushed when the queue has a free slot.
-    PendingFlush,
-    /// The read is to be pushed when the queue has a free slot.
-    PendingRead,
     /// A command of several steps ([`steps`](super::steps)), running or waiting.
     Steps,
 }

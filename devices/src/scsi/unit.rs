@@ -12,7 +12,7 @@ use super::medium::{BACKGROUND, Medium};
 use super::order::{Order, at_once};
 use super::sense::{Key, Sense, asc};
 use super::server::DeviceServer;
-use super::steps::{Commands, Outcome, Progress};
+use super::steps::{Commands, Outcome};
 use super::task::{Attribute, Task, TaskEnd};
 use super::tasks::{EndReason, Entry, State, Tasks};
 use crate::fault::{self, Fault};
@@ -138,13 +138,13 @@ impl LogicalUnit {
 
     /// Record the outcome of a new task that was executed. `Some`: it has ended.
     fn record_outcome(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
-        let kept = matches!(outcome, Outcome::Kept(_) | Outcome::Steps(..));
+        let steps = matches!(outcome, Outcome::Steps(..));
         let full = matches!(outcome, Outcome::Full);
         let ended = self.begin(outcome, task, tasks);
         if full {
             self.wait(task, tasks);
         }
-        if kept {
+        if steps {
             tasks.store(task);
             self.resume(tasks);
         }
@@ -160,17 +160,15 @@ impl LogicalUnit {
         self.choose_path();
     }
 
-    /// Record the outcome of a task that was executed. `Some`: it has ended. [`resume`](Self::resume) may have to push its first request,
-    /// and needs the stored task.
+    /// Record the outcome of a task that was executed. `Some`: it has ended. [`resume`](Self::resume) pushes its first step, and needs the
+    /// stored task.
     fn begin(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let entry = match outcome {
             Outcome::Ended(end) => return Some(end),
             Outcome::Full => return None,
-            Outcome::Started(entry) | Outcome::Kept(entry) => entry,
+            Outcome::Started(entry) => entry,
             Outcome::Steps(steps, entry) => {
-                if self.commands.add(task.id, steps) {
-                    self.order.queue_push(task.id);
-                }
+                self.commands.add(task.id, steps);
                 entry
             }
         };
@@ -209,18 +207,9 @@ impl LogicalUnit {
         self.choose_path();
     }
 
-    /// Push the next requests of running tasks, as long as the queue has free slots.
-    fn resume(&mut self, tasks: &mut Tasks) {
-        while let Some(id) = self.order.next_to_push() {
-            let medium = &mut self.server.medium;
-            let steps = tasks.get(id).is_some_and(|entry| entry.state == State::Steps);
-            let taken =
-                if steps { self.commands.push(medium, tasks) } else { block::push_next(medium, id, tasks) };
-            if !taken {
-                break;
-            }
-            self.order.no_more_to_push(id);
-        }
+    /// Push the next step of the running command, if it has no request in the disk.
+    fn resume(&mut self, tasks: &Tasks) {
+        self.commands.push(&mut self.server.medium, tasks);
     }
 
     /// Whether requests were pushed since the last [`kick`](Self::kick).
@@ -264,7 +253,7 @@ impl LogicalUnit {
         for completion in completions.drain(..) {
             self.complete(completion, tasks, ended);
         }
-        if self.order.next_to_push().is_some() {
+        if self.commands.to_push() {
             self.resume(tasks);
         }
         if self.slow_path {
@@ -306,16 +295,10 @@ impl LogicalUnit {
             (Some(end), ..) => end,
             (None, State::Steps, result) => {
                 match self.commands.completed(result, &entry, &self.server.medium, tasks) {
-                    Progress::More => return self.order.queue_push(id),
-                    Progress::Done { flush: true } => return self.flush_next(id, tasks),
-                    Progress::Done { flush: false } => good,
-                    Progress::Failed(sense) => self.server.check(sense, entry.transferred, entry.wanted),
+                    Ok(true) => good,
+                    Ok(false) => return,
+                    Err(sense) => self.server.check(sense, entry.transferred, entry.wanted),
                 }
-            }
-            (None, State::WriteThenFlush, Ok(())) => return self.flush_next(id, tasks),
-            (None, State::FlushThenRead, Ok(())) => {
-                tasks.set_state(id, State::PendingRead);
-                return self.order.queue_push(id);
             }
             (None, _, Ok(())) => good,
             (None, _, Err(error)) => self.server.check(block::error(error, &entry), 0, entry.wanted),
@@ -323,24 +306,9 @@ impl LogicalUnit {
         self.finish(id, end, tasks, ended);
     }
 
-    /// The last request of this task is a flush.
-    fn flush_next(&mut self, id: u32, tasks: &mut Tasks) {
-        self.leave_commands(id);
-        tasks.set_state(id, State::PendingFlush);
-        self.order.queue_push(id);
-    }
-
-    /// If the task is a command of several steps, remove it, and let the next such command begin.
-    fn leave_commands(&mut self, id: u32) {
-        if let Some(next) = self.commands.remove(id) {
-            self.order.queue_push(next);
-        }
-    }
-
     /// End a running task.
     fn finish(&mut self, id: u32, end: TaskEnd, tasks: &mut Tasks, ended: &mut Ended) {
-        self.leave_commands(id);
-        self.order.no_more_to_push(id);
+        self.commands.remove(id);
         self.order.ended(id);
         report(id, end, tasks, ended);
     }
@@ -385,11 +353,9 @@ impl LogicalUnit {
     fn has_request(&self, id: u32, entry: &Entry) -> bool {
         entry.unit == self.index
             && match entry.state {
-                State::Free | State::Waiting | State::PendingFlush | State::PendingRead => false,
-                State::Steps => self.commands.current() == Some(id) && !self.order.has_to_push(id),
-                State::Read | State::Write | State::WriteThenFlush | State::FlushThenRead | State::Flush => {
-                    true
-                }
+                State::Free | State::Waiting => false,
+                State::Steps => self.commands.has_request(id),
+                State::Read | State::Write | State::Flush => true,
             }
     }
 

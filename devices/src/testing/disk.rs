@@ -79,7 +79,6 @@ impl TestDisk {
             physical_sector: 512,
             read_only: false,
             volatile_cache: false,
-            fua: true,
             discard: None,
             buffer_alignment: 1,
         };

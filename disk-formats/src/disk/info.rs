@@ -72,8 +72,6 @@ pub struct DiskInfo {
     pub read_only: bool,
     /// A completed write may still be lost by a power failure until a flush completes.
     pub volatile_cache: bool,
-    /// A write can be on stable storage when it completes (force unit access).
-    pub fua: bool,
     /// Discard capabilities; `None` if the disk does not support discards.
     pub discard: Option<DiscardLimits>,
     /// Required alignment of buffer addresses in bytes (1: none). I/O with other buffers is bounced. If above 1, the

@@ -48,7 +48,6 @@ pub(crate) fn memory_info(
         physical_sector: 4096,
         read_only: false,
         volatile_cache: false,
-        fua: true,
         discard: Some(DiscardLimits { granularity: sector.max(4096), reads_zero: format == "ram" }),
         buffer_alignment: 1,
     })

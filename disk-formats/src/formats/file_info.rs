@@ -47,7 +47,6 @@ pub(crate) fn file_info(
         physical_sector: FILE_PHYSICAL_SECTOR,
         read_only: !file.writable(),
         volatile_cache: file.writable(),
-        fua: true,
         discard: file.can_discard().then_some(DiscardLimits { granularity, reads_zero: true }),
         buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
     }

@@ -111,7 +111,7 @@ impl<E: Engine> FileQueue<E> {
             bounce: Bounce::new(info, unit.unwrap_or(1))?,
             participant: format.epochs().map(Epochs::enter),
             in_flight: 0,
-            no_dsync: !info.fua || cached,
+            no_dsync: cached,
             faulted: None,
             needs_submit: false,
             has_units: unit.is_some(),

@@ -174,23 +174,6 @@ fn a_stop_waits_for_nothing_but_transfers() {
     }
 }
 
-/// A write may end with a flush, which uses no guest memory.
-#[test]
-fn a_stop_does_not_wait_for_the_flush_after_a_write() {
-    let mut guest = Guest::new();
-    guest.simple(command::SET_FEATURES, feature::DISABLE_WRITE_CACHE, 0);
-    guest.hold.set(true);
-    guest.start_dma(true, 0, 8, &[(DATA, 4096)]);
-    guest.bm_write(bm::COMMAND, &[0]);
-    assert_eq!((guest.hold.waits(), guest.alternate_status() & 0x80), (1, 0x80));
-    guest.start_engine(true);
-    guest.bm_write(bm::COMMAND, &[0]);
-    assert_eq!((guest.hold.waits(), guest.line()), (1, false));
-    guest.hold.set(false);
-    guest.serve();
-    assert_eq!((guest.alternate_status(), guest.line()), (GOOD, true));
-}
-
 #[test]
 fn registers_of_the_bus_master() {
     let mut guest = Guest::new();

@@ -117,7 +117,7 @@ fn anything_goes_and_a_clean_start_follows() {
         let setup = match seed % 3 {
             0 => Setup { drives: [true; 4], ..USUAL },
             1 => USUAL,
-            _ => Setup { mode: Mode::Native, fua: true, ..USUAL },
+            _ => Setup { mode: Mode::Native, ..USUAL },
         };
         let mut guest = Guest::with(setup);
         for _ in 0..20_000 {

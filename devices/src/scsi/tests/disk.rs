@@ -52,7 +52,7 @@ struct Pending {
     bufs: Vec<IoBuf>,
 }
 
-/// Sectors of 512 bytes, physical ones of 4,096, a volatile cache without FUA, discards that read as zeros.
+/// Sectors of 512 bytes, physical ones of 4,096, a volatile cache, discards that read as zeros.
 pub(super) fn info(sectors: u64) -> DiskInfo {
     DiskInfo {
         kind: Kind { format: "ram", subformat: None },
@@ -61,7 +61,6 @@ pub(super) fn info(sectors: u64) -> DiskInfo {
         physical_sector: 4096,
         read_only: false,
         volatile_cache: true,
-        fua: false,
         discard: Some(DiscardLimits { granularity: 4096, reads_zero: true }),
         buffer_alignment: 1,
     }

@@ -109,24 +109,17 @@ fn force_unit_access() {
     let ops = |rig: &Rig| rig.control(|control| control.log.drain(..).map(|(op, ..)| op).collect::<Vec<_>>());
     let mut rig = Rig::small();
     rig.good(&ten(0x2a, 8, 0, 1), Direction::Out, &[1; 512], 0);
-    assert_eq!(ops(&rig), [Op::Write { fua: false }, Op::Flush]);
+    assert_eq!(ops(&rig), [Op::Write { fua: true }]);
     assert_eq!(rig.good(&ten(0x28, 0x18, 0, 1), Direction::In, &[], 512), [1; 512]);
     assert_eq!(ops(&rig), [Op::Flush, Op::Read]);
     // Also when the buffer ends inside a block.
     assert_eq!(rig.run(&ten(0x28, 0x18, 0, 1), Direction::In, &[], 100), (good(100, 512), vec![1; 100]));
     assert_eq!(ops(&rig), [Op::Flush, Op::Read]);
-    let mut rig = Rig::with(|info| info.fua = true);
-    rig.good(&ten(0x2a, 8, 0, 1), Direction::Out, &[1; 512], 0);
-    assert_eq!(ops(&rig), [Op::Write { fua: true }]);
     let mut rig = Rig::with(|info| info.volatile_cache = false);
     rig.good(&ten(0x2a, 8, 0, 1), Direction::Out, &[1; 512], 0);
     rig.good(&ten(0x28, 8, 0, 1), Direction::In, &[], 512);
     rig.good(&ten(0x35, 0, 0, 0), Direction::None, &[], 0);
     assert_eq!(ops(&rig), [Op::Write { fua: false }, Op::Read]);
-    // The write succeeds, its flush fails.
-    let mut rig = Rig::small();
-    rig.control(|control| control.errors = [None, Some(os_error())].into());
-    assert_eq!(rig.bad_out(&ten(0x2a, 8, 0, 1), &[1; 512]).1, 0x0c00);
 }
 
 #[test]
@@ -270,12 +263,7 @@ fn compare_and_write() {
         assert_eq!(control.data[2048..3072], new);
         assert_eq!(
             control.log,
-            [
-                (Op::Flush, 0, 0),
-                (Op::Read, 2048, 1024),
-                (Op::Write { fua: false }, 2048, 1024),
-                (Op::Flush, 0, 0)
-            ]
+            [(Op::Flush, 0, 0), (Op::Read, 2048, 1024), (Op::Write { fua: true }, 2048, 1024)]
         );
         control.data[2048 + 777] ^= 0x80;
     });

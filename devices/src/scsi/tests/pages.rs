@@ -215,11 +215,14 @@ fn mode_select_changes_what_can_change() {
     let mut rig = Rig::small();
     let mut caching = [8, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let list = |page: &[u8]| [&[0, 0, 0, 0][..], page].concat();
-    // Clearing WCE flushes the cache, and later every write is flushed.
+    // Clearing WCE flushes the cache, and later every write is on stable storage when it ends.
     rig.good(&[0x15, 0x10, 0, 0, 24, 0], Direction::Out, &list(&caching), 0);
     assert_eq!(rig.control(|control| std::mem::take(&mut control.log)), [(Op::Flush, 0, 0)]);
     rig.good(&ten(0x2a, 0, 1, 1), Direction::Out, &[1; 512], 0);
-    assert_eq!(rig.control(|control| control.log.len()), 2);
+    assert_eq!(
+        rig.control(|control| std::mem::take(&mut control.log)),
+        [(Op::Write { fua: true }, 512, 512)]
+    );
     assert_eq!(rig.data_in(&[0x1a, 8, 8, 0, 255, 0])[6], 0);
     assert_eq!(rig.data_in(&[0x1a, 8, 0x88, 0, 255, 0])[6], 4);
     // RCD cannot be changed. Then nothing of the list is applied.

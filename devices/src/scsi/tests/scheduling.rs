@@ -183,12 +183,13 @@ fn aborted_tasks_end_when_their_disk_request_is_over() {
 #[test]
 fn abort_stops_a_task_between_its_steps() {
     let mut rig = held();
-    rig.submit(0, &ten(0x2a, 8, 0, 1), Attribute::Simple, Direction::Out, &[rig.memory.buf(0, 512)]);
+    // A read with FUA: a flush goes before it.
+    rig.submit(0, &ten(0x28, 8, 0, 1), Attribute::Simple, Direction::In, &[rig.memory.buf(0, 512)]);
     rig.bus.abort(0);
     rig.bus.kick();
     rig.control(|control| control.allowed = 9);
     assert_eq!(rig.reap(), [(0, TaskEnd::Aborted)]);
-    assert_eq!(rig.control(|control| control.log.clone()), [(Op::Write { fua: false }, 0, 512)]);
+    assert_eq!(rig.control(|control| control.log.clone()), [(Op::Flush, 0, 0)]);
 }
 
 #[test]

@@ -150,9 +150,9 @@ impl Requests {
                     return Ok(());
                 }
             };
-        let (op, good, then_flush) = match write {
-            true => (Op::Write { fua: durable && self.info.fua }, status_only, durable && !self.info.fua),
-            false => (Op::Read, (len as u32).saturating_add(1), false),
+        let (op, good) = match write {
+            true => (Op::Write { fua: durable }, status_only),
+            false => (Op::Read, (len as u32).saturating_add(1)),
         };
         let request = Request { tag: id.into(), op, offset, len, bufs };
         let done = match self.fault.is_set() {
@@ -163,8 +163,7 @@ impl Requests {
                 self.queue.push(&request).err().map(|_| Status::IoErr)
             }
         };
-        let steps = if then_flush { vec![FLUSH] } else { Vec::new() };
-        self.store(id, pending(good, steps, done.is_none()), done, dma);
+        self.store(id, pending(good, Vec::new(), done.is_none()), done, dma);
         Ok(())
     }
 

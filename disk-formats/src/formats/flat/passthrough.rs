@@ -57,7 +57,6 @@ impl Passthrough {
             physical_sector: sectors.physical(path, logical_sector, device.physical)?,
             read_only: !file.writable(),
             volatile_cache: file.writable() && (device.write_back || file.direct().is_none()),
-            fua: true,
             discard: discard.map(|granularity| DiscardLimits { granularity, reads_zero: false }),
             buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
         };

@@ -46,7 +46,6 @@ impl Nested {
         let info = DiskInfo {
             read_only: own.read_only || around.read_only,
             volatile_cache: own.volatile_cache || around.volatile_cache,
-            fua: own.fua && around.fua,
             buffer_alignment: around.buffer_alignment,
             ..own.clone()
         };

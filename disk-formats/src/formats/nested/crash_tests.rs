@@ -22,7 +22,6 @@ fn host(read_only: bool) -> DiskInfo {
         physical_sector: 4096,
         read_only,
         volatile_cache: true,
-        fua: true,
         discard: Some(DiscardLimits { granularity: 512, reads_zero: true }),
         buffer_alignment: 1,
     }

@@ -97,7 +97,6 @@ pub(super) fn disk_info(found: &Found, read_only: bool) -> DiskInfo {
         physical_sector: 4096,
         read_only,
         volatile_cache: true,
-        fua: true,
         discard: None,
         buffer_alignment: 1,
     }

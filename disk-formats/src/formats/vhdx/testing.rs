@@ -104,7 +104,6 @@ pub(super) fn disk(images: Vec<Opened>, read_only: bool) -> Result<VhdxDisk, Str
         physical_sector: 4096,
         read_only,
         volatile_cache: true,
-        fua: true,
         discard: (!parameters.leave_allocated).then_some(discard),
         buffer_alignment: 1,
     };

@@ -35,7 +35,7 @@ struct Scattered {
 }
 
 impl Scattered {
-    fn new(folder: &std::path::Path, ordered_flush: bool, fua: bool, buffer_alignment: u32) -> Arc<Self> {
+    fn new(folder: &std::path::Path, ordered_flush: bool, buffer_alignment: u32) -> Arc<Self> {
         let file = |name: &str| {
             let path = folder.join(name);
             Arc::new(BackingFile::create(&path, BLOCK * BLOCKS * 2).unwrap())
@@ -47,7 +47,6 @@ impl Scattered {
             physical_sector: 4096,
             read_only: false,
             volatile_cache: true,
-            fua,
             discard: Some(DiscardLimits { granularity: 512, reads_zero: true }),
             buffer_alignment,
         };
@@ -165,10 +164,10 @@ const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (Engin
 /// Fragments, holes, allocation, look-ups, both kinds of flush; and bounce buffers although no file requires them.
 #[test]
 fn a_difficult_format_conforms() {
-    for (ordered_flush, fua, buffer_alignment) in [(false, true, 1), (true, false, 512)] {
+    for (ordered_flush, buffer_alignment) in [(false, 1), (true, 512)] {
         let make = || {
             let folder = tempfile::tempdir().unwrap();
-            let format = Scattered::new(folder.path(), ordered_flush, fua, buffer_alignment);
+            let format = Scattered::new(folder.path(), ordered_flush, buffer_alignment);
             Fresh { disk: Arc::new(FileDisk::new(format)), peek: None, hold: Box::new(folder) }
         };
         let name = format!("scattered, ordered flush {ordered_flush}");
@@ -199,7 +198,7 @@ impl Disk for Blocking {
 fn a_queue_that_may_block_conforms() {
     let make = || {
         let folder = tempfile::tempdir().unwrap();
-        let format = Scattered::new(folder.path(), true, true, 1);
+        let format = Scattered::new(folder.path(), true, 1);
         Fresh { disk: Arc::new(Blocking(FileDisk::new(format))), peek: None, hold: Box::new(folder) }
     };
     Suite { name: "blocking", make: &make, make_read_only: None, engines: &BOTH, keeps_data: true }.run();
@@ -244,7 +243,7 @@ fn driver(format: &Arc<dyn Format>, engine: EngineKind) -> Driver {
 #[test]
 fn a_format_learns_of_writes_and_flushes() {
     let folder = tempfile::tempdir().unwrap();
-    let format = Scattered::new(folder.path(), true, true, 1);
+    let format = Scattered::new(folder.path(), true, 1);
     let mut driver = driver(&(Arc::clone(&format) as Arc<dyn Format>), EngineKind::IoUring);
     driver.write(0, &[1; 1 << 20]);
     assert_eq!(format.written.load(Ordering::Relaxed), 1 << 20);
@@ -282,7 +281,7 @@ fn dropped_disks_can_be_opened_again() {
 #[test]
 fn a_panic_in_a_format_is_an_error_of_the_request() {
     let folder = tempfile::tempdir().unwrap();
-    let format = Scattered::new(folder.path(), false, true, 1);
+    let format = Scattered::new(folder.path(), false, 1);
     format.panics.store(true, Ordering::Relaxed);
     let mut driver = driver(&(Arc::clone(&format) as Arc<dyn Format>), EngineKind::IoUring);
     let guest = Guest::new(512);
@@ -296,7 +295,7 @@ fn a_panic_in_a_format_is_an_error_of_the_request() {
 #[test]
 fn a_refused_ring_falls_back_to_threads_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let format: Arc<dyn Format> = Scattered::new(folder.path(), false, true, 1);
+    let format: Arc<dyn Format> = Scattered::new(folder.path(), false, 1);
     for refusal in [Errno::PERM, Errno::NOSYS, Errno::NOMEM] {
         let config = QueueConfig { depth: 8, engine: EngineKind::IoUring };
         let queue = file_queue_with(&format, &config, |_| Err::<Threads, _>(refusal)).unwrap();

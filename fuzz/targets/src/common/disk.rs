@@ -37,7 +37,7 @@ impl FuzzDisk {
     pub(crate) fn new(behaviour: Arc<Behaviour>) -> Self {
         let ram = RamDisk::new(CAPACITY, SectorSize::B512).expect("a disk");
         let discard = Some(DiscardLimits { granularity: 512, reads_zero: true });
-        let info = DiskInfo { volatile_cache: true, fua: false, discard, ..ram.info().clone() };
+        let info = DiskInfo { volatile_cache: true, discard, ..ram.info().clone() };
         Self { info, behaviour }
     }
 }

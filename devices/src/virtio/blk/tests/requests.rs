@@ -178,10 +178,9 @@ fn a_disk_that_cannot_discard_says_so() {
 }
 
 /// The operations of a disk with a cache, for one write and one write of zeros.
-fn asked(fua: bool, features: u64, writeback: Option<u8>) -> Vec<Op> {
+fn asked(features: u64, writeback: Option<u8>) -> Vec<Op> {
     let mut disk = TestDisk::new(MIB, Hold::default());
     disk.info.volatile_cache = true;
-    disk.info.fua = fua;
     let log = disk.log.clone();
     let mut guest = Guest::powered(Arc::new(disk), Hold::default(), batch());
     guest.bring_up(features, 64);
@@ -200,16 +199,14 @@ fn the_cache_is_written_through_where_the_driver_wants_it() {
     let zeroes = Op::WriteZeroes { may_unmap: false };
     let back = [Op::Write { fua: false }, zeroes];
     let forced = [Op::Write { fua: true }, zeroes, Op::Flush];
-    let flushed = [Op::Write { fua: false }, Op::Flush, zeroes, Op::Flush];
     let without = |features: BlkFeatures| !features.bits();
-    assert_eq!(asked(true, ALL, None), back);
-    assert_eq!(asked(true, ALL, Some(0)), forced);
-    assert_eq!(asked(false, ALL, Some(0)), flushed);
-    assert_eq!(asked(true, ALL, Some(1)), back);
-    assert_eq!(asked(true, without(BlkFeatures::CONFIG_WCE), None), back);
+    assert_eq!(asked(ALL, None), back);
+    assert_eq!(asked(ALL, Some(0)), forced);
+    assert_eq!(asked(ALL, Some(1)), back);
+    assert_eq!(asked(without(BlkFeatures::CONFIG_WCE), None), back);
     // For a driver that has not accepted flushes, the device must write through.
-    assert_eq!(asked(true, without(BlkFeatures::FLUSH), None), forced);
-    assert_eq!(asked(true, without(BlkFeatures::FLUSH | BlkFeatures::CONFIG_WCE), None), forced);
+    assert_eq!(asked(without(BlkFeatures::FLUSH), None), forced);
+    assert_eq!(asked(without(BlkFeatures::FLUSH | BlkFeatures::CONFIG_WCE), None), forced);
 }
 
 /// Requests of random sizes on all queues at once, compared with a copy of the disk.
