@@ -13,7 +13,7 @@ use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, build, build_vmbu
 use paradisk_disk_formats::{Disk, OpenOptions, Raw};
 use paradisk_vmm::Host;
 
-use crate::Load;
+use crate::load::Load;
 use crate::vfio::{job, options};
 use crate::worker::{self, Worker};
 

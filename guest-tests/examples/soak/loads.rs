@@ -2,25 +2,13 @@
 
 use std::path::Path;
 
-use paradisk_devices::AdapterKind;
-
+use crate::load::{Load, SERVED};
 use crate::server::Place;
 use crate::vfio::Setup;
-use crate::{Load, kvm, nbd, vfio, vhost, worker};
+use crate::{kvm, nbd, vfio, vhost, worker};
 
 pub(crate) type Make = Box<dyn FnOnce() -> Box<dyn Load> + Send>;
 type InPlace = Box<dyn FnOnce(&Place) -> Box<dyn Load> + Send>;
-
-/// The adapters that `paradisk serve vfio-user` offers.
-pub(crate) const SERVED: [AdapterKind; 7] = [
-    AdapterKind::Pvscsi,
-    AdapterKind::Lsi,
-    AdapterKind::LsiSas,
-    AdapterKind::BusLogic,
-    AdapterKind::IdeNative,
-    AdapterKind::VirtioBlk,
-    AdapterKind::VirtioScsi,
-];
 
 /// All loads. Each has a folder of its own.
 pub(crate) fn all(paradisk: &Path, folder: &Path) -> Vec<(String, Make)> {

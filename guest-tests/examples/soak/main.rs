@@ -11,6 +11,7 @@ mod contested;
 mod guests;
 mod images;
 mod kvm;
+mod load;
 mod loads;
 #[path = "../../../disk-formats/tests/common/loop_device.rs"]
 mod loop_device;
@@ -46,22 +47,6 @@ use sample::{Growth, Series};
 
 /// A load whose cycle takes longer than this hangs. A cycle takes seconds, on a busy machine some more.
 const CYCLE_MOST: Duration = Duration::from_secs(600);
-
-/// Work that is repeated until the time is over. A panic is a failure.
-trait Load {
-    /// One cycle, after which its long-lived process is idle. The bytes that were verified.
-    fn cycle(&mut self, number: u64) -> u64;
-
-    /// The process that must not grow, if one lives on.
-    fn process(&self) -> Option<u32> {
-        None
-    }
-
-    /// What happened besides cycles: faults injected, resizes, and the like.
-    fn events(&self) -> String {
-        String::new()
-    }
-}
 
 /// How a load ended.
 struct Outcome {

@@ -24,7 +24,7 @@ impl Worker {
     }
 }
 
-impl crate::Load for Worker {
+impl crate::load::Load for Worker {
     fn cycle(&mut self, _number: u64) -> u64 {
         self.orders.write_all(b"\n").unwrap();
         let mut line = String::new();

@@ -18,7 +18,7 @@ use paradisk_devices::{
 use paradisk_disk_formats::{Disk, OpenOptions, RamDisk, Raw, SectorSize, vhd, vhdx};
 
 use crate::contested::{Contested, generations};
-use crate::loads::SERVED;
+use crate::load::SERVED;
 use crate::vfio::{Initiator, job, options};
 use crate::worker;
 use resets::Disturbance;

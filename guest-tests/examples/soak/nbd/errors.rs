@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use super::steady::{device, on};
 use super::{BLOCKS, Disk, SIZE, at, connect, flush, read, serve_all, write};
-use crate::Load;
 use crate::images::Kind;
+use crate::load::Load;
 use crate::loop_device::LoopDevice;
 use crate::pattern::{BLOCK, Model};
 use crate::server::{Place, Process};

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::steady::device;
 use super::{BLOCKS, Disk, at, connect, flush, read, serve_all, write};
-use crate::Load;
 use crate::images::Kind;
+use crate::load::Load;
 use crate::nbd_client::{Client, FLUSH};
 use crate::pattern::Model;
 use crate::server::Place;

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::{BLOCKS, Disk, at, connect, flush, read, serve_all};
-use crate::Load;
 use crate::images::Kind;
+use crate::load::Load;
 use crate::nbd_client::{FLUSH, WRITE_ZEROES};
 use crate::pattern::BLOCK;
 use crate::server::{Place, Process};

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use super::{BLOCKS, Disk, at, flush, read, write};
-use crate::Load;
 use crate::images::Kind;
+use crate::load::Load;
 use crate::nbd_client::{Client, WRITE, request};
 use crate::pattern::BLOCK;
 use crate::server::Place;

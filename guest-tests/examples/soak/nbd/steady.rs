@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use super::{BLOCKS, Disk, SIZE, at, connect, flush, read, serve_all, write};
-use crate::Load;
 use crate::images::Kind;
+use crate::load::Load;
 use crate::loop_device::LoopDevice;
 use crate::nbd_client::{WRITE, WRITE_ZEROES, request};
 use crate::pattern::{BLOCK, Model};

@@ -12,7 +12,7 @@ use paradisk_devices::AdapterKind;
 
 use super::{Initiator, SPAN, Setup, job, options};
 use crate::contested::{Contested, generations};
-use crate::loads::SERVED;
+use crate::load::SERVED;
 use crate::server::{Place, Process};
 use crate::vmm::{Habits, Vmm};
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::Setup;
 use super::guest::Guest;
-use crate::Load;
-use crate::loads::SERVED;
+use crate::load::{Load, SERVED};
 use crate::server::Place;
 
 /// An adapter with its disk.

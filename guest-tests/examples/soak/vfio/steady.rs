@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::guest::Guest;
 use super::{MIB, SIZE, Setup};
-use crate::Load;
 use crate::images::Kind;
+use crate::load::Load;
 use crate::server::{Place, Process};
 use crate::watch::Watch;
 

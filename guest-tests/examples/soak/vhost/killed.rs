@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{DEPTH, QUEUES, SECTORS, add_write, shape, verify};
-use crate::Load;
 use crate::images::Kind;
+use crate::load::Load;
 use crate::nbd::Disk;
 use crate::pattern::{BLOCK, Model};
 use crate::server::{Place, Process};

@@ -54,7 +54,7 @@ impl Steady {
     }
 }
 
-impl crate::Load for Steady {
+impl crate::load::Load for Steady {
     fn cycle(&mut self, number: u64) -> u64 {
         let mut client = Client::connect(&self.socket, Guest::new(shape(number)));
         let mut verified = 0;
