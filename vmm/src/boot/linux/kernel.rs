@@ -15,8 +15,7 @@ use linux_loader::loader::{BzImage, Elf, KernelLoader};
 use vm_memory::{ByteValued, GuestAddress};
 
 use super::error::LinuxError;
-use super::input::Input;
-use super::low_ram::LowRam;
+use super::input::{Input, LowRam};
 use crate::memory::GuestMemory;
 
 /// Maximum number of program headers; kernels have about six.

@@ -12,13 +12,9 @@
 //! | as high as the kernel allows, below the hole | initrd |
 
 mod error;
+mod handover;
 mod input;
 mod kernel;
-mod low_ram;
-mod memory_map;
-mod pvh;
-mod start;
-mod zero_page;
 
 pub use self::error::LinuxError;
 
@@ -29,10 +25,9 @@ use kvm_bindings::{Msrs, kvm_dtable, kvm_msr_entry, kvm_regs};
 use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress};
 
-use self::input::Input;
+use self::handover::{CMDLINE, CODE_SELECTOR, DESCRIPTORS, GDT, Parts, START_INFO};
+use self::input::{Input, LowRam};
 use self::kernel::Kernel;
-use self::low_ram::LowRam;
-use self::start::{CMDLINE, CODE_SELECTOR, DESCRIPTORS, GDT, Parts, START_INFO};
 use super::page_tables::{self, RFLAGS};
 use crate::error::Error;
 use crate::machine::Machine;
@@ -128,9 +123,9 @@ impl Linux {
             Protocol::Linux64 => {
                 put(memory, "descriptor table", DESCRIPTORS, &GDT.map(u64::to_le_bytes).concat())?;
                 page_tables::write(memory, 1 << 32, 0, None)?;
-                zero_page::write(memory, &kernel, &parts)?;
+                handover::write_zero_page(memory, &kernel, &parts)?;
             }
-            Protocol::Pvh => pvh::write(memory, &parts)?,
+            Protocol::Pvh => handover::write_pvh(memory, &parts)?,
         }
         Ok(Loaded { protocol: self.protocol, entry })
     }
@@ -170,7 +165,7 @@ impl Loaded {
                 regs.rsi = START_INFO;
             }
             Protocol::Pvh => {
-                pvh::set_sregs(&mut sregs);
+                handover::set_pvh_sregs(&mut sregs);
                 regs.rbx = START_INFO;
             }
         }
