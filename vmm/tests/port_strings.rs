@@ -4,8 +4,10 @@ mod common;
 #[path = "common/no_io.rs"]
 mod no_io;
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use common::{CODE, End, ended_by_handler, host};
 use no_io::no_io;
@@ -14,6 +16,7 @@ use paradisk_vmm::{Config, Host, layout};
 use vm_memory::{Bytes, GuestAddress};
 
 const READ: u64 = CODE + 0x100;
+const HANG: Duration = Duration::from_secs(60);
 const PORTS: u16 = layout::PCI_IO.start as u16;
 /// Ports of the function.
 const REGISTER: u64 = 0;
@@ -124,8 +127,10 @@ fn run(host: &Host, ports: &[(u64, bool)]) -> (Vec<Seen>, [u8; 8]) {
     ended_by_handler(&events, 0);
     let mut read = [0; 8];
     machine.memory().read_slice(&mut read, GuestAddress(READ)).unwrap();
+    // A doorbell is an event that the I/O thread takes when it runs.
+    let first = all.recv_timeout(HANG).unwrap();
     drop(machine);
-    (all.iter().collect(), read)
+    (iter::once(first).chain(&all).collect(), read)
 }
 
 /// A string access is one call, unless KVM splits it, which it does to writes.
