@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 
 /// The fields of [`OpenError::Invalid`] except the path.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -121,8 +121,8 @@ mod tests {
     use super::super::spec::{Footer, UNALLOCATED};
     use super::super::testing::{SIZE, layout_of, new_image, open};
     use super::*;
-    use crate::formats::format::Format;
     use crate::host::crash::{CrashFile, stamped};
+    use crate::map::format::Format;
     use crate::queue::conformance::Random;
 
     const BLOCK: u64 = 4096;

@@ -14,19 +14,19 @@ use super::layout::{self, Layout};
 use super::locator;
 use super::spec::{DynamicHeader, EPOCH, NO_DATA_OFFSET, SECTOR};
 use super::stamp;
-use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::error::OpenError;
-use crate::escaped::escaped;
+use crate::contract::error::OpenError;
+use crate::contract::escaped::escaped;
+use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
 use crate::formats::field::BadField;
 use crate::formats::file_info::file_info;
-use crate::formats::format::Format;
 use crate::formats::name::FormatName;
 use crate::formats::parents::ParentRules;
 use crate::formats::signature::{has_footer, has_identifier};
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
+use crate::map::format::Format;
 
 /// The identity that a child records for a raw parent.
 const NO_ID: [u8; 16] = [0; 16];
@@ -351,8 +351,8 @@ fn date(stamp: u32) -> String {
 mod tests {
     use super::super::create::create_differencing;
     use super::*;
+    use crate::formats::copy::content::Content;
     use crate::formats::open::OpenOptions;
-    use crate::image::Content;
 
     /// Give a child the parent identity zero, as XenServer does over a raw disk.
     fn over_raw(child: &Path) {

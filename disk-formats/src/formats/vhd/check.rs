@@ -14,8 +14,8 @@ use super::layout::{self, Layout, locator_areas, locator_paths, named_locators};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use super::stamp;
 use crate::formats::field::BadField;
+use crate::formats::findings::{CheckReport, End, Finding, Severity};
 use crate::host::store::Store;
-use crate::image::findings::{CheckReport, End, Finding, Severity};
 
 /// Check an image without its parents, and report all defects. With `repair`, repair a lost copy of the footer, a
 /// misplaced footer, and invalid BAT entries, whose blocks become unallocated and lose their data.

@@ -17,9 +17,9 @@ use super::layout::{self, Layout};
 use super::locator::NewLocator;
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE, ParentLocator, SECTOR};
 use super::stamp;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::formats::findings::Severity;
 use crate::host::store::Store;
-use crate::image::findings::Severity;
 
 /// The parts of a dynamic or differencing disk that can be changed.
 pub(super) struct Sparse {

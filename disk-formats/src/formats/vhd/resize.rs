@@ -9,7 +9,7 @@ use super::extend::extend_table;
 use super::footer::{self, Found, Source, Subformat};
 use super::layout::{self, Layout};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::field::BadField;
 use crate::formats::file_info::check_shrink;
 use crate::host::store::{Store, last_nonzero_of};

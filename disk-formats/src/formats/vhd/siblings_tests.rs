@@ -20,12 +20,13 @@ use super::resize::resize_in;
 use super::spec::SECTOR;
 use super::stamp;
 use super::testing::{SECTORS, SIZE, disk_info};
-use crate::formats::format::Format;
+use crate::formats::copy::content::Content;
+use crate::formats::copy::overlay::Overlay;
 use crate::formats::siblings::{Tools, families};
 use crate::host::crash::{CrashFile, Image, stamped, stores, value_of};
 use crate::host::effort::effort;
 use crate::host::store::Store;
-use crate::image::{Content, Overlay};
+use crate::map::format::Format;
 
 /// The tools. The root is fixed, or has blocks of this size.
 struct Vhd {

@@ -13,7 +13,7 @@ use super::footer::{self, Found, Subformat};
 use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::spec::{DynamicHeader, SECTOR};
-use crate::disk::info::{DiskInfo, Kind, SectorSize};
+use crate::contract::info::{DiskInfo, Kind, SectorSize};
 use crate::host::crash::{CrashFile, stamped};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;

@@ -18,15 +18,17 @@ use super::merge::announce;
 use super::resize::{check_resize, resize_in};
 use super::spec::SECTOR;
 use super::testing::{SECTORS, SIZE, disk_info, layer, layout_of, new_image, open, open_over, parent};
-use crate::error::IoError;
-use crate::formats::format::{Format, Mapping};
+use crate::contract::error::IoError;
+use crate::formats::copy::content::Content;
+use crate::formats::copy::overlay::Overlay;
+use crate::formats::copy::rebase_copy::RebaseCopy;
+use crate::formats::findings::Severity;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::crash::{CrashFile, stamped, stores};
 use crate::host::faults::{Call, Fault, Host};
 use crate::host::store::Store;
-use crate::image::findings::Severity;
-use crate::image::{Content, Overlay, RebaseCopy};
 use crate::map::extent::Extents;
+use crate::map::format::{Format, Mapping};
 use crate::queue::conformance::Random;
 
 /// A disk with some blocks written, some with zeros, some twice.

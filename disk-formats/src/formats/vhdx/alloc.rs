@@ -12,7 +12,7 @@ use super::scan::used_space;
 use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::{LOG_SECTOR, MIB};
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::formats::field::BadField;
 use crate::formats::sparse::Allocated;
 use crate::host::store::{Store, io_error};

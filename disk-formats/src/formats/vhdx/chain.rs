@@ -13,19 +13,19 @@ use super::journal::Journal;
 use super::layer::Layer;
 use super::opened::{MEMORY, Opened, Replaying};
 use super::spec::MIB;
-use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::error::OpenError;
-use crate::escaped::escaped;
+use crate::contract::error::OpenError;
+use crate::contract::escaped::escaped;
+use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
 use crate::formats::field::BadField;
 use crate::formats::file_info::file_info;
-use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::signature::has_footer;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
 use crate::map::epochs::Epochs;
+use crate::map::format::Format;
 
 /// One image of a chain.
 pub(crate) struct Image {

@@ -15,8 +15,8 @@ use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::REGION_TABLES_AT;
 use crate::formats::field::BadField;
+use crate::formats::findings::{CheckReport, End, Severity};
 use crate::host::store::Store;
-use crate::image::findings::{CheckReport, End, Severity};
 
 /// The repairs of BAT entries, as the report names them: of invalid ones, and of harmless deviations.
 const LOST: &str = "unallocated: its data is lost";

@@ -18,7 +18,7 @@ use super::scan::used_space;
 use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::{LOG_SECTOR, REGION_TABLES_AT};
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::guid;
 use crate::host::store::Store;
 

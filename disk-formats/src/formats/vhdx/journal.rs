@@ -141,7 +141,7 @@ mod tests {
     use super::super::testing::{Shape, new_image};
     use super::super::{header, opened::Opened};
     use super::*;
-    use crate::disk::info::SectorSize;
+    use crate::contract::info::SectorSize;
     use crate::host::backing::{Access, BackingFile};
     use crate::host::faults::{Call, Fault, Host};
 

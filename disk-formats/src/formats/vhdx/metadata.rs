@@ -14,7 +14,7 @@ use super::spec::{
     BLOCK_SIZES, FileParameters, HAS_PARENT, LEAVE_BLOCK_ALLOCATED, MAX_ITEM, MAX_SIZE, MAX_TABLE_ENTRIES,
     METADATA_SIGNATURE, MIB, MetadataEntry, MetadataTableHeader, TABLE_SIZE, item,
 };
-use crate::disk::info::SectorSize;
+use crate::contract::info::SectorSize;
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 

@@ -10,7 +10,7 @@ use super::metadata::{self, Metadata};
 use super::overlay::Overlay;
 use super::region::{self, Regions, Run};
 use super::spec::HEADER_SECTION;
-use crate::escaped::escaped;
+use crate::contract::escaped::escaped;
 use crate::formats::field::BadField;
 use crate::formats::guid;
 use crate::host::store::Store;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::log::{Change, Replay};
 use super::region::Run;
 use super::spec::LOG_SECTOR;
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 

@@ -13,7 +13,7 @@ use super::region::Run;
 use super::scan::{Scan, find_back};
 use super::sectors::Sectors;
 use super::spec::{LOG_SECTOR, item};
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::field::BadField;
 use crate::formats::file_info::check_shrink;
 use crate::host::store::{Store, last_nonzero_of};

@@ -16,14 +16,14 @@ use super::journal::Journal;
 use super::locator::Locator;
 use super::metadata::Parameters;
 use super::opened::Opened;
-use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::error::IoError;
-use crate::formats::format::{Format, Mapping};
+use crate::contract::error::IoError;
+use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+use crate::formats::findings::{CheckReport, End};
 use crate::host::crash::{CrashFile, Image};
 use crate::host::store::Store;
-use crate::image::findings::{CheckReport, End};
 use crate::map::block_map::DEFAULT_MEMORY;
 use crate::map::extent::{Extents, Place};
+use crate::map::format::{Format, Mapping};
 use crate::queue::conformance::Random;
 
 /// Unit of the tests' values, whatever the disk's sectors are: no medium tears a smaller unit.

@@ -5,12 +5,12 @@ use super::super::check::check_in;
 use super::super::footer::Subformat;
 use super::super::testing::{SECTORS, new_image, open, parent};
 use super::*;
-use crate::formats::format::{Format, Mapping};
+use crate::formats::findings::Severity;
 use crate::host::crash::{CrashFile, stamped, stores};
 use crate::host::effort::effort;
-use crate::image::findings::Severity;
 use crate::map::chain_map::testing::{contents, flush, hammer, map_for_write};
 use crate::map::extent::{Extents, Place};
+use crate::map::format::{Format, Mapping};
 use crate::queue::conformance::Random;
 
 enum Event {

@@ -8,7 +8,7 @@ use super::active::active;
 use super::changes::{Change, Changes};
 use super::scan::{self, Place};
 use super::{MAX_FILE, Region};
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 

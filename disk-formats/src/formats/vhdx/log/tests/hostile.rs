@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::super::entry::encode;
 use super::super::{Log, find};
 use super::*;
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::host::crash::CrashFile;
 use crate::host::store::Store;
 
