@@ -28,23 +28,13 @@ pub(crate) fn check(store: Arc<dyn Store>, repair: bool, _end: End) -> io::Resul
 
 pub(super) fn check_in(store: &dyn Store, repair: bool) -> io::Result<CheckReport> {
     let mut report = CheckReport::default();
-    let found = match footer::find(store)? {
-        Ok(found) => found,
-        Err(bad) => {
-            report.add(Severity::Damage, bad, None);
-            return Ok(report);
-        }
-    };
+    let Some(found) = report.found(footer::find(store))? else { return Ok(report) };
     let layout = match found.subformat {
         Subformat::Fixed => None,
         Subformat::Dynamic | Subformat::Differencing => {
-            match layout::read(store, found.footer.data_offset.get(), found.size)? {
-                Ok(layout) => Some(layout),
-                Err(bad) => {
-                    report.add(Severity::Damage, bad, None);
-                    return Ok(report);
-                }
-            }
+            let read = layout::read(store, found.footer.data_offset.get(), found.size);
+            let Some(layout) = report.found(read)? else { return Ok(report) };
+            Some(layout)
         }
     };
     match layout {

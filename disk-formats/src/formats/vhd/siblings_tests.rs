@@ -39,14 +39,12 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 fn found(file: &CrashFile) -> Result<footer::Found, String> {
-    footer::find(file).map_err(text)?.map_err(|bad| format!("{bad:?}"))
+    footer::find(file).map_err(|error| format!("{error:?}"))
 }
 
 fn header_of(file: &CrashFile) -> Result<(super::spec::DynamicHeader, layout::Layout), String> {
     let found = found(file)?;
-    layout::read(file, found.footer.data_offset.get(), found.size)
-        .map_err(text)?
-        .map_err(|bad| format!("{bad:?}"))
+    layout::read(file, found.footer.data_offset.get(), found.size).map_err(|error| format!("{error:?}"))
 }
 
 /// Open a chain as `chain.rs` does for files: each parent must be the one that its child has recorded.

@@ -362,7 +362,7 @@ fn resizing_a_fixed_disk_leaves_no_footer_in_its_data() {
     {
         let image = fixed(behind);
         let good = |bytes: &[u8], sizes: &[u64], why: &str| {
-            let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a file");
+            let found = footer::find(&CrashFile::new(bytes.to_vec()));
             let found = found.unwrap_or_else(|bad| panic!("{behind} {size}, {why}: {bad:?}"));
             assert!(sizes.contains(&found.size), "{behind} {size}, {why}: {}", found.size);
             let (data, half) = (&bytes[..found.size as usize], SIZE as usize / 2);
@@ -423,7 +423,7 @@ fn a_new_stamp_of_a_fixed_disk_leaves_what_its_size_leaves_out() {
 fn the_stamp_of_a_fixed_disk_is_flushed_before_its_data() {
     let image = fixed(0);
     let stamp = |bytes: &[u8]| {
-        let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a file").expect("a footer");
+        let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a footer");
         found.footer.time_stamp.get()
     };
     let before = stamp(&image);
@@ -442,7 +442,7 @@ fn the_stamp_of_a_fixed_disk_is_flushed_before_its_data() {
     ];
     for work in works {
         let file = CrashFile::new(image.clone());
-        let found = footer::find(&file).expect("a file").expect("a footer");
+        let found = footer::find(&file).expect("a footer");
         let disk = FixedVhd::new(disk_info(&found, false), Arc::new(file.clone()), Vec::new(), &found);
         let mut extents = Extents::new();
         assert_eq!(disk.map_read(0, SECTOR, &mut extents), Ok(Mapping::Ready));

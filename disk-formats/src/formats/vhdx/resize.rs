@@ -72,8 +72,8 @@ fn checked(
     let path = store.path().to_path_buf();
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the end of the disk", source };
     // The editor below replays the log and reads the metadata again.
-    let now =
-        super::opened::Opened::read(Arc::clone(&store), false).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let now = super::opened::Opened::read(Arc::clone(&store), false)
+        .map_err(|error| error.of(&path, "cannot read the end of the disk"))?;
     let parameters = now.metadata.parameters;
     Parameters { size, ..parameters }.check().map_err(|bad| bad.of(&path))?;
     check_shrink(&path, parameters.size, size, shrink)?;

@@ -60,7 +60,7 @@ pub(super) fn new_image(shape: Shape, parent: Option<&Image>) -> Image {
         file.set_size(layout.bat.end() + layout.blocks() * layout.block_size()).expect("space");
     }
     let locator = parent.map(|parent| {
-        let headers = header::read(&CrashFile::of(parent.clone())).expect("a file").expect("headers");
+        let headers = header::read(&CrashFile::of(parent.clone())).expect("headers");
         let locator =
             Locator::new(Path::new("/child.vhdx"), Path::new("/parent.vhdx"), headers.data_write_guid());
         locator.expect("a locator").encode().expect("a locator")
@@ -71,8 +71,7 @@ pub(super) fn new_image(shape: Shape, parent: Option<&Image>) -> Image {
 
 /// The metadata of a file.
 pub(super) fn opened(file: &CrashFile, writable: bool) -> Result<Opened, String> {
-    let opened = Opened::read(Arc::new(file.clone()), writable).map_err(|error| error.to_string())?;
-    opened.map_err(|bad| format!("{bad:?}"))
+    Opened::read(Arc::new(file.clone()), writable).map_err(|error| format!("{error:?}"))
 }
 
 /// The disk of a chain of files, from the top down.
@@ -91,8 +90,7 @@ pub(super) fn disk(images: Vec<Opened>, read_only: bool) -> Result<VhdxDisk, Str
     let writer = match read_only {
         true => None,
         false => {
-            let allocator = Allocator::open(top).map_err(|error| error.to_string())?;
-            let allocator = allocator.map_err(|bad| format!("{bad:?}"))?;
+            let allocator = Allocator::open(top).map_err(|error| format!("{error:?}"))?;
             Some((allocator, Journal::new(Arc::clone(&top.store), top.headers)))
         }
     };
