@@ -14,10 +14,11 @@
 
 pub(crate) mod begun;
 pub(crate) mod chain;
+pub(crate) mod copy;
 pub(crate) mod field;
 pub(crate) mod file_info;
+pub(crate) mod findings;
 pub(crate) mod flat;
-pub(crate) mod format;
 #[cfg(any(feature = "vhd", feature = "vhdx"))]
 pub(crate) mod guid;
 pub(crate) mod info;
@@ -25,8 +26,10 @@ pub(crate) mod merge;
 pub(crate) mod name;
 pub(crate) mod nested;
 pub(crate) mod open;
+pub(crate) mod output;
 pub(crate) mod parents;
 pub(crate) mod rebase;
+pub(crate) mod revisions;
 #[cfg(all(test, feature = "vhd", feature = "vhdx"))]
 pub(crate) mod siblings;
 pub(crate) mod signature;

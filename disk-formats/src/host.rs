@@ -1,5 +1,5 @@
-//! System calls that read and write file data, change files or directories, or flush them. The engines of the queues
-//! ([`crate::queue::engine`]) transfer data by calls of their own; all other modules make these calls through this module.
+//! System calls that read and write file data, change files or directories, or flush them. All modules make these
+//! calls through this module, except for the engine with io_uring (`queue/engine/uring.rs`).
 //!
 //! In tests a fault plan ([`faults`]) may answer calls for files below a test directory. Otherwise each function makes
 //! the system call that its doc names, with the retries that its doc names.
@@ -9,7 +9,7 @@ pub(crate) mod backing;
 pub(crate) mod crash;
 #[cfg(test)]
 pub(crate) mod effort;
-pub(crate) mod iobuf;
+pub(crate) mod identity;
 pub(crate) mod memory;
 pub(crate) mod passed;
 pub(crate) mod shared_flush;
@@ -28,6 +28,7 @@ mod interleavings;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 // `shared_flush` takes its primitives from here; its models take those of a checker.
@@ -36,6 +37,8 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, renameat_with};
 use rustix::io::{Errno, retry_on_intr};
+
+use crate::contract::iobuf::IoBuf;
 
 /// Create a regular file that does not exist yet, open for reading and writing.
 pub(crate) fn create_new(path: &Path) -> io::Result<File> {
@@ -62,6 +65,21 @@ pub(crate) fn write_at(file: &File, data: &[u8], offset: u64) -> io::Result<usiz
         return Ok(plan.write(file, data, offset, false)?);
     }
     file.write_at(data, offset)
+}
+
+/// preadv(2), pwritev(2) or pwritev2(2), once: as [`sys::transfer`].
+pub(crate) fn transfer(
+    fd: BorrowedFd<'_>,
+    bufs: &[IoBuf],
+    offset: u64,
+    write: bool,
+    dsync: bool,
+) -> Result<usize, Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(fd) {
+        return plan.transfer(fd, bufs, offset, write.then_some(dsync));
+    }
+    sys::transfer(fd, bufs, offset, write, dsync)
 }
 
 /// Read until `data` is full. EINTR is retried.
@@ -214,6 +232,22 @@ pub(crate) fn fsync_folder(folder: &Path) -> io::Result<()> {
         return Ok(plan.sync_folder()?);
     }
     Ok(rustix::fs::fsync(opened)?)
+}
+
+/// Flush the directory of `path`, so that the creation or removal of the entry is on stable storage.
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    loop {
+        match fsync_folder(folder) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // The file system does not support fsync of directories.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return Ok(()),
+            done => return done,
+        }
+    }
 }
 
 /// renameat2(2) with RENAME_NOREPLACE, once.

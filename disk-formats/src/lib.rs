@@ -10,29 +10,32 @@
     allow(clippy::duplicate_mod, reason = "a checker runs the source with primitives of its own")
 )]
 
+mod contract;
 mod disk;
-mod error;
-mod escaped;
 mod formats;
 mod host;
 pub mod image;
 mod map;
 mod queue;
 
+pub use contract::disk::{Allocation, Disk, Identity, MapMemory, Status};
+pub use contract::error::{IoError, OpenError, PushError};
+pub use contract::escaped::{Escaped, escaped};
+pub use contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+pub use contract::iobuf::{IoBuf, total_len};
+pub use contract::metrics::Metrics;
+pub use contract::metrics::counters::{KindMetrics, QueueMetrics};
+pub use contract::metrics::histogram::Histogram;
+pub use contract::queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};
 pub use disk::allocations::{AllocationLimits, allocations};
 pub use disk::file_disk::FileDisk;
-pub use disk::identity::Identity;
 pub use disk::image::{Image, RebaseData, Repair, Shrink, Siblings};
-pub use disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 pub use disk::null::NullDisk;
 pub use disk::ram::RamDisk;
-pub use disk::{Allocation, Disk, MapMemory, Status};
-pub use error::{IoError, OpenError, PushError};
-pub use escaped::{Escaped, escaped};
+pub use formats::findings::{CheckReport, Compacted, Finding, Severity};
 pub use formats::flat::passthrough::Passthrough;
 pub use formats::flat::raw::Raw;
 pub use formats::flat::{Flat, Sectors};
-pub use formats::format::{Flush, Format, Mapping};
 pub use formats::info::{FormatInfo, ImageInfo, ParentInfo, Scope};
 pub use formats::name::FormatName;
 pub use formats::nested::path::{is_nested, outermost, refuse_nested};
@@ -43,18 +46,16 @@ pub use formats::vhd;
 #[cfg(feature = "vhdx")]
 pub use formats::vhdx;
 pub use host::backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
-pub use host::iobuf::{IoBuf, total_len};
 pub use host::memory::HostMemory;
 pub use host::passed::pass;
 pub use host::threads::{ThreadKind, on_thread_start, spawn, spawn_scoped};
-pub use image::findings::{CheckReport, Compacted, Finding, Severity};
 pub use map::epochs::Epochs;
 pub use map::extent::{Extent, Extents, Place};
+pub use map::format::{Flush, Format, Mapping};
 #[cfg(feature = "conformance")]
 pub use queue::conformance;
 pub use queue::delayed::Delayed;
 pub use queue::engine::restrictions::{restrict_rings, rings_are_restricted};
 pub use queue::engine::ring_maker::{make_ring, start_ring_maker};
 pub use queue::file_queue::file_queue;
-pub use queue::metered::{Histogram, KindMetrics, Metered, Metrics, QueueMetrics};
-pub use queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};
+pub use queue::metered::Metered;

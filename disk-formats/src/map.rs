@@ -12,6 +12,7 @@ pub(crate) mod block_map;
 pub(crate) mod chain_map;
 pub(crate) mod epochs;
 pub(crate) mod extent;
+pub(crate) mod format;
 pub(crate) mod map_now;
 
 // `epochs` takes its primitives from here; its model takes those of a checker.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::disk::{Allocation, Disk};
-use crate::error::IoError;
+use crate::contract::disk::{Allocation, Disk};
+use crate::contract::error::IoError;
 
 /// Limits of one call of [`allocations`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

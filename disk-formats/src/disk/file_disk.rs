@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::disk::identity;
-use crate::disk::identity::Identity;
-use crate::disk::info::DiskInfo;
-use crate::disk::{Allocation, Disk, MapMemory, Status};
-use crate::error::{IoError, OpenError};
-use crate::formats::format::Format;
+use crate::contract::disk::{Allocation, Disk, Identity, MapMemory, Status};
+use crate::contract::error::{IoError, OpenError};
+use crate::contract::info::DiskInfo;
+use crate::contract::queue::{DiskQueue, QueueConfig};
+use crate::host::identity;
 use crate::map::extent::{Extents, Place};
+use crate::map::format::Format;
 use crate::map::map_now::map_now;
 use crate::queue::file_queue::file_queue;
-use crate::queue::{DiskQueue, QueueConfig};
 
 /// Maximum number of bytes that one status covers.
 const STATUS: u64 = 64 << 30;
@@ -106,10 +105,10 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::disk::info::SectorSize;
+    use crate::contract::info::SectorSize;
     use crate::disk::null::NullDisk;
-    use crate::formats::format::Mapping;
     use crate::host::backing::BackingFile;
+    use crate::map::format::Mapping;
 
     /// A disk whose odd sectors are mapped and even sectors are zeros (`scattered`), or that is all zeros. Records the
     /// longest range that was mapped at once.

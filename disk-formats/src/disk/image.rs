@@ -4,20 +4,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::chain::{Member, children, inspect, refuse_size_below_parent};
+use crate::formats::findings::{CheckReport, Compacted, End};
 use crate::formats::flat::raw::Raw;
 use crate::formats::info::{ImageInfo, Scope};
-use crate::formats::merge::merge;
+use crate::formats::merge::{MergeError, Merged, merge};
 use crate::formats::name::FormatName;
 use crate::formats::nested;
 use crate::formats::open::OpenOptions;
 use crate::formats::parents::ParentRules;
-use crate::formats::rebase::{Rebase, rebase_copying};
+use crate::formats::rebase::{Rebase, RebaseError, rebase_copying};
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
-use crate::image::findings::{CheckReport, Compacted, End};
-use crate::image::{MergeError, Merged, RebaseError};
 
 /// Evaluates `$call` with `$module` as the module of the image's format.
 macro_rules! dispatch {
@@ -308,9 +307,9 @@ impl Image {
 #[cfg(all(test, feature = "vhd", feature = "vhdx"))]
 mod tests {
     use super::*;
+    use crate::formats::copy::content::Content;
     use crate::formats::vhd;
     use crate::formats::vhdx::{self, CreateOptions};
-    use crate::image::Content;
 
     #[test]
     fn each_format_has_its_tools() {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::disk::{Allocation, Disk, Status};
-use crate::error::{IoError, OpenError};
+use crate::contract::disk::{Allocation, Disk, Status};
+use crate::contract::error::{IoError, OpenError};
+use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+use crate::contract::queue::{DiskQueue, QueueConfig, Request};
 use crate::queue::instant::{Medium, instant_queue};
-use crate::queue::{DiskQueue, QueueConfig, Request};
 
 /// A disk without storage. Reads leave the buffers unchanged.
 #[derive(Debug)]

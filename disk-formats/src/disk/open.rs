@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::disk::Disk;
+use crate::contract::disk::Disk;
+use crate::contract::error::OpenError;
+use crate::contract::escaped::escaped;
 use crate::disk::file_disk::FileDisk;
-use crate::error::OpenError;
-use crate::escaped::escaped;
-use crate::formats::format::Format;
 use crate::formats::name::FormatName;
 use crate::formats::nested;
 use crate::formats::open::{OpenOptions, open_file, probe_file};
+use crate::map::format::Format;
 
 impl FormatName {
     /// The format of the disk at `path`: see [`OpenOptions::format`].

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::disk::info::{DiskInfo, SectorSize};
+use crate::contract::disk::{Allocation, Disk, Status};
+use crate::contract::error::{IoError, OpenError};
+use crate::contract::info::{DiskInfo, SectorSize};
+use crate::contract::queue::{DiskQueue, Op, QueueConfig, Request};
 use crate::disk::null::memory_info;
-use crate::disk::{Allocation, Disk, Status};
-use crate::error::{IoError, OpenError};
 use crate::host::memory::HostMemory;
 use crate::queue::instant::{Medium, instant_queue};
-use crate::queue::{DiskQueue, Op, QueueConfig, Request};
 
 /// A disk in memory, which all its queues share. It reads as zeros at first. Dropping it frees the memory.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::error::IoError;
+use crate::contract::error::IoError;
 
 #[allow(clippy::disallowed_types, reason = "the first change of a disk alone")]
 type Mutex<T> = std::sync::Mutex<T>;

@@ -2,16 +2,17 @@
 //! finds the children of an image, and refuses loops. The format ([`Member`]) knows the candidates for a child's parent
 //! and checks them.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::OpenError;
-use crate::escaped::escaped;
+use crate::contract::error::OpenError;
+use crate::contract::escaped::escaped;
 use crate::formats::field::BadField;
 use crate::formats::info::{ImageInfo, Scope};
+use crate::formats::output::is_part;
 use crate::formats::parents::{MAX_DEPTH, ParentRules, Search, identity, of_stat, repeated};
 use crate::host::backing::{Access, BackingFile};
-use crate::image::images_beside;
 
 /// One image of a chain.
 pub(crate) trait Member: Sized {
@@ -287,6 +288,23 @@ pub(crate) fn children_of<M: Member>(parent: &M, beside: [&Path; 2], except: &Pa
     images_beside(beside, except, |path| {
         M::open(path, Access::READ_ONLY).is_ok_and(|image| image.has_parent_id(parent))
     })
+}
+
+/// Files in the directories of `beside` for which `stands` is true, without `except` and other names of it. A file with several names is listed
+/// once; outputs that are incomplete are not listed.
+fn images_beside(beside: [&Path; 2], except: &Path, stands: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let identity =
+        |path: &Path| Some(of_stat(&std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?));
+    let folder = |path: &Path| path.canonicalize().ok()?.parent().map(Path::to_path_buf);
+    let mut folders: Vec<PathBuf> = beside.into_iter().filter_map(folder).collect();
+    folders.dedup();
+    let mut seen: HashSet<(u64, u64)> = identity(except).into_iter().collect();
+    let files = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    files
+        .map(|entry| entry.path())
+        .filter(|path| !is_part(path) && identity(path).is_some_and(|identity| seen.insert(identity)))
+        .filter_map(|path| path.canonicalize().ok().filter(|path| stands(path)))
+        .collect()
 }
 
 /// The buffer alignment that direct I/O to all images requires.

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::host::backing::BackingFile;
 
 /// Physical sector size that guests see for a file: the write unit of common media.

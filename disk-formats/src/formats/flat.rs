@@ -7,15 +7,15 @@ use std::path::Path;
 #[expect(clippy::disallowed_types, reason = "to be resized is no request")]
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::disk::info::{DiskInfo, SectorSize};
-use crate::disk::revisions::Revisions;
-use crate::error::{IoError, OpenError};
+use crate::contract::error::{IoError, OpenError};
+use crate::contract::info::{DiskInfo, SectorSize};
 use crate::formats::file_info::whole_sectors;
-use crate::formats::format::{Format, Mapping, file_remarks};
+use crate::formats::revisions::Revisions;
 use crate::host::backing::BackingFile;
 use crate::host::backing::units::Units;
 use crate::host::store::Store;
 use crate::map::extent::{Extents, Place};
+use crate::map::format::{Format, Mapping, file_remarks};
 
 /// Sector sizes of a raw or pass-through disk, in place of the defaults (`None`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Format for Flat {
         let _alone = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
         let (info, file) = (self.info.current(), &self.files[0]);
         if !self.whole {
-            return Err(crate::formats::format::cannot_grow(self));
+            return Err(crate::map::format::cannot_grow(self));
         }
         whole_sectors(file.path(), capacity, info.logical_sector)?;
         if self.capacity_of(capacity) != capacity {
@@ -204,7 +204,7 @@ mod tests {
     use std::fs::File;
     use std::path::Path;
 
-    use crate::error::OpenError;
+    use crate::contract::error::OpenError;
     use crate::formats::flat::raw::Raw;
     use crate::formats::open::OpenOptions;
     use crate::formats::vhd;

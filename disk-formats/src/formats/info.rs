@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::disk::info::SectorSize;
+use crate::contract::info::SectorSize;
 
 /// Which images of a chain to describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,14 +1,57 @@
 //! Merge (commit): writes the data of a differencing disk into its parent, then deletes the differencing disk.
 
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::contract::escaped::escaped;
 use crate::formats::chain::{Member, children_of, open_parent};
+use crate::formats::copy::content::Content;
+use crate::formats::copy::error::ImageError;
+use crate::formats::copy::overlay::{Overlaid, Overlay};
 use crate::formats::field::BadField;
 use crate::formats::parents::ParentRules;
+use crate::host;
 use crate::host::backing::{Access, BackingFile};
-use crate::image::{MergeError, Merged, Overlaid, remove};
+use crate::map::format::Format;
+
+/// Bytes of the disk after which the child is opened again: each open starts with an empty map, which bounds the
+/// memory.
+const SLICE: u64 = 64 << 30;
+
+/// The result of a merge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Merged {
+    /// The image that the child was merged into.
+    pub parent: PathBuf,
+    /// Children of the child that are in the directory of the child or its parent. They must be rebased to `parent`.
+    pub orphans: Vec<PathBuf>,
+    /// The copied data.
+    pub copied: Overlaid,
+}
+
+/// The error of a merge. The child's data are unchanged, and another merge continues.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MergeError {
+    /// An image could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Copying failed, or the caller stopped it ([`ImageError::Cancelled`]).
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The parent has other children, whose content would change.
+    #[error("{}: other disks have it as their parent: {} (they would be lost; allow it with --force)", escaped(path),
+        siblings.iter().map(|path| escaped(path).to_string()).collect::<Vec<_>>().join(", "))]
+    Siblings {
+        /// The parent.
+        path: PathBuf,
+        /// The other disks.
+        siblings: Vec<PathBuf>,
+    },
+}
 
 /// The part of a merge that depends on the format.
 pub(crate) trait Merge: Member {
@@ -58,4 +101,57 @@ pub(crate) fn merge<M: Merge>(
     let copied = image.commit(base, rules, progress)?;
     remove(child)?;
     Ok(Merged { parent: path, orphans, copied })
+}
+
+/// Commit a child of `size` bytes in `file` into its parent `below`: write the child's data, and flush. `alone` opens
+/// the child without its parents. `zeros` returns, in batches, the runs that the child defines as zeros without
+/// storage.
+pub(crate) fn commit_into_parent<F: Format>(
+    file: &BackingFile,
+    size: u64,
+    alone: impl Fn() -> Result<F, MergeError>,
+    zeros: impl Iterator<Item = Result<Vec<Range<u64>>, OpenError>>,
+    below: &dyn Format,
+    mut progress: impl FnMut(u64, u64) -> bool,
+) -> Result<Overlaid, MergeError> {
+    let below = Content::new(below);
+    // The space of a fixed disk stays allocated.
+    let may_unmap = below.format().info().kind.subformat != Some("fixed");
+    let flush = |path: &Path| {
+        let path = path.into();
+        move |source| ImageError::Flush { path, source }
+    };
+    // Blocks that may be cloned must be on stable storage in the child first.
+    file.sync().map_err(flush(file.path()))?;
+    let mut copied = Overlaid::default();
+    for start in (0..size).step_by(SLICE as usize) {
+        let above = alone()?;
+        let mut overlay = Overlay::new(Content::new(&above), below, may_unmap);
+        overlay.write(start..(start + SLICE).min(size), |done| progress(done, size))?;
+        copied += overlay.done();
+    }
+    for runs in zeros {
+        for run in runs? {
+            copied.zeros += run.end - run.start;
+            let zeroed = below.format().write_zeroes(run.start, run.end - run.start, may_unmap);
+            zeroed.map_err(|error| ImageError::io(below.path(), "zero", run.start, error))?;
+        }
+        if !progress(size, size) {
+            return Err(ImageError::Cancelled.into());
+        }
+    }
+    below.format().flush().map_err(flush(below.path()))?;
+    Ok(copied)
+}
+
+/// Delete a merged child, and flush its directory. If `child` is a symbolic link, the image that it leads to is deleted, and then the link.
+fn remove(child: &Path) -> Result<(), OpenError> {
+    let os = |action| move |source| OpenError::Os { path: child.into(), action, source };
+    let image = child.canonicalize().map_err(os("cannot delete it"))?;
+    let linked = std::fs::symlink_metadata(child).map_err(os("cannot delete it"))?.is_symlink();
+    for path in [Some(&*image), Some(child).filter(|_| linked)].into_iter().flatten() {
+        host::remove_file(path).map_err(os("cannot delete it"))?;
+        host::sync_folder_of(path).map_err(os("cannot flush its directory"))?;
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::nested::path::is_nested;
 
 /// A format of disks that have a path. Its text form is the one of the command line.

@@ -23,10 +23,11 @@ use part::Part;
 use path::{Nesting, Step, split};
 use table::TableError;
 
-use crate::disk::info::Kind;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::contract::info::Kind;
+use crate::formats::copy::content::Content;
+use crate::formats::copy::error::ImageError;
 use crate::formats::field::BadField;
-use crate::formats::format::Format;
 use crate::formats::name::FormatName;
 use crate::formats::open::{OpenOptions, RAW, open_file, refuse_foreign};
 use crate::formats::signature::{has_footer, has_identifier, has_trailing_footer};
@@ -35,7 +36,7 @@ use crate::formats::vhd;
 #[cfg(feature = "vhdx")]
 use crate::formats::vhdx;
 use crate::host::store::Store;
-use crate::image::{Content, ImageError};
+use crate::map::format::Format;
 
 /// Unit of the file size of a VHDX.
 #[cfg(feature = "vhdx")]

@@ -4,11 +4,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::flat::Sectors;
 use crate::formats::flat::passthrough::Passthrough;
 use crate::formats::flat::raw::Raw;
-use crate::formats::format::Format;
 use crate::formats::name::FormatName;
 use crate::formats::parents::ParentRules;
 use crate::formats::signature::{Foreign, has_footer, has_identifier};
@@ -18,6 +17,7 @@ use crate::formats::vhd;
 use crate::formats::vhdx;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
+use crate::map::format::Format;
 
 /// Formats that the caller may have to name.
 pub(crate) const RAW: &[&str] = &[FormatName::Raw.as_str()];

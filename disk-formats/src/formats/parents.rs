@@ -9,8 +9,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::error::OpenError;
-use crate::escaped::escaped;
+use crate::contract::error::OpenError;
+use crate::contract::escaped::escaped;
 use crate::formats::field::BadField;
 
 /// Maximum number of images of a chain, including the child.

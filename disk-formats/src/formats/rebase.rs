@@ -4,13 +4,27 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::chain::{Member, refuse_loop, require_differencing};
-use crate::formats::format::Format;
+use crate::formats::copy::content::Content;
+use crate::formats::copy::error::ImageError;
+use crate::formats::copy::rebase_copy::RebaseCopy;
 use crate::formats::parents::ParentRules;
 use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host::backing::Access;
-use crate::image::{Content, ImageError, RebaseCopy, RebaseError};
+use crate::map::format::Format;
+
+/// The error of a rebase. The disk reads the same data as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RebaseError {
+    /// An image could not be opened, or the parent's path could not be recorded.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Comparing or copying failed, or the caller stopped it ([`ImageError::Cancelled`]).
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
 
 /// The part of a rebase that depends on the format.
 pub(crate) trait Rebase: Member {

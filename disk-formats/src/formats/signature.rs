@@ -6,7 +6,7 @@
 
 use std::io;
 
-use crate::disk::info::SectorSize;
+use crate::contract::info::SectorSize;
 use crate::host::store::Store;
 
 /// First eight bytes of a VHD's footer (Virtual Hard Disk Image Format Specification 1.0, "Hard Disk Footer Format").

@@ -13,18 +13,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::disk::MapMemory;
-use crate::disk::identity::of_image;
-use crate::disk::info::DiskInfo;
-use crate::error::IoError;
+use crate::contract::disk::MapMemory;
+use crate::contract::error::IoError;
+use crate::contract::info::DiskInfo;
 use crate::formats::begun::Begun;
-use crate::formats::format::{Flush, Format, Mapping, file_remarks};
 use crate::host::backing::BackingFile;
+use crate::host::identity::of_image;
 use crate::host::shared_flush::SharedFlush;
 use crate::host::store::Store;
 use crate::map::chain_map::{ChainMap, Layer};
 use crate::map::epochs::Epochs;
 use crate::map::extent::{Extents, Place};
+use crate::map::format::{Flush, Format, Mapping, file_remarks};
 
 #[allow(
     clippy::disallowed_types,

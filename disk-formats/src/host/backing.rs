@@ -19,12 +19,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::error::{IoError, OpenError};
-use crate::escaped::escaped;
+use crate::contract::error::{IoError, OpenError};
+use crate::contract::escaped::escaped;
 use crate::host;
 use crate::host::memory::{HostMemory, page_size};
 use crate::host::passed;
-use crate::image::sync_folder_of;
 
 use flush::Flushes;
 pub use flush::on_flush_lost;
@@ -178,7 +177,7 @@ impl BackingFile {
         write(&file)
             .and_then(|()| Ok(file.sync()?))
             .map_err(os("cannot write the image"))
-            .and_then(|()| sync_folder_of(path).map_err(os("cannot flush its directory")))
+            .and_then(|()| host::sync_folder_of(path).map_err(os("cannot flush its directory")))
             .inspect_err(|_| remove(path))
     }
 
@@ -444,7 +443,7 @@ impl BackingFile {
     ) -> io::Result<usize> {
         let buf = memory.buf(start, len);
         loop {
-            match crate::queue::engine::transfer(self.file.as_fd(), &[buf], at, write, false) {
+            match host::transfer(self.file.as_fd(), &[buf], at, write, false) {
                 Err(Errno::INTR) => {}
                 result => return result.map_err(Into::into),
             }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::host::store::Store;
 
 #[allow(clippy::disallowed_types, reason = "a test's file")]

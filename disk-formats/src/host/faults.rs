@@ -24,7 +24,7 @@ use std::sync::{Arc, LazyLock, MutexGuard, PoisonError};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::host::iobuf::IoBuf;
+use crate::contract::iobuf::IoBuf;
 use crate::host::sys;
 use cache::{Cached, Captured};
 use call::Verdict;

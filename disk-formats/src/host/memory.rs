@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::host::iobuf::IoBuf;
+use crate::contract::iobuf::IoBuf;
 
 /// Page-aligned zeroed memory, which the host allocates at first access. It is accessed only as [`IoBuf`]s, never as a
 /// slice, because requests may be using it.

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, SeekFrom, seek};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::host;
 use crate::host::backing::BackingFile;
 

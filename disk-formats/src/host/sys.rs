@@ -4,9 +4,11 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
+
+use crate::contract::iobuf::IoBuf;
 
 /// `BLKDISCARD`, include/uapi/linux/fs.h: `_IO(0x12, 119)`.
 const BLKDISCARD: libc::Ioctl = 0x1277;
@@ -96,4 +98,29 @@ fn ofd(
 
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// One preadv, pwritev or pwritev2. Returns the number of bytes moved.
+pub(crate) fn transfer(
+    fd: BorrowedFd<'_>,
+    bufs: &[IoBuf],
+    offset: u64,
+    write: bool,
+    dsync: bool,
+) -> Result<usize, Errno> {
+    let iovecs = IoBuf::as_iovecs(bufs);
+    let count = i32::try_from(iovecs.len()).map_err(|_| Errno::INVAL)?;
+    let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+    // SAFETY: the iovecs are a slice of `count`. The memory that they point to is valid until the request that carries
+    // them has been reaped (the promise of `IoBuf::new`); the request is not reaped before this call returns.
+    let moved = unsafe {
+        match (write, dsync) {
+            (false, _) => libc::preadv(fd.as_raw_fd(), iovecs.as_ptr(), count, offset),
+            (true, false) => libc::pwritev(fd.as_raw_fd(), iovecs.as_ptr(), count, offset),
+            (true, true) => libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), count, offset, flags),
+        }
+    };
+    usize::try_from(moved)
+        .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

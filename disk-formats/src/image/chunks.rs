@@ -7,10 +7,8 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use super::error::ImageError;
-
-/// Size of a chunk in bytes. Chunks begin at multiples of it.
-pub(super) const CHUNK: u64 = 2 << 20;
+use crate::formats::copy::buffer::CHUNK;
+use crate::formats::copy::error::ImageError;
 
 /// Control of a long operation: number of threads, cancellation, progress.
 pub struct Control<'a> {

@@ -3,13 +3,12 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::buffer::Buffer;
-use super::chunks::{CHUNK, Chunks, Control};
-use super::content::Content;
-use super::error::ImageError;
-use super::map::{Run, Runs, zeros_until};
-use super::zeros::all_zeros;
-use crate::disk::Status;
+use super::chunks::{Chunks, Control};
+use crate::contract::disk::Status;
+use crate::formats::copy::buffer::{Buffer, CHUNK, all_zeros};
+use crate::formats::copy::content::Content;
+use crate::formats::copy::error::ImageError;
+use crate::formats::copy::runs::{Run, Runs, zeros_until};
 
 /// Bytes that are compared at once: they fit the processor's cache.
 const STEP: u64 = 256 << 10;

@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::buffer::Buffer;
-use super::chunks::{CHUNK, Chunks, Control};
-use super::content::Content;
-use super::error::ImageError;
-use super::map::{Runs, WINDOW, zeros_until};
-use super::offload::{Method, Offload};
-use super::zeros::filled;
-use crate::disk::Status;
+use super::chunks::{Chunks, Control};
+use crate::contract::disk::Status;
+use crate::formats::copy::buffer::{Buffer, CHUNK, filled};
+use crate::formats::copy::content::Content;
+use crate::formats::copy::error::ImageError;
+use crate::formats::copy::offload::{Method, Offload};
+use crate::formats::copy::runs::{Runs, WINDOW, zeros_until};
 use crate::map::extent::{Extents, Place};
 
 /// Unit in which zeros are skipped: the block size of nearly all file systems, and a multiple of every sector size.

@@ -1,9 +1,9 @@
 //! The block map of a chain of images, and how any format fills it.
 
-use crate::error::IoError;
-use crate::formats::format::Mapping;
+use crate::contract::error::IoError;
 use crate::map::block_map::{BlockMap, Claim, step_of};
 use crate::map::extent::Extents;
+use crate::map::format::Mapping;
 use crate::map::map_now::UNMAPPED;
 
 /// Number of granules that are resolved together, so that the chain is walked once for all of them.

@@ -4,9 +4,9 @@
 //! is mapped in parts. The extents found first stay valid until the request completes, even if the map evicts their
 //! entries.
 
-use crate::error::IoError;
-use crate::formats::format::{Format, Mapping};
+use crate::contract::error::IoError;
 use crate::map::extent::Extents;
+use crate::map::format::{Format, Mapping};
 
 /// Maximum number of attempts to prepare and map a range as a whole.
 pub(crate) const WHOLE_TRIES: u32 = 4;

@@ -7,7 +7,7 @@ mod content;
 mod driver;
 mod suite;
 
-use crate::queue::EngineKind;
+use crate::contract::queue::EngineKind;
 
 #[cfg(test)]
 pub(crate) use driver::Random;

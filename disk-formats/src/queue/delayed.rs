@@ -12,11 +12,11 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use crate::disk::info::DiskInfo;
-use crate::disk::{Allocation, Disk, MapMemory};
-use crate::error::{IoError, OpenError, PushError};
-use crate::queue::metered::metrics::Metrics;
-use crate::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
+use crate::contract::disk::{Allocation, Disk, MapMemory};
+use crate::contract::error::{IoError, OpenError, PushError};
+use crate::contract::info::DiskInfo;
+use crate::contract::metrics::Metrics;
+use crate::contract::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
 
 /// Another disk with a delay added to each completion.
 pub struct Delayed {
@@ -102,7 +102,7 @@ impl Disk for Delayed {
         self.disk.metrics()
     }
 
-    fn identity(&self) -> crate::disk::identity::Identity {
+    fn identity(&self) -> crate::contract::disk::Identity {
         self.disk.identity()
     }
 
@@ -235,9 +235,9 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
-    use crate::disk::info::SectorSize;
+    use crate::contract::info::SectorSize;
+    use crate::contract::queue::Op;
     use crate::disk::null::NullDisk;
-    use crate::queue::Op;
 
     const DELAY: Duration = Duration::from_millis(5);
 

@@ -12,10 +12,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::host::iobuf::IoBuf;
+use crate::contract::iobuf::IoBuf;
 
 pub(crate) use signal::Signal;
-pub(crate) use threads::{Threads, transfer};
+pub(crate) use threads::Threads;
 #[cfg(feature = "io-uring")]
 pub(crate) use uring::Uring;
 

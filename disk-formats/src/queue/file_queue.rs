@@ -37,18 +37,18 @@ use std::thread;
 
 use rustix::io::Errno;
 
-use crate::disk::info::DiskInfo;
-use crate::error::{IoError, PushError};
-use crate::formats::format::{Flush, Format, Mapping};
+use crate::contract::check::check;
+use crate::contract::error::{IoError, PushError};
+use crate::contract::info::DiskInfo;
+use crate::contract::iobuf::IoBuf;
+use crate::contract::queue::{Completion, DiskQueue, Op, QueueStats, Request};
 use crate::host::backing::BackingFile;
 use crate::host::backing::units::Units;
-use crate::host::iobuf::IoBuf;
 use crate::host::threads;
 use crate::map::epochs::{Epochs, Participant};
 use crate::map::extent::{Extent, Extents, Place};
-use crate::queue::check::check;
+use crate::map::format::{Flush, Format, Mapping};
 use crate::queue::engine::{Direction, Engine, MAX_LEN, Signal, Transfer};
-use crate::queue::{Completion, DiskQueue, Op, QueueStats, Request};
 
 use bounce::Bounce;
 pub(crate) use create::check_depth;

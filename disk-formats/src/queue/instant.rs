@@ -6,11 +6,11 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use crate::disk::info::DiskInfo;
-use crate::error::{IoError, OpenError, PushError};
-use crate::queue::check::{check, is_plain};
+use crate::contract::check::{check, is_plain};
+use crate::contract::error::{IoError, OpenError, PushError};
+use crate::contract::info::DiskInfo;
+use crate::contract::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
 use crate::queue::file_queue::check_depth;
-use crate::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
 
 /// The storage behind such a queue.
 pub(crate) trait Medium: Send + Sync + 'static {

@@ -17,27 +17,19 @@
 //! When a queue is dropped, the next queue of the disk continues its counters. So totals never decrease, and there are only as many sets
 //! as there were queues at the same time.
 
-mod counter;
-mod counters;
-mod histogram;
-pub(crate) mod metrics;
 #[cfg(test)]
 mod tests;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use self::counters::{Counters, Kind};
-pub use self::counters::{KindMetrics, QueueMetrics};
-pub use self::histogram::Histogram;
-pub use self::metrics::Metrics;
-use self::metrics::Shared;
-use crate::disk::identity::Identity;
-use crate::disk::info::DiskInfo;
-use crate::disk::{Allocation, Disk, MapMemory};
-use crate::error::{IoError, OpenError, PushError};
+use crate::contract::disk::{Allocation, Disk, Identity, MapMemory};
+use crate::contract::error::{IoError, OpenError, PushError};
+use crate::contract::info::DiskInfo;
+use crate::contract::metrics::counters::{Counters, Kind};
+use crate::contract::metrics::{Metrics, Shared};
+use crate::contract::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
 use crate::host::tsc;
-use crate::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
 
 /// Another disk whose requests are counted.
 pub struct Metered {

@@ -6,7 +6,10 @@ use std::{fs, io};
 
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Expr, Item, ItemMod, ItemUse, Lit, Macro, Meta, Token, UseTree, Visibility};
+use syn::{
+    Attribute, Expr, Field, ImplItem, Item, ItemMod, ItemUse, Lit, Macro, Meta, Token, TraitItem, UseTree,
+    Variant, Visibility,
+};
 
 use super::graph::Edges;
 
@@ -65,6 +68,8 @@ struct Import {
 pub(super) struct Crate {
     /// The path of each file's module; the first is the root.
     files: Vec<ModulePath>,
+    /// The path of each file.
+    paths: Vec<PathBuf>,
     /// The file of each module.
     modules: BTreeMap<ModulePath, usize>,
     imports: BTreeSet<Import>,
@@ -82,6 +87,7 @@ impl Crate {
             // Variants of a module by `cfg` are one node: that of the last.
             let index = source.files.len();
             source.files.push(file.module.clone());
+            source.paths.push(file.path.clone());
             source.modules.insert(file.module.clone(), index);
             inline_modules(&file.items, &file.module, index, &mut source.modules);
         }
@@ -142,6 +148,24 @@ impl Crate {
         })
     }
 
+    /// Each folder that is not in `order`, and each import from a folder that is not left of its own. A folder is a module of the root
+    /// with its submodules. No order: nothing is checked.
+    pub(super) fn upward(&self, order: &[&str]) -> Vec<String> {
+        let place =
+            |path: &[String]| order.iter().position(|folder| path.first().is_some_and(|name| name == folder));
+        let order = order.join(" <- ");
+        let unplaced =
+            self.files.iter().filter(|file| !order.is_empty() && file.len() == 1 && place(file).is_none());
+        let unplaced = unplaced.map(|file| format!("{} has no place in the order {order}", file.concat()));
+        let upward = self.imports.iter().filter_map(|import| {
+            // The root has the list of its modules, and re-exports.
+            let upward = place(self.files.get(import.from)?)? < place(&import.path)?;
+            let (path, name) = (import.path.join("::"), self.paths.get(import.from)?.display());
+            upward.then(|| format!("{name} imports {path}, against the order {order}"))
+        });
+        unplaced.chain(upward).collect()
+    }
+
     /// Each import from the root of an item that another module owns.
     pub(super) fn through_root(&self) -> Vec<String> {
         let finding = |import: &Import| {
@@ -163,6 +187,7 @@ impl Crate {
 
 /// A parsed file.
 struct SourceFile {
+    path: PathBuf,
     module: ModulePath,
     items: Vec<Item>,
 }
@@ -179,7 +204,7 @@ fn read_file(
     let beside = path.parent().unwrap_or(Path::new(""));
     let folder = if owns_folder { beside.to_owned() } else { path.with_extension("") };
     let place = files.len();
-    files.push(SourceFile { module: module.clone(), items: Vec::new() });
+    files.push(SourceFile { path: path.to_owned(), module: module.clone(), items: Vec::new() });
     read_modules(&file.items, path, &folder, &module, files)?;
     if let Some(parsed) = files.get_mut(place) {
         parsed.items = file.items;
@@ -342,17 +367,61 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
         let attributes = match item {
             Item::Const(item) => &item.attrs,
+            Item::Enum(item) => &item.attrs,
             Item::Fn(item) => &item.attrs,
+            Item::ForeignMod(item) => &item.attrs,
             Item::Impl(item) => &item.attrs,
             Item::Macro(item) => &item.attrs,
             Item::Mod(item) => &item.attrs,
             Item::Static(item) => &item.attrs,
             Item::Struct(item) => &item.attrs,
+            Item::Trait(item) => &item.attrs,
+            Item::TraitAlias(item) => &item.attrs,
+            Item::Type(item) => &item.attrs,
+            Item::Union(item) => &item.attrs,
             Item::Use(item) => &item.attrs,
             _ => &Vec::new(),
         };
         if !is_test(attributes) {
             visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_impl_item(&mut self, item: &'ast ImplItem) {
+        let attributes = match item {
+            ImplItem::Const(item) => &item.attrs,
+            ImplItem::Fn(item) => &item.attrs,
+            ImplItem::Macro(item) => &item.attrs,
+            ImplItem::Type(item) => &item.attrs,
+            _ => &Vec::new(),
+        };
+        if !is_test(attributes) {
+            visit::visit_impl_item(self, item);
+        }
+    }
+
+    fn visit_trait_item(&mut self, item: &'ast TraitItem) {
+        let attributes = match item {
+            TraitItem::Const(item) => &item.attrs,
+            TraitItem::Fn(item) => &item.attrs,
+            TraitItem::Macro(item) => &item.attrs,
+            TraitItem::Type(item) => &item.attrs,
+            _ => &Vec::new(),
+        };
+        if !is_test(attributes) {
+            visit::visit_trait_item(self, item);
+        }
+    }
+
+    fn visit_field(&mut self, field: &'ast Field) {
+        if !is_test(&field.attrs) {
+            visit::visit_field(self, field);
+        }
+    }
+
+    fn visit_variant(&mut self, variant: &'ast Variant) {
+        if !is_test(&variant.attrs) {
+            visit::visit_variant(self, variant);
         }
     }
 

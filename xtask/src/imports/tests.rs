@@ -4,13 +4,18 @@ use super::*;
 
 /// The findings in a crate of these files.
 fn findings(files: &[(&str, &str)]) -> Vec<String> {
+    findings_in_order(files, &[])
+}
+
+/// The findings in a crate of these files whose folders have this order.
+fn findings_in_order(files: &[(&str, &str)], order: &[&str]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    findings_of(&folder.path().join("lib.rs")).unwrap()
+    findings_of(&folder.path().join("lib.rs"), order).unwrap()
 }
 
 #[test]
@@ -106,7 +111,7 @@ fn a_module_without_a_file_and_no_rust_are_errors() {
     let lib = folder.path().join("lib.rs");
     let error = |text: &str| {
         fs::write(&lib, text).unwrap();
-        findings_of(&lib).unwrap_err().to_string()
+        findings_of(&lib, &[]).unwrap_err().to_string()
     };
     assert!(error("mod missing;").ends_with("lib.rs: no file for `mod missing`"));
     let error = error("mod 1;");
@@ -130,4 +135,49 @@ fn what_a_parent_has_imported_is_its_owners() {
     let circle =
         [("lib.rs", lib), ("a.rs", parent), child("use super::B;"), ("b.rs", "use crate::a::child::C;")];
     assert_eq!(findings(&circle).first().map(String::as_str), Some("circle of a::child, b"));
+}
+
+/// An upward import need not be part of a circle.
+#[test]
+fn a_folder_imports_those_left_of_it_alone() {
+    let upward = |low: &str, inner: &str| {
+        let low = format!("mod inner; {low}");
+        let files = [
+            ("lib.rs", "mod low; mod middle; mod high; pub use high::High;"),
+            ("low.rs", &*low),
+            ("low/inner.rs", inner),
+            ("middle.rs", "use crate::low::Low;"),
+            ("high.rs", "pub struct High; pub struct Higher(High);"),
+        ];
+        let order = ["low", "middle", "high"];
+        let mut found = findings_in_order(&files, &order);
+        let suffix = format!(", against the order {}", order.join(" <- "));
+        for finding in &mut found {
+            let text = finding.strip_suffix(&suffix).unwrap();
+            *finding = text[text.find("low").unwrap()..].to_owned();
+        }
+        found
+    };
+    let none = Vec::<String>::new();
+    assert_eq!(upward("", "pub struct Low;"), none);
+    assert_eq!(upward("", "use crate::middle::A;"), ["low/inner.rs imports middle::A"]);
+    for (before, member, after) in [
+        ("", "use crate::high::High;", ""),
+        ("", "enum E { A(crate::high::High) }", ""),
+        ("", "trait T { fn f(_: crate::high::High); }", ""),
+        ("", "type A = crate::high::High;", ""),
+        ("", "union U { a: crate::high::High }", ""),
+        ("impl Low {", "fn f(_: crate::high::High) {}", "}"),
+        ("impl Low {", "const C: usize = size_of::<crate::high::High>();", "}"),
+        ("trait T {", "fn f(_: crate::high::High);", "}"),
+        ("struct S {", "field: crate::high::High", "}"),
+        ("enum E {", "A(crate::high::High)", "}"),
+    ] {
+        let seeded = format!("{before} {member} {after}");
+        assert_eq!(upward(&seeded, ""), ["low.rs imports high::High"], "{seeded}");
+        let tests = format!("{before} #[cfg(test)] {member} {after}");
+        assert_eq!(upward(&tests, ""), none, "{tests}");
+    }
+    let files = [("lib.rs", "mod low; mod new;"), ("low.rs", ""), ("new.rs", "")];
+    assert_eq!(findings_in_order(&files, &["low"]), ["new has no place in the order low"]);
 }

@@ -2,7 +2,7 @@ use std::os::unix::fs::FileExt;
 
 use std::path::Path;
 
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::flat::raw::Raw;
 use crate::formats::name::FormatName;
 use crate::formats::open::OpenOptions;

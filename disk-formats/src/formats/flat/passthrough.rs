@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::error::OpenError;
-use crate::escaped::escaped;
+use crate::contract::error::OpenError;
+use crate::contract::escaped::escaped;
+use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::formats::file_info::whole_sectors;
 use crate::formats::flat::{Flat, Sectors};
 use crate::formats::signature::gpt_sector;

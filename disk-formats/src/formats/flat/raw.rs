@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::disk::info::{Kind, SectorSize};
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::contract::info::{Kind, SectorSize};
 use crate::formats::file_info::{check_shrink, file_info, whole_sectors};
 use crate::formats::flat::{Flat, Sectors};
 use crate::formats::signature::gpt_sector;

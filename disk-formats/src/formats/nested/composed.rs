@@ -11,13 +11,13 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use crate::disk::MapMemory;
-use crate::disk::info::DiskInfo;
-use crate::error::IoError;
-use crate::formats::format::{Flush, Format, Mapping};
+use crate::contract::disk::MapMemory;
+use crate::contract::error::IoError;
+use crate::contract::info::DiskInfo;
 use crate::host::backing::BackingFile;
 use crate::map::epochs::Epochs;
 use crate::map::extent::{Extents, Place};
+use crate::map::format::{Flush, Format, Mapping};
 
 const OUTSIDE: IoError = IoError::Damaged("the image ends inside the disk");
 const NO_SUCH_FILE: IoError = IoError::Damaged("no such file");

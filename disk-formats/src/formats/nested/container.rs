@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
-use crate::disk::Status;
-use crate::error::IoError;
-use crate::formats::format::Format;
+use crate::contract::disk::Status;
+use crate::contract::error::IoError;
+use crate::formats::copy::content::Content;
+use crate::formats::copy::error::ImageError;
+use crate::formats::copy::runs::{Run, Runs, zeros_until};
 use crate::host::store::Store;
-use crate::image::{Content, ImageError, Run, Runs, zeros_until};
+use crate::map::format::Format;
 
 #[allow(clippy::disallowed_types, reason = "taken when metadata are written or the image grows")]
 type Mutex<T> = std::sync::Mutex<T>;

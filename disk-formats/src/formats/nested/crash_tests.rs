@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::disk::info::{DiscardLimits, DiskInfo, SectorSize};
-use crate::error::IoError;
+use crate::contract::error::IoError;
+use crate::contract::info::{DiscardLimits, DiskInfo, SectorSize};
 use crate::formats::vhdx::CreateOptions;
 use crate::host::crash::{CrashFile, stamped, stores};
 use crate::map::chain_map::testing::flush;

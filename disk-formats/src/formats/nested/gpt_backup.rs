@@ -15,8 +15,9 @@ use zerocopy::IntoBytes;
 use super::table::{
     Disk, Entries, GptHeader, TableError, crc32, entries, header_at, mbr_partitions, protective_mbr,
 };
+use crate::formats::copy::content::Content;
+use crate::formats::copy::error::ImageError;
 use crate::formats::field::BadField;
-use crate::image::{Content, ImageError};
 
 /// A move of the backup GPT.
 pub(super) struct Move<'a> {
@@ -176,11 +177,13 @@ pub(super) mod tests {
     use zerocopy::FromBytes;
 
     use super::*;
+    use crate::contract::info::SectorSize;
     use crate::disk::image::{Image, Shrink};
-    use crate::disk::info::SectorSize;
+    use crate::formats::flat::raw::Raw;
     use crate::formats::open::OpenOptions;
+    use crate::formats::vhd;
     use crate::formats::vhdx::{self, CreateOptions};
-    use crate::formats::{flat::raw::Raw, format::Format, vhd};
+    use crate::map::format::Format;
 
     const MIB: u64 = 1 << 20;
     /// Last sector of the partition that [`fill`] makes.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::disk::MapMemory;
-use crate::disk::info::{DiskInfo, Kind};
-use crate::error::IoError;
-use crate::formats::format::{Flush, Format, Mapping};
+use crate::contract::disk::MapMemory;
+use crate::contract::error::IoError;
+use crate::contract::info::{DiskInfo, Kind};
 use crate::host::backing::BackingFile;
 use crate::map::epochs::Epochs;
 use crate::map::extent::Extents;
+use crate::map::format::{Flush, Format, Mapping};
 
 /// `capacity` bytes of another disk from `start` on.
 pub(super) struct Part {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 
 /// Location of an image in the outer disk.
 #[derive(Clone, Debug, PartialEq, Eq)]

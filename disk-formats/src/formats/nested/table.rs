@@ -5,10 +5,11 @@ use std::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::disk::info::SectorSize;
-use crate::error::IoError;
+use crate::contract::error::IoError;
+use crate::contract::info::SectorSize;
+use crate::formats::copy::content::Content;
+use crate::formats::copy::error::ImageError;
 use crate::formats::field::BadField;
-use crate::image::{Content, ImageError};
 
 /// Highest partition number.
 pub(super) const MOST: u32 = 128;

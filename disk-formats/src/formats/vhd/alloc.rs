@@ -12,7 +12,7 @@ use super::layer::{Entries, read_bat};
 use super::layout::{Layout, locator_areas, locator_paths};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use super::stamp;
-use crate::error::{IoError, OpenError};
+use crate::contract::error::{IoError, OpenError};
 use crate::formats::field::BadField;
 use crate::host::store::{Store, io_error};
 

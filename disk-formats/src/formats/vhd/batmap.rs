@@ -121,8 +121,8 @@ mod tests {
     use super::super::spec::{Footer, UNALLOCATED};
     use super::super::testing::{SIZE, layout_of, new_image, open};
     use super::*;
-    use crate::formats::format::Format;
     use crate::host::crash::{CrashFile, stamped};
+    use crate::map::format::Format;
     use crate::queue::conformance::Random;
 
     const BLOCK: u64 = 4096;
@@ -236,7 +236,7 @@ mod tests {
         compact_in(&file, |_, _| true).unwrap();
         file.read_at(&mut unknown, 3584).unwrap();
         assert_eq!((unknown, libvhd(&file)), (stamped(77), Some(vec![0; 512])));
-        assert!(footer::find(&file).unwrap().is_ok() && file.len().unwrap() <= 8192);
+        assert!(footer::find(&file).is_ok() && file.len().unwrap() <= 8192);
     }
 
     /// The larger table overwrites the batmap, which XenServer ignores by then.

@@ -22,7 +22,7 @@ use super::alloc::Allocator;
 use super::layer::{Entries, Layer};
 use super::layout::Layout;
 use super::spec::{SECTOR, SECTORS_PER_BITMAP_SECTOR, UNALLOCATED};
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::formats::sparse::{Allocated, Blocks, Mutex, SparseDisk, lock};
 use crate::host::store::{Store, io_error};
 use crate::map::block_map::{Dirty, Scan};

@@ -14,19 +14,19 @@ use super::layout::{self, Layout};
 use super::locator;
 use super::spec::{DynamicHeader, EPOCH, NO_DATA_OFFSET, SECTOR};
 use super::stamp;
-use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::error::OpenError;
-use crate::escaped::escaped;
+use crate::contract::error::OpenError;
+use crate::contract::escaped::escaped;
+use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
-use crate::formats::field::BadField;
+use crate::formats::field::{BadField, ReadError};
 use crate::formats::file_info::file_info;
-use crate::formats::format::Format;
 use crate::formats::name::FormatName;
 use crate::formats::parents::ParentRules;
 use crate::formats::signature::{has_footer, has_identifier};
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
+use crate::map::format::Format;
 
 /// The identity that a child records for a raw parent.
 const NO_ID: [u8; 16] = [0; 16];
@@ -46,14 +46,13 @@ impl Image {
     /// The image in an open file.
     pub(super) fn of(file: Arc<BackingFile>) -> Result<Self, OpenError> {
         let path = file.path();
-        let os =
-            |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
-        let found = footer::find(&*file).map_err(os)?.map_err(|bad| bad.of(path))?;
+        let failed = |error: ReadError| error.of(path, "cannot read the VHD's metadata");
+        let found = footer::find(&*file).map_err(failed)?;
         let sparse = match found.subformat {
             Subformat::Fixed => None,
             Subformat::Dynamic | Subformat::Differencing => {
                 let at = found.footer.data_offset.get();
-                Some(layout::read(&*file, at, found.size).map_err(os)?.map_err(|bad| bad.of(path))?)
+                Some(layout::read(&*file, at, found.size).map_err(failed)?)
             }
         };
         Ok(Self { file, found, sparse, raw: false })
@@ -253,9 +252,9 @@ pub(crate) enum NestedVhd {
 /// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and if the sectors of `host` are not 512 bytes.
 pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<NestedVhd, OpenError> {
     let path = store.path().to_path_buf();
-    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHD's metadata", source };
+    let failed = |error: ReadError| error.of(&path, "cannot read the VHD's metadata");
     let refused = |reason: &str| OpenError::Unsupported { path: path.clone(), reason: reason.into() };
-    let found = footer::find(&*store).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let found = footer::find(&*store).map_err(failed)?;
     if host.logical_sector != SectorSize::B512 {
         return Err(refused("a VHD has sectors of 512 bytes, but the outer disk has sectors of 4096"));
     }
@@ -267,12 +266,12 @@ pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Nest
         }
     }
     let at = found.footer.data_offset.get();
-    let (header, layout) = layout::read(&*store, at, found.size).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let (header, layout) = layout::read(&*store, at, found.size).map_err(failed)?;
     let allocator = Allocator::open(&*store, &found, &header, layout, !host.read_only)?;
     let kind = Kind { format: "vhd", subformat: Some(found.subformat.as_str()) };
     let discard = host.discard.map(|discard| DiscardLimits { reads_zero: true, ..discard });
     let info = DiskInfo { kind, capacity: found.size, physical_sector: 4096, discard, ..host.clone() };
-    let len = AtomicU64::new(store.len().map_err(os)?);
+    let len = AtomicU64::new(store.len().map_err(|error| failed(error.into()))?);
     let layer = Layer { store, shape: Shape::Sparse(layout), size: found.size, len };
     let disk = SparseVhd::new(
         info,
@@ -351,8 +350,8 @@ fn date(stamp: u32) -> String {
 mod tests {
     use super::super::create::create_differencing;
     use super::*;
+    use crate::formats::copy::content::Content;
     use crate::formats::open::OpenOptions;
-    use crate::image::Content;
 
     /// Give a child the parent identity zero, as XenServer does over a raw disk.
     fn over_raw(child: &Path) {

@@ -14,8 +14,8 @@ use super::layout::{self, Layout, locator_areas, locator_paths, named_locators};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use super::stamp;
 use crate::formats::field::BadField;
+use crate::formats::findings::{CheckReport, End, Finding, Severity};
 use crate::host::store::Store;
-use crate::image::findings::{CheckReport, End, Finding, Severity};
 
 /// Check an image without its parents, and report all defects. With `repair`, repair a lost copy of the footer, a
 /// misplaced footer, and invalid BAT entries, whose blocks become unallocated and lose their data.
@@ -28,23 +28,13 @@ pub(crate) fn check(store: Arc<dyn Store>, repair: bool, _end: End) -> io::Resul
 
 pub(super) fn check_in(store: &dyn Store, repair: bool) -> io::Result<CheckReport> {
     let mut report = CheckReport::default();
-    let found = match footer::find(store)? {
-        Ok(found) => found,
-        Err(bad) => {
-            report.add(Severity::Damage, bad, None);
-            return Ok(report);
-        }
-    };
+    let Some(found) = report.found(footer::find(store))? else { return Ok(report) };
     let layout = match found.subformat {
         Subformat::Fixed => None,
         Subformat::Dynamic | Subformat::Differencing => {
-            match layout::read(store, found.footer.data_offset.get(), found.size)? {
-                Ok(layout) => Some(layout),
-                Err(bad) => {
-                    report.add(Severity::Damage, bad, None);
-                    return Ok(report);
-                }
-            }
+            let read = layout::read(store, found.footer.data_offset.get(), found.size);
+            let Some(layout) = report.found(read)? else { return Ok(report) };
+            Some(layout)
         }
     };
     match layout {

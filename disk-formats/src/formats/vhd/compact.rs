@@ -12,9 +12,9 @@ use super::edit::{Editor, Sparse};
 use super::footer::Subformat;
 use super::layout::{Layout, locator_areas};
 use super::spec::{SECTOR, UNALLOCATED};
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::formats::findings::Compacted;
 use crate::host::store::{Store, copy_run, last_nonzero};
-use crate::image::findings::Compacted;
 
 /// Number of blocks that are moved between two flushes.
 const BATCH: usize = 64;

@@ -14,7 +14,7 @@ use super::spec::{
     ParentLocator, SPARSE_COOKIE,
 };
 use super::stamp;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::chain::{Member, refuse_full_chain};
 use crate::formats::field::BadField;
 use crate::formats::guid;

@@ -5,8 +5,8 @@ use super::footer::Source;
 use super::layer::read_bat;
 use super::locator;
 use super::spec::{EPOCH, UNALLOCATED};
-use crate::disk::info::SectorSize;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::contract::info::SectorSize;
 use crate::formats::chain::{Describe, Member};
 use crate::formats::info::{FormatInfo, ImageInfo, ParentInfo};
 

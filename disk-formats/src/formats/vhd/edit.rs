@@ -17,9 +17,10 @@ use super::layout::{self, Layout};
 use super::locator::NewLocator;
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE, ParentLocator, SECTOR};
 use super::stamp;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::formats::field::{ReadError, or_bad};
+use crate::formats::findings::Severity;
 use crate::host::store::Store;
-use crate::image::findings::Severity;
 
 /// The parts of a dynamic or differencing disk that can be changed.
 pub(super) struct Sparse {
@@ -47,8 +48,8 @@ impl<'a> Editor<'a> {
     /// footer will not always be at the end of the file.
     pub(super) fn open(store: &'a dyn Store) -> Result<Self, OpenError> {
         let path = store.path();
-        let os =
-            |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
+        let failed = |error: ReadError| error.of(path, "cannot read the VHD's metadata");
+        let os = |error: io::Error| failed(error.into());
         let report = super::check::check_in(store, false).map_err(os)?;
         if let Some(finding) = report.findings.iter().find(|finding| finding.severity == Severity::Damage) {
             return Err(OpenError::Invalid {
@@ -58,7 +59,7 @@ impl<'a> Editor<'a> {
                 expected: format!("{} (run `image check --repair`)", finding.expected),
             });
         }
-        let mut found = footer::find(store).map_err(os)?.map_err(|bad| bad.of(path))?;
+        let mut found = footer::find(store).map_err(failed)?;
         let Found { footer, subformat, size, .. } = found;
         if footer.saved_state != 0 {
             let reason = "a saved state of a machine belongs to the disk: discard it first".into();
@@ -68,8 +69,7 @@ impl<'a> Editor<'a> {
             Subformat::Fixed => None,
             Subformat::Dynamic | Subformat::Differencing => {
                 let at = footer.data_offset.get();
-                let (header, layout) =
-                    layout::read(store, at, size).map_err(os)?.map_err(|bad| bad.of(path))?;
+                let (header, layout) = layout::read(store, at, size).map_err(failed)?;
                 let table = read_bat(store, &layout, 0, u64::from(layout.used_entries())).map_err(os)?;
                 Some(Sparse { header, layout, table })
             }
@@ -223,10 +223,11 @@ impl<'a> Editor<'a> {
     }
 
     fn reload(&mut self) -> io::Result<()> {
-        if let Ok(found) = footer::find(self.store)? {
+        if let Ok(found) = or_bad(footer::find(self.store))? {
             self.size = found.size;
         }
-        if let Ok((header, layout)) = layout::read(self.store, self.footer.data_offset.get(), self.size)? {
+        let read = layout::read(self.store, self.footer.data_offset.get(), self.size);
+        if let Ok((header, layout)) = or_bad(read)? {
             let table = read_bat(self.store, &layout, 0, u64::from(layout.used_entries()))?;
             self.sparse = Some(Sparse { header, layout, table });
         }

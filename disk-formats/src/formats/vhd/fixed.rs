@@ -8,14 +8,14 @@ use std::sync::Arc;
 use super::footer::{self, Found};
 use super::spec::Footer;
 use super::stamp;
-use crate::disk::identity;
-use crate::disk::info::DiskInfo;
-use crate::error::IoError;
+use crate::contract::error::IoError;
+use crate::contract::info::DiskInfo;
 use crate::formats::begun::Begun;
-use crate::formats::format::{Format, Mapping};
 use crate::host::backing::BackingFile;
+use crate::host::identity;
 use crate::host::store::{Store, io_error};
 use crate::map::extent::{Extents, Place};
+use crate::map::format::{Format, Mapping};
 
 /// A fixed VHD.
 pub(super) struct FixedVhd {

@@ -11,7 +11,7 @@ use super::spec::{
     MAX_SPARSE_SIZE, NO_DATA_OFFSET, OLD_FOOTER_SIZE, SECTOR, disk_type,
 };
 use super::stamp;
-use crate::formats::field::BadField;
+use crate::formats::field::{BadField, ReadError};
 use crate::host::store::{Store, last_nonzero};
 
 /// Version 0.1.
@@ -79,13 +79,14 @@ pub(super) struct Found {
 
 /// Read the footer of a file: the one at the end, or else the copy at the start.
 ///
-/// The outer error is the host's. The inner one is the defect of the more useful of the two footers.
-pub(super) fn find(store: &dyn Store) -> io::Result<Result<Found, BadField>> {
+/// # Errors
+/// The host's, or the defect of the more useful of the two footers.
+pub(super) fn find(store: &dyn Store) -> Result<Found, ReadError> {
     let len = store.len()?;
     let trailing = match trailing(store, len)? {
         Some((footer, data)) => match validate(&footer, data) {
             Ok((subformat, size)) => {
-                return Ok(Ok(Found { footer, source: Source::Trailing(data), subformat, size }));
+                return Ok(Found { footer, source: Source::Trailing(data), subformat, size });
             }
             Err(bad) => bad,
         },
@@ -95,13 +96,13 @@ pub(super) fn find(store: &dyn Store) -> io::Result<Result<Found, BadField>> {
             "\"conectix\" 512 or 511 bytes before the end of the file, or at its start",
         ),
     };
-    let Some(footer) = copy(store, len)? else { return Ok(inside(store, len)?.ok_or(trailing)) };
+    let Some(footer) = copy(store, len)? else { return Ok(inside(store, len)?.ok_or(trailing)?) };
     Ok(match validate(&footer, len) {
         Ok((Subformat::Fixed, _)) => inside(store, len)?.ok_or(trailing),
         Ok((subformat, size)) => Ok(Found { footer, source: Source::Copy, subformat, size }),
         Err(bad) if trailing.value == "missing" => Err(bad),
         Err(_) => Err(trailing),
-    })
+    }?)
 }
 
 /// Bytes of stored zeros that are read in search of a footer before them.

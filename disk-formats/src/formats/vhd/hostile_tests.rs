@@ -9,9 +9,9 @@ use super::footer::Subformat;
 use super::resize::resize_in;
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE, SECTOR};
 use super::testing::{SECTORS, SIZE, new_image, open, parent};
-use crate::formats::format::Format;
+use crate::formats::findings::Severity;
 use crate::host::crash::{CrashFile, stamped};
-use crate::image::findings::Severity;
+use crate::map::format::Format;
 use crate::queue::conformance::Random;
 
 const BLOCK: u32 = 4096;

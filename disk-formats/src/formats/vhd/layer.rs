@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::layout::Layout;
 use super::spec::{SECTOR, SECTORS_PER_BITMAP_SECTOR, UNALLOCATED};
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::host::store::{Store, io_error};
 use crate::map::block_map::{Base, Claim};
 use crate::map::chain_map;

@@ -9,7 +9,7 @@ use super::spec::{
     DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, ParentLocator, SECTOR, SPARSE_COOKIE,
     UNALLOCATED,
 };
-use crate::formats::field::BadField;
+use crate::formats::field::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// Maximum number of entries of a BAT, which bounds the table in memory to 256 MiB. A disk of 2,040 GiB with blocks of
@@ -152,22 +152,18 @@ pub(super) fn check_blocks(size: u64, block_size: u64) -> Result<(), String> {
 }
 
 /// Read and check the dynamic header at offset `at` of a disk of `size` bytes.
-pub(super) fn read(
-    store: &dyn Store,
-    at: u64,
-    size: u64,
-) -> io::Result<Result<(DynamicHeader, Layout), BadField>> {
+pub(super) fn read(store: &dyn Store, at: u64, size: u64) -> Result<(DynamicHeader, Layout), ReadError> {
     let len = store.len()?;
     if at.checked_add(HEADER_SIZE as u64).is_none_or(|end| end > len) {
         let expected = format!("space for a dynamic header of 1024 bytes in a file of {len}");
-        return Ok(Err(BadField::new("data offset", format!("{at:#x}"), expected)));
+        return Err(BadField::new("data offset", format!("{at:#x}"), expected).into());
     }
     let mut bytes = [0; HEADER_SIZE];
     store.read_at(&mut bytes, at)?;
     let Ok(header) = DynamicHeader::read_from_bytes(&bytes) else {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     };
-    Ok(check(&header, at, size, len).map(|layout| (header, layout)))
+    Ok((header, check(&header, at, size, len)?))
 }
 
 fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout, BadField> {

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use super::chain::{self, Image};
 use super::edit::Editor;
 use super::stamp;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::chain::Member;
-use crate::formats::merge::Merge;
+use crate::formats::copy::overlay::Overlaid;
+use crate::formats::merge::{Merge, MergeError, commit_into_parent};
 use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
-use crate::image::{MergeError, Overlaid, commit_into_parent};
 
 impl Merge for Image {
     fn open_to_merge(path: &Path) -> Result<Self, OpenError> {

@@ -7,14 +7,14 @@ use super::chain::{self, Image};
 use super::create::locators;
 use super::edit::Editor;
 use super::stamp;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::chain::{Member, refuse_loop, require_differencing};
-use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::rebase::Rebase;
 use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host::backing::Access;
 use crate::map::block_map::DEFAULT_MEMORY;
+use crate::map::format::Format;
 
 impl Rebase for Image {
     fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError> {

@@ -9,8 +9,8 @@ use super::extend::extend_table;
 use super::footer::{self, Found, Source, Subformat};
 use super::layout::{self, Layout};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
-use crate::error::OpenError;
-use crate::formats::field::BadField;
+use crate::contract::error::OpenError;
+use crate::formats::field::{BadField, or_bad};
 use crate::formats::file_info::check_shrink;
 use crate::host::store::{Store, last_nonzero_of};
 
@@ -109,7 +109,7 @@ fn grow_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
 }
 
 fn shrink_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
-    let found = footer::find(editor.store)?;
+    let found = or_bad(footer::find(editor.store))?;
     footer::set_size(&mut editor.footer, size);
     editor.footer.seal();
     editor.size = size;

@@ -20,12 +20,13 @@ use super::resize::resize_in;
 use super::spec::SECTOR;
 use super::stamp;
 use super::testing::{SECTORS, SIZE, disk_info};
-use crate::formats::format::Format;
+use crate::formats::copy::content::Content;
+use crate::formats::copy::overlay::Overlay;
 use crate::formats::siblings::{Tools, families};
 use crate::host::crash::{CrashFile, Image, stamped, stores, value_of};
 use crate::host::effort::effort;
 use crate::host::store::Store;
-use crate::image::{Content, Overlay};
+use crate::map::format::Format;
 
 /// The tools. The root is fixed, or has blocks of this size.
 struct Vhd {
@@ -38,14 +39,12 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 fn found(file: &CrashFile) -> Result<footer::Found, String> {
-    footer::find(file).map_err(text)?.map_err(|bad| format!("{bad:?}"))
+    footer::find(file).map_err(|error| format!("{error:?}"))
 }
 
 fn header_of(file: &CrashFile) -> Result<(super::spec::DynamicHeader, layout::Layout), String> {
     let found = found(file)?;
-    layout::read(file, found.footer.data_offset.get(), found.size)
-        .map_err(text)?
-        .map_err(|bad| format!("{bad:?}"))
+    layout::read(file, found.footer.data_offset.get(), found.size).map_err(|error| format!("{error:?}"))
 }
 
 /// Open a chain as `chain.rs` does for files: each parent must be the one that its child has recorded.

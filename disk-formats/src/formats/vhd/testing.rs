@@ -13,7 +13,7 @@ use super::footer::{self, Found, Subformat};
 use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::spec::{DynamicHeader, SECTOR};
-use crate::disk::info::{DiskInfo, Kind, SectorSize};
+use crate::contract::info::{DiskInfo, Kind, SectorSize};
 use crate::host::crash::{CrashFile, stamped};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
@@ -52,11 +52,9 @@ pub(super) fn open(
 
 /// The layout of a disk.
 pub(super) fn layout_of(file: &CrashFile) -> Result<(Found, DynamicHeader, Layout), String> {
-    let found = footer::find(file).map_err(|error| error.to_string())?.map_err(|bad| format!("{bad:?}"))?;
+    let found = footer::find(file).map_err(|error| format!("{error:?}"))?;
     let at = found.footer.data_offset.get();
-    let (header, layout) = layout::read(file, at, found.size)
-        .map_err(|error| error.to_string())?
-        .map_err(|bad| format!("{bad:?}"))?;
+    let (header, layout) = layout::read(file, at, found.size).map_err(|error| format!("{error:?}"))?;
     Ok((found, header, layout))
 }
 

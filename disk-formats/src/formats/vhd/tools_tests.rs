@@ -18,15 +18,17 @@ use super::merge::announce;
 use super::resize::{check_resize, resize_in};
 use super::spec::SECTOR;
 use super::testing::{SECTORS, SIZE, disk_info, layer, layout_of, new_image, open, open_over, parent};
-use crate::error::IoError;
-use crate::formats::format::{Format, Mapping};
+use crate::contract::error::IoError;
+use crate::formats::copy::content::Content;
+use crate::formats::copy::overlay::Overlay;
+use crate::formats::copy::rebase_copy::RebaseCopy;
+use crate::formats::findings::Severity;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::crash::{CrashFile, stamped, stores};
 use crate::host::faults::{Call, Fault, Host};
 use crate::host::store::Store;
-use crate::image::findings::Severity;
-use crate::image::{Content, Overlay, RebaseCopy};
 use crate::map::extent::Extents;
+use crate::map::format::{Format, Mapping};
 use crate::queue::conformance::Random;
 
 /// A disk with some blocks written, some with zeros, some twice.
@@ -360,7 +362,7 @@ fn resizing_a_fixed_disk_leaves_no_footer_in_its_data() {
     {
         let image = fixed(behind);
         let good = |bytes: &[u8], sizes: &[u64], why: &str| {
-            let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a file");
+            let found = footer::find(&CrashFile::new(bytes.to_vec()));
             let found = found.unwrap_or_else(|bad| panic!("{behind} {size}, {why}: {bad:?}"));
             assert!(sizes.contains(&found.size), "{behind} {size}, {why}: {}", found.size);
             let (data, half) = (&bytes[..found.size as usize], SIZE as usize / 2);
@@ -421,7 +423,7 @@ fn a_new_stamp_of_a_fixed_disk_leaves_what_its_size_leaves_out() {
 fn the_stamp_of_a_fixed_disk_is_flushed_before_its_data() {
     let image = fixed(0);
     let stamp = |bytes: &[u8]| {
-        let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a file").expect("a footer");
+        let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a footer");
         found.footer.time_stamp.get()
     };
     let before = stamp(&image);
@@ -440,7 +442,7 @@ fn the_stamp_of_a_fixed_disk_is_flushed_before_its_data() {
     ];
     for work in works {
         let file = CrashFile::new(image.clone());
-        let found = footer::find(&file).expect("a file").expect("a footer");
+        let found = footer::find(&file).expect("a footer");
         let disk = FixedVhd::new(disk_info(&found, false), Arc::new(file.clone()), Vec::new(), &found);
         let mut extents = Extents::new();
         assert_eq!(disk.map_read(0, SECTOR, &mut extents), Ok(Mapping::Ready));

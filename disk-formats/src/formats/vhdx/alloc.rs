@@ -12,8 +12,8 @@ use super::scan::used_space;
 use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::{LOG_SECTOR, MIB};
-use crate::error::IoError;
-use crate::formats::field::BadField;
+use crate::contract::error::IoError;
+use crate::formats::field::ReadError;
 use crate::formats::sparse::Allocated;
 use crate::host::store::{Store, io_error};
 use crate::map::epochs::Epochs;
@@ -48,10 +48,10 @@ const TABLE_BATCH: u64 = 8 << 20;
 
 impl Allocator {
     /// Read and check the BAT of an image.
-    pub(super) fn open(image: &Opened) -> io::Result<Result<Self, BadField>> {
+    pub(super) fn open(image: &Opened) -> Result<Self, ReadError> {
         let len = image.store.len()?;
-        let used = used_space(image, len, "at most 128 TiB for an image that is written")?;
-        Ok(used.map(|(space, _)| Self {
+        let (space, _) = used_space(image, len, "at most 128 TiB for an image that is written")?;
+        Ok(Self {
             layout: image.layout,
             space,
             pending: BTreeMap::new(),
@@ -59,7 +59,7 @@ impl Allocator {
             stale_bitmaps: BTreeSet::new(),
             released: Vec::new(),
             retired: Vec::new(),
-        }))
+        })
     }
 
     fn entry(&self, store: &dyn Store, index: u64) -> Result<Entry, IoError> {

@@ -21,16 +21,16 @@ use super::journal::{DataGuid, Journal};
 use super::layer::{Entries, Layer};
 use super::layout::Layout;
 use super::record::Composer;
-use crate::disk::info::DiskInfo;
-use crate::error::IoError;
-use crate::escaped::escaped;
-use crate::formats::format::Format;
+use crate::contract::error::IoError;
+use crate::contract::escaped::escaped;
+use crate::contract::info::DiskInfo;
 use crate::formats::sparse::{Allocated, Blocks, Mutex, SparseDisk, lock};
 use crate::host::backing::BackingFile;
 use crate::host::store::{Store, io_error};
 use crate::map::block_map::Scan;
 use crate::map::chain_map::ChainMap;
 use crate::map::epochs::Epochs;
+use crate::map::format::Format;
 
 /// Largest granule of a differencing disk's map. Its sectors may be in different places.
 const MAX_GRANULE_SHIFT: u32 = 21;

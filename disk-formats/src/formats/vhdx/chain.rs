@@ -13,19 +13,19 @@ use super::journal::Journal;
 use super::layer::Layer;
 use super::opened::{MEMORY, Opened, Replaying};
 use super::spec::MIB;
-use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::error::OpenError;
-use crate::escaped::escaped;
+use crate::contract::error::OpenError;
+use crate::contract::escaped::escaped;
+use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
-use crate::formats::field::BadField;
+use crate::formats::field::{BadField, ReadError};
 use crate::formats::file_info::file_info;
-use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::signature::has_footer;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
 use crate::map::epochs::Epochs;
+use crate::map::format::Format;
 
 /// One image of a chain.
 pub(crate) struct Image {
@@ -56,12 +56,11 @@ impl Member for Image {
 
     /// Replays a log in the file, or in memory if the image is opened read-only.
     fn open_within(path: &Path, access: Access, memory: u64) -> Result<Self, OpenError> {
-        let os =
-            |source| OpenError::Os { path: path.into(), action: "cannot read the VHDX's metadata", source };
         let file = Arc::new(BackingFile::open(path, access)?);
         let store: Arc<dyn Store> = Arc::<BackingFile>::clone(&file);
         let replaying = if access.read_only { Replaying::InMemory(memory) } else { Replaying::InFile };
-        let opened = Opened::read_with(store, replaying).map_err(os)?.map_err(|bad| bad.of(path))?;
+        let opened = Opened::read_with(store, replaying)
+            .map_err(|error| error.of(path, "cannot read the VHDX's metadata"))?;
         Ok(Self { file, opened })
     }
 
@@ -203,8 +202,8 @@ pub(crate) fn open_inside(
 
 fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenError> {
     let path = store.path().to_path_buf();
-    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHDX's metadata", source };
-    let opened = Opened::read(store, !host.read_only).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let failed = |error: ReadError| error.of(&path, "cannot read the VHDX's metadata");
+    let opened = Opened::read(store, !host.read_only).map_err(failed)?;
     let (parameters, layout) = (opened.metadata.parameters, opened.layout);
     let granularity = host.discard.map_or(4096, |discard| discard.granularity);
     let granularity = granularity.max(u64::from(parameters.logical.bytes()));
@@ -218,7 +217,7 @@ fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenEr
         ..host.clone()
     };
     let writer = if host.read_only { None } else { Some(writer(&opened, &path)?) };
-    let layers = layers(std::iter::once(opened)).map_err(os)?;
+    let layers = layers(std::iter::once(opened)).map_err(|error| failed(error.into()))?;
     Ok(VhdxDisk::of_layers(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
 }
 
@@ -238,8 +237,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxD
 
 /// What changes the metadata of the image at `path`.
 fn writer(opened: &Opened, path: &Path) -> Result<(Allocator, Journal), OpenError> {
-    let os = |source| OpenError::Os { path: path.into(), action: "cannot read the BAT", source };
-    let allocator = Allocator::open(opened).map_err(os)?.map_err(|bad| bad.of(path))?;
+    let allocator = Allocator::open(opened).map_err(|error| error.of(path, "cannot read the BAT"))?;
     Ok((allocator, Journal::new(Arc::clone(&opened.store), opened.headers)))
 }
 

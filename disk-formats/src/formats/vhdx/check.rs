@@ -14,9 +14,9 @@ use super::scan::{Scan, fixed_space, mark};
 use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::REGION_TABLES_AT;
-use crate::formats::field::BadField;
+use crate::formats::field::{BadField, or_bad};
+use crate::formats::findings::{CheckReport, End, Severity};
 use crate::host::store::Store;
-use crate::image::findings::{CheckReport, End, Severity};
 
 /// The repairs of BAT entries, as the report names them: of invalid ones, and of harmless deviations.
 const LOST: &str = "unallocated: its data is lost";
@@ -132,13 +132,7 @@ impl<'a> Repairs<'a> {
 
 /// Check headers and log, then read the structures that the headers refer to.
 fn open(store: Arc<dyn Store>, repair: bool, report: &mut CheckReport) -> io::Result<Option<Opened>> {
-    let mut headers = match header::read(&*store)? {
-        Ok(headers) => headers,
-        Err(bad) => {
-            report.add(Severity::Damage, bad, None);
-            return Ok(None);
-        }
-    };
+    let Some(mut headers) = report.found(header::read(&*store))? else { return Ok(None) };
     if headers.other_bad {
         if repair {
             headers.update(&*store, |_| ())?;
@@ -147,7 +141,7 @@ fn open(store: Arc<dyn Store>, repair: bool, report: &mut CheckReport) -> io::Re
         report.add(Severity::Redundancy, bad, repair.then_some("written anew"));
     }
     if !headers.log_guid().is_nil() {
-        match log::find(&*store, headers.log_region(), headers.log_guid())? {
+        match or_bad(log::find(&*store, headers.log_region(), headers.log_guid()))? {
             Ok(replay) => {
                 let value = format!("{} entries to be replayed", replay.entries());
                 let bad = BadField::new("log", value, "none, as after closing");
@@ -165,11 +159,7 @@ fn open(store: Arc<dyn Store>, repair: bool, report: &mut CheckReport) -> io::Re
         }
     }
     let replaying = if repair { Replaying::InFile } else { Replaying::InMemory(MEMORY) };
-    let opened = match replay_log(store, headers, replaying)? {
-        Ok(read) => Opened::of(read)?,
-        Err(bad) => Err(bad),
-    };
-    Ok(opened.map_err(|bad| report.add(Severity::Damage, bad, None)).ok())
+    report.found(replay_log(store, headers, replaying).and_then(Opened::of))
 }
 
 /// Check the entries of the BAT. Returns the used space, or `None` if the file is too large to track.

@@ -12,9 +12,9 @@ use super::layout::Slot;
 use super::region::Run;
 use super::scan::{Scan, scan};
 use super::spec::MIB;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::formats::findings::Compacted;
 use crate::host::store::{Store, copy_run, last_nonzero};
-use crate::image::findings::Compacted;
 
 /// Number of blocks whose entries are changed together.
 const BATCH: usize = 64;

@@ -19,13 +19,13 @@ use reopen::with;
 use workload::Workload;
 
 use super::testing::{Shape, UNIT, new_image, open, opened, read};
-use crate::disk::info::SectorSize;
-use crate::formats::format::{Format, Mapping};
+use crate::contract::info::SectorSize;
 use crate::host::crash::{CrashFile, stamped, stores, value_of};
 use crate::host::effort::effort;
 use crate::host::store::Store;
 use crate::map::chain_map::testing::{contents, hammer};
 use crate::map::extent::{Extents, Place};
+use crate::map::format::{Format, Mapping};
 
 const MIB: u64 = 1 << 20;
 /// Number of states of a run, multiplied by [`effort`].

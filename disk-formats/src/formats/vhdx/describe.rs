@@ -4,7 +4,7 @@ use super::chain::Image;
 use super::layout::Slot;
 use super::scan::scan;
 use super::spec::FILE_SIGNATURE;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::chain::Describe;
 use crate::formats::info::{FormatInfo, ImageInfo, ParentInfo};
 use crate::host::store::Store;

@@ -18,7 +18,8 @@ use super::scan::used_space;
 use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::{LOG_SECTOR, REGION_TABLES_AT};
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::formats::field::{ReadError, or_bad};
 use crate::formats::guid;
 use crate::host::store::Store;
 
@@ -46,12 +47,10 @@ impl Editor {
     /// Read an image's metadata, replay its log, and refuse a damaged image. Changes nothing else.
     pub(super) fn open(store: Arc<dyn Store>) -> Result<Self, OpenError> {
         let path = store.path().to_path_buf();
-        let os =
-            |source| OpenError::Os { path: path.clone(), action: "cannot read the VHDX's metadata", source };
-        let opened = Opened::read(Arc::clone(&store), true).map_err(os)?.map_err(|bad| bad.of(&path))?;
-        let len = store.len().map_err(os)?;
-        let (space, entries) =
-            used_space(&opened, len, "at most 128 TiB").map_err(os)?.map_err(|bad| bad.of(&path))?;
+        let failed = |error: ReadError| error.of(&path, "cannot read the VHDX's metadata");
+        let opened = Opened::read(Arc::clone(&store), true).map_err(failed)?;
+        let len = store.len().map_err(|error| failed(error.into()))?;
+        let (space, entries) = used_space(&opened, len, "at most 128 TiB").map_err(failed)?;
         let journal = Journal::new(Arc::clone(&store), opened.headers);
         let layout = opened.layout;
         Ok(Self { store, opened, layout, journal, space, entries, len, gaps: Vec::new(), begun: false })
@@ -199,7 +198,7 @@ impl Editor {
         if self.begun {
             // After this, the last log entry is either applied or no longer valid.
             self.journal.close()?;
-            let Ok(now) = Opened::read(Arc::clone(&self.store), false)? else { return Ok(()) };
+            let Ok(now) = or_bad(Opened::read(Arc::clone(&self.store), false))? else { return Ok(()) };
             if now.layout != self.opened.layout {
                 return Ok(());
             }

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::log;
 use super::spec::{HEADER_SECTION, HEADER_SIGNATURE, HEADER_SIZE, HEADERS_AT, Header, MIB, VERSION};
-use crate::formats::field::BadField;
+use crate::formats::field::{BadField, ReadError};
 use crate::formats::signature::has_identifier;
 use crate::host::store::Store;
 
@@ -50,14 +50,14 @@ pub(super) struct Headers {
 }
 
 /// Read the file's identifier and both headers, and check the active one.
-pub(super) fn read(store: &dyn Store) -> io::Result<Result<Headers, BadField>> {
+pub(super) fn read(store: &dyn Store) -> Result<Headers, ReadError> {
     let len = store.len()?;
     if len < HEADER_SECTION {
         let expected = "at least 1 MiB, as a VHDX has";
-        return Ok(Err(BadField::new("file size", format!("{len} bytes"), expected)));
+        return Err(BadField::new("file size", format!("{len} bytes"), expected).into());
     }
     if !has_identifier(store)? {
-        return Ok(Err(BadField::new("file type identifier", "something else", "\"vhdxfile\"")));
+        return Err(BadField::new("file type identifier", "something else", "\"vhdxfile\"").into());
     }
     let mut found = [None; 2];
     let mut refused = None;
@@ -70,7 +70,9 @@ pub(super) fn read(store: &dyn Store) -> io::Result<Result<Headers, BadField>> {
             Err(bad) => refused = refused.or(Some(bad)),
         }
     }
-    Ok(choose(found, refused).and_then(|headers| check(&headers.current, len).map(|()| headers)))
+    let headers = choose(found, refused)?;
+    check(&headers.current, len)?;
+    Ok(headers)
 }
 
 fn choose(found: [Option<Header>; 2], refused: Option<BadField>) -> Result<Headers, BadField> {

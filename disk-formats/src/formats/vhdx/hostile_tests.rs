@@ -15,9 +15,9 @@ use super::header::Headers;
 use super::log::{Log, Sizes, Update};
 use super::spec::{HEADER_SIZE, HEADERS_AT, Header, MIB, REGION_TABLES_AT, item};
 use super::testing::{Shape, new_image, open, opened, read};
-use crate::formats::format::Format;
 use crate::host::crash::{CrashFile, Image, stamped, value_of};
 use crate::host::store::Store;
+use crate::map::format::Format;
 use crate::queue::conformance::Random;
 
 #[test]

@@ -141,7 +141,7 @@ mod tests {
     use super::super::testing::{Shape, new_image};
     use super::super::{header, opened::Opened};
     use super::*;
-    use crate::disk::info::SectorSize;
+    use crate::contract::info::SectorSize;
     use crate::host::backing::{Access, BackingFile};
     use crate::host::faults::{Call, Fault, Host};
 
@@ -165,7 +165,7 @@ mod tests {
         std::fs::write(&path, new_image(shape, None).bytes()).expect("a file");
         host.settle();
         let store = open(&path);
-        let headers = header::read(&*store).expect("a file").expect("headers");
+        let headers = header::read(&*store).expect("headers");
         let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
         journal.begin(DataGuid::New).expect("a log");
         let end = Store::len(&*store).expect("a length");
@@ -190,8 +190,7 @@ mod tests {
     fn after_power_loss(host: &Host) -> [bool; 2] {
         host.power_loss();
         let store = open(&host.folder().join("disk.vhdx"));
-        let opened =
-            Opened::read(Arc::<BackingFile>::clone(&store), true).expect("a file").expect("metadata");
+        let opened = Opened::read(Arc::<BackingFile>::clone(&store), true).expect("metadata");
         assert_eq!((opened.layout.bat.offset, opened.replayed > 0), (PLACES[0], true));
         PLACES.map(|place| {
             let mut bytes = [0; 8];

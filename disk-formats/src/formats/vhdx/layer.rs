@@ -9,7 +9,7 @@ use super::layout::{ENTRY, Layout};
 use super::overlay::Overlay;
 use super::region::Run;
 use super::spec::{HEADER_SECTION, MIB};
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::host::store::{Store, io_error};
 use crate::map::block_map::{Base, Claim};
 use crate::map::chain_map;

@@ -2,7 +2,7 @@
 
 use super::region::Run;
 use super::spec::{MIB, SECTORS_PER_CHUNK};
-use crate::disk::info::SectorSize;
+use crate::contract::info::SectorSize;
 
 /// Bytes of a BAT entry.
 pub(super) const ENTRY: u64 = 8;

@@ -20,15 +20,15 @@ use super::opened::Opened;
 use super::scan::Scan;
 use super::sectors::Sectors;
 use super::spec::item;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::chain::Member;
+use crate::formats::copy::overlay::Overlaid;
+use crate::formats::findings::{End, Severity};
 use crate::formats::guid;
-use crate::formats::merge::Merge;
+use crate::formats::merge::{Merge, MergeError, commit_into_parent};
 use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
-use crate::image::findings::{End, Severity};
-use crate::image::{MergeError, Overlaid, commit_into_parent};
 use crate::map::block_map::DEFAULT_MEMORY;
 
 impl Merge for Image {

@@ -14,8 +14,8 @@ use super::spec::{
     BLOCK_SIZES, FileParameters, HAS_PARENT, LEAVE_BLOCK_ALLOCATED, MAX_ITEM, MAX_SIZE, MAX_TABLE_ENTRIES,
     METADATA_SIGNATURE, MIB, MetadataEntry, MetadataTableHeader, TABLE_SIZE, item,
 };
-use crate::disk::info::SectorSize;
-use crate::formats::field::BadField;
+use crate::contract::info::SectorSize;
+use crate::formats::field::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// Maximum size of a metadata region in bytes.
@@ -86,34 +86,27 @@ impl Parameters {
 }
 
 /// Read the metadata region.
-pub(super) fn read(store: &dyn Store, region: Run) -> io::Result<Result<Metadata, BadField>> {
+pub(super) fn read(store: &dyn Store, region: Run) -> Result<Metadata, ReadError> {
     if region.len > MAX_REGION {
         let value = format!("{} bytes", region.len);
-        return Ok(Err(BadField::new("metadata region", value, "at most 128 MiB")));
+        return Err(BadField::new("metadata region", value, "at most 128 MiB").into());
     }
     let mut table = vec![0; TABLE_SIZE];
     store.read_at(&mut table, region.offset)?;
-    let entries = match entries(&table, region.len) {
-        Ok(entries) => entries,
-        Err(bad) => return Ok(Err(bad)),
-    };
+    let entries = entries(&table, region.len)?;
     let mut items = Items { store, region, entries: &entries };
-    let read = items.parameters()?;
-    let parameters = match read.and_then(|parameters| parameters.check().map(|()| parameters)) {
-        Ok(parameters) => parameters,
-        Err(bad) => return Ok(Err(bad)),
-    };
+    let parameters = items.parameters()?;
+    parameters.check()?;
     let locator = match parameters.has_parent {
         false => None,
         true => match items.bytes(item::PARENT_LOCATOR)? {
-            None => return Ok(Err(BadField::new("parent locator", "missing", "one, as there is a parent"))),
-            Some(bytes) => match Locator::parse(&bytes) {
-                Ok(locator) => Some(locator),
-                Err(bad) => return Ok(Err(bad)),
-            },
+            None => {
+                return Err(BadField::new("parent locator", "missing", "one, as there is a parent").into());
+            }
+            Some(bytes) => Some(Locator::parse(&bytes)?),
         },
     };
-    Ok(Ok(Metadata { parameters, locator, entries, region }))
+    Ok(Metadata { parameters, locator, entries, region })
 }
 
 fn entries(table: &[u8], region: u64) -> Result<Vec<MetadataEntry>, BadField> {
@@ -216,46 +209,36 @@ impl Items<'_> {
         Ok(Some(bytes))
     }
 
-    fn fixed<const N: usize>(
-        &mut self,
-        id: Uuid,
-        name: &'static str,
-    ) -> io::Result<Result<[u8; N], BadField>> {
+    fn fixed<const N: usize>(&mut self, id: Uuid, name: &'static str) -> Result<[u8; N], ReadError> {
         let expected = format!("an item of {N} bytes");
-        Ok(match self.bytes(id)? {
-            None => Err(BadField::new(name, "missing", expected)),
-            Some(bytes) => bytes
-                .as_slice()
-                .try_into()
-                .map_err(|_| BadField::new(name, format!("{} bytes", bytes.len()), expected)),
-        })
+        let Some(bytes) = self.bytes(id)? else {
+            return Err(BadField::new(name, "missing", expected).into());
+        };
+        let wrong = |_| BadField::new(name, format!("{} bytes", bytes.len()), expected);
+        Ok(bytes.as_slice().try_into().map_err(wrong)?)
     }
 
-    fn parameters(&mut self) -> io::Result<Result<Parameters, BadField>> {
+    fn parameters(&mut self) -> Result<Parameters, ReadError> {
         let file = self.fixed::<8>(item::FILE_PARAMETERS, "file parameters")?;
         let size = self.fixed::<8>(item::VIRTUAL_DISK_SIZE, "virtual disk size")?;
         let id = self.fixed::<16>(item::VIRTUAL_DISK_ID, "virtual disk id")?;
         let logical = self.fixed::<4>(item::LOGICAL_SECTOR_SIZE, "logical sector size")?;
         let physical = self.fixed::<4>(item::PHYSICAL_SECTOR_SIZE, "physical sector size")?;
-        Ok((|| {
-            let file = FileParameters::read_from_bytes(&file?)
-                .map_err(|_| BadField::new("file parameters", "short", "8 bytes"))?;
-            let sector = |bytes: [u8; 4], name| {
-                let value = u32::from_le_bytes(bytes);
-                SectorSize::from_bytes(value)
-                    .ok_or_else(|| BadField::new(name, value.to_string(), "512 or 4096"))
-            };
-            Ok(Parameters {
-                block_size: file.block_size.get(),
-                has_parent: file.flags.get() & HAS_PARENT != 0,
-                leave_allocated: file.flags.get() & (LEAVE_BLOCK_ALLOCATED | HAS_PARENT)
-                    == LEAVE_BLOCK_ALLOCATED,
-                size: u64::from_le_bytes(size?),
-                disk_id: Uuid::from_bytes_le(id?),
-                logical: sector(logical?, "logical sector size")?,
-                physical: sector(physical?, "physical sector size")?.bytes(),
-            })
-        })())
+        let file = FileParameters::read_from_bytes(&file)
+            .map_err(|_| BadField::new("file parameters", "short", "8 bytes"))?;
+        let sector = |bytes: [u8; 4], name| {
+            let value = u32::from_le_bytes(bytes);
+            SectorSize::from_bytes(value).ok_or_else(|| BadField::new(name, value.to_string(), "512 or 4096"))
+        };
+        Ok(Parameters {
+            block_size: file.block_size.get(),
+            has_parent: file.flags.get() & HAS_PARENT != 0,
+            leave_allocated: file.flags.get() & (LEAVE_BLOCK_ALLOCATED | HAS_PARENT) == LEAVE_BLOCK_ALLOCATED,
+            size: u64::from_le_bytes(size),
+            disk_id: Uuid::from_bytes_le(id),
+            logical: sector(logical, "logical sector size")?,
+            physical: sector(physical, "physical sector size")?.bytes(),
+        })
     }
 }
 

@@ -1,6 +1,5 @@
 //! An image whose log is replayed, and whose regions and metadata are read and checked.
 
-use std::io;
 use std::sync::Arc;
 
 use super::header::{self, Headers};
@@ -10,8 +9,8 @@ use super::metadata::{self, Metadata};
 use super::overlay::Overlay;
 use super::region::{self, Regions, Run};
 use super::spec::HEADER_SECTION;
-use crate::escaped::escaped;
-use crate::formats::field::BadField;
+use crate::contract::escaped::escaped;
+use crate::formats::field::{BadField, ReadError};
 use crate::formats::guid;
 use crate::host::store::Store;
 
@@ -42,57 +41,41 @@ pub(super) struct Opened {
 
 impl Opened {
     /// Read the metadata of a file. Replays its log, if it has one: in the file if `writable`, else in memory.
-    pub(super) fn read(store: Arc<dyn Store>, writable: bool) -> io::Result<Result<Self, BadField>> {
+    pub(super) fn read(store: Arc<dyn Store>, writable: bool) -> Result<Self, ReadError> {
         let replaying = if writable { Replaying::InFile } else { Replaying::InMemory(MEMORY) };
         Self::read_with(store, replaying)
     }
 
     /// As [`read`](Self::read), with the place of the replay.
-    pub(super) fn read_with(
-        store: Arc<dyn Store>,
-        replaying: Replaying,
-    ) -> io::Result<Result<Self, BadField>> {
-        let headers = match header::read(&*store)? {
-            Ok(headers) => headers,
-            Err(bad) => return Ok(Err(bad)),
-        };
-        if let (Replaying::InFile, Err(bad)) = (replaying, headers.has_numbers()) {
-            return Ok(Err(bad));
+    pub(super) fn read_with(store: Arc<dyn Store>, replaying: Replaying) -> Result<Self, ReadError> {
+        let headers = header::read(&*store)?;
+        let in_file = matches!(replaying, Replaying::InFile);
+        if in_file {
+            headers.has_numbers()?;
         }
-        match replay_log(store, headers, replaying)? {
-            Ok(read) => {
-                if read.entries > 0 {
-                    let (path, in_file) = (read.store.path(), matches!(replaying, Replaying::InFile));
-                    tracing::info!(path = %escaped(path), entries = read.entries, in_file, "VHDX log replayed");
-                }
-                Self::of(read)
-            }
-            Err(bad) => Ok(Err(bad)),
+        let read = replay_log(store, headers, replaying)?;
+        if read.entries > 0 {
+            tracing::info!(path = %escaped(read.store.path()), entries = read.entries, in_file, "VHDX log replayed");
         }
+        Self::of(read)
     }
 
     /// Read the structures that the headers refer to.
-    pub(super) fn of(read: Replayed) -> io::Result<Result<Self, BadField>> {
+    pub(super) fn of(read: Replayed) -> Result<Self, ReadError> {
         let Replayed { store, overlay, headers, entries } = read;
         let log = headers.log_region();
         let log = Run { offset: log.offset, len: log.length.into() };
-        let regions = match region::read(&*store, log, store.len()?)? {
-            Ok(regions) => regions,
-            Err(bad) => return Ok(Err(bad)),
-        };
-        let metadata = match metadata::read(&*store, regions.metadata)? {
-            Ok(metadata) => metadata,
-            Err(bad) => return Ok(Err(bad)),
-        };
+        let regions = region::read(&*store, log, store.len()?)?;
+        let metadata = metadata::read(&*store, regions.metadata)?;
         let layout = metadata.parameters.layout(regions.bat);
         let needed = layout.entries() * ENTRY;
         if needed > regions.bat.len {
             let value = format!("{} bytes", regions.bat.len);
             let expected =
                 format!("at least {needed} for {} bytes in blocks of {}", layout.size, layout.block_size());
-            return Ok(Err(BadField::new("BAT region", value, expected)));
+            return Err(BadField::new("BAT region", value, expected).into());
         }
-        Ok(Ok(Self { store, overlay, headers, regions, metadata, layout, replayed: entries }))
+        Ok(Self { store, overlay, headers, regions, metadata, layout, replayed: entries })
     }
 
     /// Approximate memory use in bytes.
@@ -129,24 +112,19 @@ pub(super) fn replay_log(
     store: Arc<dyn Store>,
     mut headers: Headers,
     replaying: Replaying,
-) -> io::Result<Result<Replayed, BadField>> {
+) -> Result<Replayed, ReadError> {
     if headers.log_guid().is_nil() {
-        return Ok(Ok(Replayed { store, overlay: None, headers, entries: 0 }));
+        return Ok(Replayed { store, overlay: None, headers, entries: 0 });
     }
-    let replay = match log::find(&*store, headers.log_region(), headers.log_guid())? {
-        Ok(replay) => replay,
-        Err(bad) => return Ok(Err(bad)),
-    };
+    let replay = log::find(&*store, headers.log_region(), headers.log_guid())?;
     let entries = replay.entries();
     let Replaying::InMemory(most) = replaying else {
         let file = guid::random()?;
         headers.update(&*store, |header| header.file_write_guid = file.to_bytes_le())?;
         replay.apply(&*store)?;
         headers.update(&*store, |header| header.log_guid = [0; 16])?;
-        return Ok(Ok(Replayed { store, overlay: None, headers, entries }));
+        return Ok(Replayed { store, overlay: None, headers, entries });
     };
-    Ok(Overlay::new(store, &replay, most)?.map(|overlay| {
-        let overlay = Arc::new(overlay);
-        Replayed { store: Arc::<Overlay>::clone(&overlay), overlay: Some(overlay), headers, entries }
-    }))
+    let overlay = Arc::new(Overlay::new(store, &replay, most)?);
+    Ok(Replayed { store: Arc::<Overlay>::clone(&overlay), overlay: Some(overlay), headers, entries })
 }

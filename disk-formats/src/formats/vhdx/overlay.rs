@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use super::log::{Change, Replay};
 use super::region::Run;
 use super::spec::LOG_SECTOR;
-use crate::error::IoError;
-use crate::formats::field::BadField;
+use crate::contract::error::IoError;
+use crate::formats::field::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// Approximate memory in bytes for a changed sector, and for a range of zeros.
@@ -32,11 +32,7 @@ pub(super) struct Overlay {
 impl Overlay {
     /// The file `below` after `replay`, which was found in it. Refused if the changes take more than `most` bytes of
     /// memory.
-    pub(super) fn new(
-        below: Arc<dyn Store>,
-        replay: &Replay,
-        most: u64,
-    ) -> io::Result<Result<Self, BadField>> {
+    pub(super) fn new(below: Arc<dyn Store>, replay: &Replay, most: u64) -> Result<Self, ReadError> {
         let len = below.len()?.max(replay.end());
         let (mut zeros, mut sectors) = (Zeros::default(), BTreeMap::new());
         let mut too_much = false;
@@ -58,19 +54,19 @@ impl Overlay {
             let value =
                 format!("{} entries, whose changes take more than {most} bytes of memory", replay.entries());
             let expected = "fewer changes in an image that is opened read-only: open it for writing, so that the log is replayed (`image check --repair`)";
-            return Ok(Err(BadField::new("log", value, expected)));
+            return Err(BadField::new("log", value, expected).into());
         }
         #[cfg(test)]
         let steps = std::sync::atomic::AtomicU64::new(0);
-        let overlay = |()| Self {
+        visited?;
+        Ok(Self {
             below,
             zeros,
             sectors,
             len,
             #[cfg(test)]
             steps,
-        };
-        Ok(visited?.map(overlay))
+        })
     }
 
     /// Memory use in bytes.

@@ -1,7 +1,6 @@
 //! The region tables: the locations of the BAT and the metadata (\[MS-VHDX\] 2.2.3).
 
 use std::collections::HashSet;
-use std::io;
 
 use uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
@@ -10,7 +9,7 @@ use super::spec::{
     HEADER_SECTION, MAX_TABLE_ENTRIES, MIB, REGION_SIGNATURE, REGION_TABLES_AT, RegionEntry,
     RegionTableHeader, TABLE_SIZE, region,
 };
-use crate::formats::field::BadField;
+use crate::formats::field::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// A range of the file in bytes.
@@ -47,7 +46,7 @@ impl Regions {
 }
 
 /// Read the tables; the first valid one is used. `log` is the location of the log, `len` the size of the file.
-pub(super) fn read(store: &dyn Store, log: Run, len: u64) -> io::Result<Result<Regions, BadField>> {
+pub(super) fn read(store: &dyn Store, log: Run, len: u64) -> Result<Regions, ReadError> {
     let mut tables = Vec::new();
     let mut refused = None;
     for (number, at) in REGION_TABLES_AT.into_iter().enumerate() {
@@ -64,15 +63,10 @@ pub(super) fn read(store: &dyn Store, log: Run, len: u64) -> io::Result<Result<R
         refused = Some(BadField::new("region table 2", "different from table 1", "the same"));
     }
     let Some((table, entries)) = tables.into_iter().next() else {
-        return Ok(Err(refused.unwrap_or_else(|| BadField::new("region table", "missing", "one"))));
+        return Err(refused.unwrap_or_else(|| BadField::new("region table", "missing", "one")).into());
     };
-    Ok(check(&entries, log, len).map(|(bat, metadata, unknown)| Regions {
-        bat,
-        metadata,
-        unknown,
-        table,
-        other: refused,
-    }))
+    let (bat, metadata, unknown) = check(&entries, log, len)?;
+    Ok(Regions { bat, metadata, unknown, table, other: refused })
 }
 
 /// The entries of a table with a valid header and checksum.

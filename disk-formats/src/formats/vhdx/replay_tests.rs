@@ -13,16 +13,16 @@ use super::opened::{Opened, Replaying};
 use super::region::Run;
 use super::spec::MIB;
 use super::testing::{Shape, disk, new_image, opened};
-use crate::disk::info::SectorSize;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::contract::info::SectorSize;
 use crate::formats::chain::{Member, children, open_parents_within};
-use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::rebase::Rebase;
 use crate::formats::vhdx;
 use crate::host::backing::Access;
 use crate::host::crash::CrashFile;
 use crate::host::store::Store;
+use crate::map::format::Format;
 use crate::queue::conformance::Random;
 
 const SECTOR: u64 = 4096;
@@ -44,7 +44,7 @@ fn with_log(file: &CrashFile, length: u64, updates: &[Update]) {
     let region = Region { offset: end, length: length as u32 };
     let mut log = Log::start(file, region, GUID, sizes).expect("space");
     log.append(file, updates, sizes).expect("it fits");
-    let mut headers = header::read(file).expect("a file").expect("headers");
+    let mut headers = header::read(file).expect("headers");
     let changed = headers.update(file, |header| {
         header.log_offset = end.into();
         header.log_length = (length as u32).into();
@@ -144,7 +144,7 @@ fn a_log_that_takes_too_much_memory_is_refused_where_it_is_only_read() {
     with_log(&file, 2 * MIB, &updates);
     let read = |most| {
         let store = Arc::new(file.clone());
-        Opened::read_with(store, Replaying::InMemory(most)).expect("a file").map_err(|bad| format!("{bad:?}"))
+        Opened::read_with(store, Replaying::InMemory(most)).map_err(|error| format!("{error:?}"))
     };
     let needed = read(u64::MAX).expect("an image").overlay.expect("a log").memory();
     assert!((200 * SECTOR..210 * SECTOR).contains(&needed), "{needed}");
@@ -203,7 +203,7 @@ fn a_nil_linkage_never_matches() {
     vhdx::create_dynamic(&base, 8 * MIB, vhdx::CreateOptions::default()).expect("an image");
     let change = |path: &Path, guid: Uuid| {
         let file = crate::host::backing::BackingFile::open(path, Access::default()).expect("a file");
-        let mut headers = header::read(&file).expect("a file").expect("headers");
+        let mut headers = header::read(&file).expect("headers");
         headers.update(&file, |header| header.data_write_guid = guid.to_bytes_le()).expect("a file");
     };
     // Its child records the GUID as text.

@@ -13,7 +13,7 @@ use super::region::Run;
 use super::scan::{Scan, find_back};
 use super::sectors::Sectors;
 use super::spec::{LOG_SECTOR, item};
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::field::BadField;
 use crate::formats::file_info::check_shrink;
 use crate::host::store::{Store, last_nonzero_of};
@@ -72,8 +72,8 @@ fn checked(
     let path = store.path().to_path_buf();
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the end of the disk", source };
     // The editor below replays the log and reads the metadata again.
-    let now =
-        super::opened::Opened::read(Arc::clone(&store), false).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let now = super::opened::Opened::read(Arc::clone(&store), false)
+        .map_err(|error| error.of(&path, "cannot read the end of the disk"))?;
     let parameters = now.metadata.parameters;
     Parameters { size, ..parameters }.check().map_err(|bad| bad.of(&path))?;
     check_shrink(&path, parameters.size, size, shrink)?;

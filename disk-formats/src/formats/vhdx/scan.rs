@@ -10,7 +10,7 @@ use super::opened::Opened;
 use super::region::Run;
 use super::space::{MAX_FILE, Space};
 use super::spec::MIB;
-use crate::formats::field::BadField;
+use crate::formats::field::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// Number of entries that are read at once.
@@ -100,15 +100,8 @@ pub(super) fn fixed_space(image: &Opened, len: u64, limit: &str) -> Result<Space
 
 /// The used space of a file, and the number of BAT entries that are not 0; or the first defect. Arguments as for
 /// [`fixed_space`].
-pub(super) fn used_space(
-    image: &Opened,
-    len: u64,
-    limit: &str,
-) -> io::Result<Result<(Space, u64), BadField>> {
-    let mut space = match fixed_space(image, len, limit) {
-        Ok(space) => space,
-        Err(bad) => return Ok(Err(bad)),
-    };
+pub(super) fn used_space(image: &Opened, len: u64, limit: &str) -> Result<(Space, u64), ReadError> {
+    let mut space = fixed_space(image, len, limit)?;
     let repairable = |bad: BadField| BadField {
         expected: format!(
             "{} (`image check --repair` clears such entries: the data of their blocks are lost)",
@@ -123,7 +116,10 @@ pub(super) fn used_space(
             refused = mark(&mut space, &image.layout, index, entry, len).map(repairable);
         }
     })?;
-    Ok(refused.map_or(Ok((space, entries)), Err))
+    match refused {
+        Some(bad) => Err(bad.into()),
+        None => Ok((space, entries)),
+    }
 }
 
 /// Mark the space that an entry uses. Returns the defect of an invalid entry.

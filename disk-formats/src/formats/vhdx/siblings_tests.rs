@@ -12,14 +12,15 @@ use super::resize::resize;
 use super::sectors::Sectors;
 use super::spec::item;
 use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read};
-use crate::disk::info::SectorSize;
-use crate::formats::format::Format;
+use crate::contract::info::SectorSize;
+use crate::formats::copy::content::Content;
+use crate::formats::copy::overlay::Overlay;
 use crate::formats::guid;
 use crate::formats::siblings::{Tools, families};
 use crate::host::crash::{CrashFile, Image, stamped, stores, value_of};
 use crate::host::effort::effort;
 use crate::host::store::Store;
-use crate::image::{Content, Overlay};
+use crate::map::format::Format;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 8 * MIB;

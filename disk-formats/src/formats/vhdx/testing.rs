@@ -16,14 +16,14 @@ use super::journal::Journal;
 use super::locator::Locator;
 use super::metadata::Parameters;
 use super::opened::Opened;
-use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::error::IoError;
-use crate::formats::format::{Format, Mapping};
+use crate::contract::error::IoError;
+use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+use crate::formats::findings::{CheckReport, End};
 use crate::host::crash::{CrashFile, Image};
 use crate::host::store::Store;
-use crate::image::findings::{CheckReport, End};
 use crate::map::block_map::DEFAULT_MEMORY;
 use crate::map::extent::{Extents, Place};
+use crate::map::format::{Format, Mapping};
 use crate::queue::conformance::Random;
 
 /// Unit of the tests' values, whatever the disk's sectors are: no medium tears a smaller unit.
@@ -60,7 +60,7 @@ pub(super) fn new_image(shape: Shape, parent: Option<&Image>) -> Image {
         file.set_size(layout.bat.end() + layout.blocks() * layout.block_size()).expect("space");
     }
     let locator = parent.map(|parent| {
-        let headers = header::read(&CrashFile::of(parent.clone())).expect("a file").expect("headers");
+        let headers = header::read(&CrashFile::of(parent.clone())).expect("headers");
         let locator =
             Locator::new(Path::new("/child.vhdx"), Path::new("/parent.vhdx"), headers.data_write_guid());
         locator.expect("a locator").encode().expect("a locator")
@@ -71,8 +71,7 @@ pub(super) fn new_image(shape: Shape, parent: Option<&Image>) -> Image {
 
 /// The metadata of a file.
 pub(super) fn opened(file: &CrashFile, writable: bool) -> Result<Opened, String> {
-    let opened = Opened::read(Arc::new(file.clone()), writable).map_err(|error| error.to_string())?;
-    opened.map_err(|bad| format!("{bad:?}"))
+    Opened::read(Arc::new(file.clone()), writable).map_err(|error| format!("{error:?}"))
 }
 
 /// The disk of a chain of files, from the top down.
@@ -91,8 +90,7 @@ pub(super) fn disk(images: Vec<Opened>, read_only: bool) -> Result<VhdxDisk, Str
     let writer = match read_only {
         true => None,
         false => {
-            let allocator = Allocator::open(top).map_err(|error| error.to_string())?;
-            let allocator = allocator.map_err(|bad| format!("{bad:?}"))?;
+            let allocator = Allocator::open(top).map_err(|error| format!("{error:?}"))?;
             Some((allocator, Journal::new(Arc::clone(&top.store), top.headers)))
         }
     };

@@ -16,12 +16,13 @@ use super::scan::scan;
 use super::sectors::Sectors;
 use super::spec::item;
 use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read};
-use crate::disk::info::SectorSize;
-use crate::formats::format::Format;
+use crate::contract::info::SectorSize;
+use crate::formats::copy::content::Content;
+use crate::formats::copy::overlay::Overlay;
+use crate::formats::findings::Severity;
 use crate::host::crash::{CrashFile, Image, stamped, stores};
 use crate::host::store::Store;
-use crate::image::findings::Severity;
-use crate::image::{Content, Overlay};
+use crate::map::format::Format;
 use crate::queue::conformance::Random;
 
 const MIB: u64 = 1 << 20;

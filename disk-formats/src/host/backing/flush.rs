@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::error::IoError;
-use crate::escaped::escaped;
+use crate::contract::error::IoError;
+use crate::contract::escaped::escaped;
 use crate::host;
 use crate::host::shared_flush::StickyFlush;
 

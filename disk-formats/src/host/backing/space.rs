@@ -9,7 +9,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::BackingFile;
 use super::units::{Units, split};
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::host;
 use crate::host::memory::HostMemory;
 use crate::host::store::io_error;

@@ -6,7 +6,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::BackingFile;
-use crate::disk::{Allocation, Status};
+use crate::contract::disk::{Allocation, Status};
 
 impl BackingFile {
     /// Current size in bytes; [`size`](Self::size) is the size at open.

@@ -9,7 +9,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::host::backing::BackingFile;
-use crate::queue::engine::{Direction, Ended, Engine, EngineStats, Signal, Transfer, transfer};
+use crate::host::transfer;
+use crate::queue::engine::{Direction, Ended, Engine, EngineStats, Signal, Transfer};
 
 pub(super) struct Inline {
     files: Vec<Arc<BackingFile>>,

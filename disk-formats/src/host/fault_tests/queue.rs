@@ -11,15 +11,14 @@ use super::images::{Kind, Template, values};
 use super::inline::Inline;
 use super::oracle::{Oracle, Places, UNIT};
 use super::{Outcome, Runs};
-use crate::error::IoError;
-use crate::formats::format::Format;
+use crate::contract::error::IoError;
+use crate::contract::queue::{DiskQueue, EngineKind, Op, QueueConfig, Request};
+use crate::formats::findings::Severity;
 use crate::formats::open::OpenOptions;
 use crate::host::effort::effort;
-use crate::image::findings::Severity;
+use crate::map::format::Format;
 use crate::queue::conformance::{Driver, Guest, Random};
-use crate::queue::file_queue::file_queue;
-use crate::queue::file_queue::file_queue_with;
-use crate::queue::{DiskQueue, EngineKind, Op, QueueConfig, Request};
+use crate::queue::file_queue::{file_queue, file_queue_with};
 
 /// Size of the guest's memory in bytes.
 const MEMORY: usize = 64 << 10;

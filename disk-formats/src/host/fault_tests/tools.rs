@@ -12,11 +12,11 @@ use super::super::faults::{Fault, Host};
 use super::images::{Template, look, mode, values};
 use super::oracle::Places;
 use super::{Outcome, Runs};
+use crate::contract::error::OpenError;
 use crate::disk::image::{Image, Shrink};
-use crate::error::OpenError;
+use crate::formats::copy::content::Content;
+use crate::formats::findings::{CheckReport, Severity};
 use crate::formats::name::FormatName;
-use crate::image::Content;
-use crate::image::findings::{CheckReport, Severity};
 
 /// The values of sectors, by their offsets.
 type Known = BTreeMap<u64, u64>;

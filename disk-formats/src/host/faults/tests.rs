@@ -3,14 +3,14 @@
 use rustix::io::Errno;
 
 use super::{Call, Fault, Host};
-use crate::error::IoError;
+use crate::contract::error::IoError;
+use crate::contract::iobuf::IoBuf;
+use crate::contract::queue::{EngineKind, Op, QueueConfig, Request};
 use crate::formats::flat::raw::Raw;
 use crate::formats::open::OpenOptions;
+use crate::formats::output::Output;
 use crate::host;
 use crate::host::backing::{Access, BackingFile};
-use crate::host::iobuf::IoBuf;
-use crate::image::Output;
-use crate::queue::{EngineKind, Op, QueueConfig, Request};
 
 fn file(host: &Host, size: u64) -> BackingFile {
     let path = host.folder().join("file");

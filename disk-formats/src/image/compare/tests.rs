@@ -2,13 +2,13 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::formats::copy::scattered::{Scattered, sample, sparse, vhd};
 use crate::formats::flat::Flat;
 use crate::formats::flat::raw::Raw;
-use crate::formats::format::Format;
 use crate::formats::vhd::create_fixed;
 use crate::host::backing::Access;
 use crate::image::default_workers;
-use crate::image::scattered::{Scattered, sample, sparse, vhd};
+use crate::map::format::Format;
 
 const READ: Access = Access::READ_ONLY;
 

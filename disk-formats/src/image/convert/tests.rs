@@ -1,11 +1,11 @@
 use super::*;
-use crate::error::IoError;
+use crate::contract::error::IoError;
+use crate::formats::copy::scattered::{Scattered, sample, sparse, vhd};
 use crate::formats::flat::raw::Raw;
-use crate::formats::format::Format;
 use crate::formats::vhd::{create_dynamic, create_fixed};
 use crate::host::backing::Access;
-use crate::image::scattered::{Scattered, sample, sparse, vhd};
 use crate::image::{compare, default_workers};
+use crate::map::format::Format;
 
 const READ: Access = Access::READ_ONLY;
 const WRITE: Access = Access { read_only: false, direct: false };
@@ -96,7 +96,7 @@ fn direct_input_and_output() {
     create_fixed(&b, data.len() as u64).unwrap();
     let source = match Raw::open(&a, Access { read_only: true, direct: true }) {
         Ok(source) => source,
-        Err(crate::error::OpenError::Unsupported { reason, .. }) => {
+        Err(crate::contract::error::OpenError::Unsupported { reason, .. }) => {
             return println!("SKIP: direct_input_and_output: {reason}");
         }
         Err(error) => panic!("{error}"),

@@ -2,7 +2,7 @@
 
 use super::entry::{Base, place_word};
 use super::word::{NO_BASE, ZEROS};
-use crate::error::IoError;
+use crate::contract::error::IoError;
 
 /// Values of a claim's entries. A sector that is `NOWHERE` may still be claimed by a lower image.
 const NOWHERE: u16 = 0;

@@ -4,8 +4,8 @@
 //! evicts the other, and reuses its unit.
 
 use super::{budget, claim, entry, late, refused, word};
-use crate::formats::format::Mapping;
 use crate::map::extent::{Extents, Place};
+use crate::map::format::Mapping;
 use interleave::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use interleave::sync::{Arc, Mutex};
 use interleave::{Fault, explore, finds, sync, thread};

@@ -9,10 +9,10 @@ use super::pool::{Dirty, GRANULE, PAGE, PAGE_SHIFT, Pool, Presence, Scan, Slow, 
 use super::refused::{Full, Refused};
 use super::sync::atomic::{AtomicU64, Ordering};
 use super::word::{MIXED, NO_BASE, SECTOR_SHIFT, TAG, UNKNOWN, ZEROS};
-use crate::disk::MapMemory;
-use crate::error::IoError;
-use crate::formats::format::Mapping;
+use crate::contract::disk::MapMemory;
+use crate::contract::error::IoError;
 use crate::map::extent::{Extents, Place};
+use crate::map::format::Mapping;
 
 pub(super) const OUTSIDE: IoError = IoError::Damaged("a write reaches beyond the end of its granule");
 

@@ -13,7 +13,7 @@ use super::entry::{Base, DIRECT, base_of, lane_mask, lane_shift, nonzero_lanes, 
 use super::pool::{Pool, Presence, Unit, WORDS};
 use super::sync::atomic::{AtomicU64, Ordering};
 use super::word::{NO_BASE, SECTOR_SHIFT, TAG, WHOLE, ZEROS};
-use crate::error::IoError;
+use crate::contract::error::IoError;
 use crate::map::extent::{Extents, Place};
 
 /// In the first unit, index of the first link to a unit of places. The links to units of lanes are before it.

@@ -3,7 +3,7 @@
 //! A full map is not an error: the caller flushes and tries again. A broken link is an error ([`IoError::Damaged`]),
 //! and panics in builds with debug assertions.
 
-use crate::error::IoError;
+use crate::contract::error::IoError;
 
 pub(super) const BROKEN: IoError = IoError::Damaged("the block map has a link to a unit that does not exist");
 

@@ -9,9 +9,9 @@ use super::pool::UNIT;
 use super::refused::{BROKEN, Full, Refused};
 use super::word::NO_BASE;
 use super::*;
-use crate::error::IoError;
-use crate::formats::format::Mapping;
+use crate::contract::error::IoError;
 use crate::map::extent::{Extent, Extents, Place};
+use crate::map::format::Mapping;
 use crate::queue::conformance::Random;
 
 const SHIFT: u32 = 21;

@@ -1,6 +1,6 @@
 //! Tags of the map's words.
 
-use crate::error::IoError;
+use crate::contract::error::IoError;
 
 /// Sectors are 512 bytes.
 pub(super) const SECTOR_SHIFT: u32 = 9;

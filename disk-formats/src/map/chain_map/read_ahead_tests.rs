@@ -1,9 +1,9 @@
 //! How many granules one read resolves.
 
-use crate::disk::Disk;
+use crate::contract::disk::Disk;
+use crate::contract::queue::EngineKind;
 use crate::formats::open::OpenOptions;
 use crate::formats::vhd;
-use crate::queue::EngineKind;
 use crate::queue::conformance::Driver;
 
 const CAPACITY: u64 = 64 << 20;

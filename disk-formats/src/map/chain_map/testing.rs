@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::disk::MapMemory;
-use crate::error::IoError;
-use crate::formats::format::{Flush, Format, Mapping};
+use crate::contract::disk::MapMemory;
+use crate::contract::error::IoError;
+use crate::formats::copy::content::Content;
 use crate::host::store::{Store, io_error};
-use crate::image::Content;
 use crate::map::extent::Extents;
+use crate::map::format::{Flush, Format, Mapping};
 use crate::queue::conformance::Random;
 
 /// Number of threads that read and write. Thread n uses the sectors with the remainder n.

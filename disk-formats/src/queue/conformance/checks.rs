@@ -8,9 +8,9 @@ use rustix::io::Errno;
 
 use super::driver::{Driver, Guest};
 use super::suite::{Fresh, Suite};
-use crate::error::{IoError, OpenError, PushError};
-use crate::host::iobuf::IoBuf;
-use crate::queue::{EngineKind, Op, QueueConfig, Request};
+use crate::contract::error::{IoError, OpenError, PushError};
+use crate::contract::iobuf::IoBuf;
+use crate::contract::queue::{EngineKind, Op, QueueConfig, Request};
 
 const WRITE: Op = Op::Write { fua: false };
 

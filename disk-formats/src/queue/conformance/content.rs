@@ -4,9 +4,9 @@ use std::sync::Barrier;
 
 use super::driver::{Driver, Guest, Random};
 use super::suite::Suite;
-use crate::error::IoError;
-use crate::host::iobuf::IoBuf;
-use crate::queue::{EngineKind, Op, Request};
+use crate::contract::error::IoError;
+use crate::contract::iobuf::IoBuf;
+use crate::contract::queue::{EngineKind, Op, Request};
 
 const WRITE: Op = Op::Write { fua: false };
 

@@ -1,10 +1,10 @@
 //! The caller's side: guest-like memory, and a queue that executes one request or one batch at a time.
 
-use crate::disk::Disk;
-use crate::error::IoError;
-use crate::host::iobuf::IoBuf;
+use crate::contract::disk::Disk;
+use crate::contract::error::IoError;
+use crate::contract::iobuf::IoBuf;
+use crate::contract::queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, Request};
 use crate::host::memory::HostMemory;
-use crate::queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, Request};
 
 /// Guest-like memory, with buffers at any address.
 #[derive(Debug)]

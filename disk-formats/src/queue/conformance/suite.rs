@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::disk::Disk;
-use crate::queue::EngineKind;
+use crate::contract::disk::Disk;
+use crate::contract::queue::EngineKind;
 
 /// Reads bytes of the disk from the medium, bypassing the disk: by a second open of the file, for example.
 pub type Peek = Box<dyn Fn(u64, &mut [u8])>;

@@ -1,7 +1,7 @@
 //! The fallback engine: a pool of threads that call preadv, pwritev and pwritev2.
 #![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -10,42 +10,14 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
 use super::{Direction, Ended, Engine, EngineStats, Signal, Transfer};
+use crate::contract::iobuf::IoBuf;
+use crate::host;
 use crate::host::backing::BackingFile;
-use crate::host::iobuf::IoBuf;
 use crate::host::threads::{self, ThreadKind};
 use crate::host::tsc;
 
 /// Maximum number of threads of a pool.
 const WORKERS: u32 = 8;
-
-/// One preadv, pwritev or pwritev2. Returns the number of bytes moved.
-pub(crate) fn transfer(
-    fd: BorrowedFd<'_>,
-    bufs: &[IoBuf],
-    offset: u64,
-    write: bool,
-    dsync: bool,
-) -> Result<usize, Errno> {
-    #[cfg(test)]
-    if let Some(plan) = crate::host::faults::of_file(fd) {
-        return plan.transfer(fd, bufs, offset, write.then_some(dsync));
-    }
-    let iovecs = IoBuf::as_iovecs(bufs);
-    let count = i32::try_from(iovecs.len()).map_err(|_| Errno::INVAL)?;
-    let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
-    let flags = if dsync { libc::RWF_DSYNC } else { 0 };
-    // SAFETY: the iovecs are a slice of `count`. The memory that they point to is valid until the request that carries
-    // them has been reaped (the promise of `IoBuf::new`); the request is not reaped before this call returns.
-    let moved = unsafe {
-        match (write, dsync) {
-            (false, _) => libc::preadv(fd.as_raw_fd(), iovecs.as_ptr(), count, offset),
-            (true, false) => libc::pwritev(fd.as_raw_fd(), iovecs.as_ptr(), count, offset),
-            (true, true) => libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), count, offset, flags),
-        }
-    };
-    usize::try_from(moved)
-        .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
-}
 
 /// A transfer's buffers and direction.
 #[derive(Clone, Copy, Debug)]
@@ -167,7 +139,7 @@ fn move_bytes(fd: BorrowedFd<'_>, bufs: &[IoBuf], offset: u64, direction: Direct
         Direction::Read => (false, false),
         Direction::Write { dsync } => (true, dsync),
     };
-    let moved = transfer(fd, bufs, offset, write, dsync)?;
+    let moved = host::transfer(fd, bufs, offset, write, dsync)?;
     u32::try_from(moved).map_err(|_| Errno::OVERFLOW)
 }
 

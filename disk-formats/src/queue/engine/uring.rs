@@ -25,8 +25,8 @@ use super::ring_maker::make_ring;
 use super::{
     Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer, restrictions,
 };
+use crate::contract::iobuf::IoBuf;
 use crate::host::backing::BackingFile;
-use crate::host::iobuf::IoBuf;
 use crate::host::tsc;
 
 /// Maximum size of the submission ring. If it is full, the engine submits it before it adds an entry.

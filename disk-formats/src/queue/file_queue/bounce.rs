@@ -6,8 +6,8 @@
 use rustix::io::Errno;
 
 use super::slot::{NO_PIECE, Piece};
-use crate::disk::info::DiskInfo;
-use crate::host::iobuf::{IoBuf, for_each_part};
+use crate::contract::info::DiskInfo;
+use crate::contract::iobuf::{IoBuf, for_each_part};
 use crate::host::memory::HostMemory;
 
 /// Size of a bounce buffer in bytes.

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::FileQueue;
-use crate::error::OpenError;
-use crate::escaped::escaped;
-use crate::formats::format::Format;
+use crate::contract::error::OpenError;
+use crate::contract::escaped::escaped;
+use crate::contract::queue::{DiskQueue, EngineKind, QueueConfig};
+use crate::map::format::Format;
 #[cfg(feature = "io-uring")]
-use crate::queue::engine::Uring;
-use crate::queue::engine::{Engine, Threads};
-use crate::queue::{DiskQueue, EngineKind, QueueConfig};
+use crate::queue::engine::{Engine, Threads, Uring};
 
 /// Maximum number of requests in flight.
 pub(crate) const MAX_DEPTH: u32 = 4096;

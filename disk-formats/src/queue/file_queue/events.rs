@@ -1,9 +1,9 @@
 //! Log events of failed requests and faulted queues.
 
 use super::slot::Slot;
-use crate::error::IoError;
-use crate::escaped::escaped;
-use crate::formats::format::Format;
+use crate::contract::error::IoError;
+use crate::contract::escaped::escaped;
+use crate::map::format::Format;
 
 /// Log a failed request.
 #[cold]

@@ -16,10 +16,10 @@ use super::part::PartialWork;
 use super::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use super::thread::JoinHandle;
 use super::threads;
-use crate::error::IoError;
-use crate::formats::format::{Flush, Format};
+use crate::contract::error::IoError;
 use crate::host::threads::ThreadKind;
 use crate::map::extent::Extents;
+use crate::map::format::{Flush, Format};
 use crate::map::map_now::map_in_parts;
 
 /// Delay before a transfer is repeated after EAGAIN.

@@ -2,13 +2,13 @@ use std::sync::Arc;
 
 use super::Signal;
 use super::helper::{Helper, Job, JobKind};
-use crate::disk::Disk;
-use crate::disk::info::{DiskInfo, SectorSize};
+use crate::contract::disk::Disk;
+use crate::contract::error::IoError;
+use crate::contract::info::{DiskInfo, SectorSize};
 use crate::disk::null::NullDisk;
-use crate::error::IoError;
-use crate::formats::format::{Format, Mapping};
 use crate::host::backing::BackingFile;
 use crate::map::extent::Extents;
+use crate::map::format::{Format, Mapping};
 
 /// A format whose panic's payload panics when it is dropped: outside of `catch_unwind`.
 struct Fatal(DiskInfo);

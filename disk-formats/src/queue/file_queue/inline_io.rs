@@ -9,11 +9,12 @@ use std::sync::Arc;
 use rustix::fs::fstatfs;
 use rustix::io::Errno;
 
-use crate::formats::format::Format;
+use crate::contract::iobuf::IoBuf;
 use crate::host::backing::BackingFile;
-use crate::host::iobuf::IoBuf;
 use crate::host::memory::page_size;
-use crate::queue::engine::{Direction, Ended, Transfer, transfer};
+use crate::host::transfer;
+use crate::map::format::Format;
+use crate::queue::engine::{Direction, Ended, Transfer};
 
 /// Maximum length in bytes. Larger transfers are left to worker threads, which run in parallel.
 const MAX_INLINE: usize = 256 << 10;

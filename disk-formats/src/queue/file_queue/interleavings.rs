@@ -6,13 +6,13 @@ use interleave::shuttle::sync::atomic::{AtomicU32, Ordering};
 use interleave::shuttle::sync::{Condvar, Mutex};
 use interleave::{Fault, sample, sample_finds};
 
-use crate::disk::Disk;
-use crate::disk::info::{DiskInfo, SectorSize};
+use crate::contract::disk::Disk;
+use crate::contract::error::IoError;
+use crate::contract::info::{DiskInfo, SectorSize};
 use crate::disk::null::NullDisk;
-use crate::error::IoError;
-use crate::formats::format::{Flush, Format, Mapping};
 use crate::host::backing::BackingFile;
 use crate::map::extent::Extents;
+use crate::map::format::{Flush, Format, Mapping};
 
 use super::part;
 use helper::{Helper, Job, JobKind};

@@ -1,11 +1,11 @@
 //! Transfers that do not fill the units of direct I/O ([`Units`](crate::host::backing::units::Units)). A helper thread makes them, by
 //! [`BackingFile::read_at`](crate::BackingFile::read_at) and [`write_at`](crate::BackingFile::write_at), which read and replace whole units.
 
-use crate::error::IoError;
-use crate::formats::format::Format;
-use crate::host::iobuf::{IoBuf, for_each_part};
+use crate::contract::error::IoError;
+use crate::contract::iobuf::{IoBuf, for_each_part};
 use crate::host::store::{io_error, read_padded};
 use crate::map::extent::{Extent, Place};
+use crate::map::format::Format;
 
 /// Bytes that are transferred at once.
 const CHUNK: u64 = 128 << 10;

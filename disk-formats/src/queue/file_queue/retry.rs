@@ -7,9 +7,9 @@
 use rustix::io::Errno;
 
 use super::slot::Slot;
-use crate::error::IoError;
-use crate::host::iobuf::IoBuf;
-use crate::queue::Op;
+use crate::contract::error::IoError;
+use crate::contract::iobuf::IoBuf;
+use crate::contract::queue::Op;
 
 pub(super) const SHORT_FILE: IoError = IoError::Damaged("the file ends inside the disk");
 

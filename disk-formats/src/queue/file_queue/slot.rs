@@ -5,13 +5,13 @@ use std::ops::Range;
 use rustix::io::Errno;
 
 use super::helper::JobKind;
-use crate::error::IoError;
-use crate::formats::format::Format;
-use crate::host::iobuf::{IoBuf, for_each_part};
+use crate::contract::error::IoError;
+use crate::contract::iobuf::{IoBuf, for_each_part};
+use crate::contract::queue::{Op, Request};
 use crate::map::extent::{Extent, Place};
+use crate::map::format::Format;
 use crate::map::map_now::WHOLE_TRIES;
 use crate::queue::engine::{MAX_BUFS, MAX_LEN};
-use crate::queue::{Op, Request};
 
 pub(super) const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range");
 

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::retry::SHORT_FILE;
 use super::*;
+use crate::contract::disk::{Allocation, Disk};
+use crate::contract::error::OpenError;
+use crate::contract::info::{DiscardLimits, Kind, SectorSize};
+use crate::contract::queue::{EngineKind, QueueConfig};
 use crate::disk::file_disk::FileDisk;
-use crate::disk::info::{DiscardLimits, Kind, SectorSize};
-use crate::disk::{Allocation, Disk};
-use crate::error::OpenError;
 use crate::formats::flat::raw::Raw;
 use crate::host::backing::{Access, BackingFile};
 use crate::queue::conformance::{Driver, Fresh, Guest, Suite};
 use crate::queue::engine::Threads;
-use crate::queue::{EngineKind, QueueConfig};
 
 const BLOCK: u64 = 64 << 10;
 const BLOCKS: u64 = 256;

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::disk::info::SectorSize;
+use crate::contract::info::SectorSize;
+use crate::contract::metrics::counters::QueueMetrics;
+use crate::contract::metrics::histogram::Histogram;
+use crate::contract::queue::Op;
 use crate::disk::null::NullDisk;
 use crate::disk::ram::RamDisk;
-use crate::queue::Op;
 use crate::queue::conformance::{Guest, Random};
 use crate::queue::delayed::Delayed;
 

@@ -3,8 +3,8 @@ use tempfile::NamedTempFile;
 
 use super::*;
 use crate::formats::flat::raw::Raw;
-use crate::formats::format::Format;
 use crate::host::backing::Access;
+use crate::map::format::Format;
 
 const SECTORS: u64 = 8192;
 

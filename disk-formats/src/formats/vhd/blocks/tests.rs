@@ -5,12 +5,12 @@ use super::super::check::check_in;
 use super::super::footer::Subformat;
 use super::super::testing::{SECTORS, new_image, open, parent};
 use super::*;
-use crate::formats::format::{Format, Mapping};
+use crate::formats::findings::Severity;
 use crate::host::crash::{CrashFile, stamped, stores};
 use crate::host::effort::effort;
-use crate::image::findings::Severity;
 use crate::map::chain_map::testing::{contents, flush, hammer, map_for_write};
 use crate::map::extent::{Extents, Place};
+use crate::map::format::{Format, Mapping};
 use crate::queue::conformance::Random;
 
 enum Event {
@@ -168,8 +168,8 @@ impl Workload {
 }
 
 fn time_stamp(image: &[u8]) -> u32 {
-    let found = super::super::footer::find(&CrashFile::new(image.to_vec())).expect("a file");
-    found.expect("a footer").footer.time_stamp.get()
+    let found = super::super::footer::find(&CrashFile::new(image.to_vec())).expect("a footer");
+    found.footer.time_stamp.get()
 }
 
 /// Open the state that a crash has left.
@@ -253,7 +253,7 @@ fn a_guest_cannot_leave_a_footer_of_its_own() {
         let mut left = image.to_vec();
         for cut in 0..=file.len_of_log() {
             file.after_crash(image, cut, all_once(), |bytes| {
-                let found = super::super::footer::find(&CrashFile::new(bytes.clone())).expect("a file");
+                let found = super::super::footer::find(&CrashFile::new(bytes.clone()));
                 let found = found.unwrap_or_else(|bad| panic!("cut at {cut}: {bad:?}"));
                 assert_eq!(found.footer.unique_id, [7; 16], "cut at {cut}");
                 left = bytes;

@@ -8,8 +8,8 @@ use super::super::resize::resize_in;
 use super::super::testing::{SIZE, layout_of, new_image, open, parent};
 use super::super::tools_tests::{crash, same, use_image, used};
 use super::*;
+use crate::formats::findings::Severity;
 use crate::host::crash::{CrashFile, stamped};
-use crate::image::findings::Severity;
 use crate::queue::conformance::Random;
 
 /// An image without blocks: perhaps with locators behind the table, perhaps with unused bytes before the first block.

@@ -6,14 +6,14 @@ use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::chain::Member;
-use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::vhd::chain::Image;
 use crate::formats::vhd::create_fixed;
 use crate::formats::vhd::spec::EPOCH;
 use crate::host::backing::Access;
+use crate::map::format::Format;
 
 const SIZE: u64 = 8 << 20;
 

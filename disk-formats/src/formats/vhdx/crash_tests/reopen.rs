@@ -6,9 +6,9 @@
 use super::super::blocks::VhdxDisk;
 use super::super::testing::{UNIT, open, opened, picks};
 use super::places::{Allowed, Places, check};
-use crate::error::IoError;
-use crate::formats::format::Format;
+use crate::contract::error::IoError;
 use crate::host::crash::{CrashFile, Image, stamped};
+use crate::map::format::Format;
 use crate::queue::conformance::Random;
 
 pub(super) fn with(image: &Image, below: &[CrashFile]) -> Vec<CrashFile> {

@@ -10,13 +10,13 @@ use super::super::blocks::VhdxDisk;
 use super::super::testing::{UNIT, picks};
 use super::places::{Allowed, Places, check, settle};
 use super::reopen::verify;
-use crate::error::IoError;
-use crate::formats::format::Format;
+use crate::contract::error::IoError;
 use crate::host::crash::{CrashFile, Image, stamped};
 use crate::host::store::Store;
 use crate::map::chain_map::testing::{flush, map_for_write};
 use crate::map::epochs::Participant;
 use crate::map::extent::{Extents, Place};
+use crate::map::format::Format;
 use crate::queue::conformance::Random;
 
 enum Event {

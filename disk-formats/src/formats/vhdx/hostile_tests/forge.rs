@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::spec::{HEADER_SIZE, HEADERS_AT, Header, MIB, REGION_TABLES_AT, TABLE_SIZE};
 use super::super::testing::{Shape, new_image, open, read};
-use crate::disk::info::SectorSize;
+use crate::contract::info::SectorSize;
 use crate::host::crash::{CrashFile, Image, stamped, value_of};
 
 /// Offsets of the structures of a new image.

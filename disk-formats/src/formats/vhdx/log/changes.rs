@@ -9,7 +9,7 @@ use super::Region;
 use super::entry::{Sector, complete};
 use super::scan::{Place, Sectors};
 use super::spec::{DESCRIPTOR, Descriptor, EntryHeader, SECTOR, ZERO, descriptor_sectors};
-use crate::formats::field::BadField;
+use crate::formats::field::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// Size in bytes of the start of the file that is not changed through the log: the identifier and the headers.
@@ -74,24 +74,22 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// The next change; `None` after the last one. The inner error is a change of a forbidden range.
-    pub(super) fn next(&mut self) -> io::Result<Option<Result<Change<'_>, BadField>>> {
+    /// The next change; `None` after the last one. [`ReadError::Bad`] is a change of a forbidden range.
+    pub(super) fn next(&mut self) -> Result<Option<Change<'_>>, ReadError> {
         let Some(descriptor) = self.descriptor()? else { return Ok(None) };
         let (offset, leading) = (descriptor.file_offset.get(), descriptor.leading_bytes);
         let len = match descriptor.signature {
             ZERO => u64::from_le_bytes(leading),
             _ => SECTOR as u64,
         };
-        if let Err(bad) = check(self.region, offset, len) {
-            return Ok(Some(Err(bad)));
-        }
+        check(self.region, offset, len)?;
         if descriptor.signature == ZERO {
-            return Ok(Some(Ok(Change::Zero { offset, len })));
+            return Ok(Some(Change::Zero { offset, len }));
         }
         if !complete(&mut self.sector, &descriptor, self.data.next()?, self.sequence) {
-            return Err(changed());
+            return Err(changed().into());
         }
-        Ok(Some(Ok(Change::Data { offset, sector: &self.sector })))
+        Ok(Some(Change::Data { offset, sector: &self.sector }))
     }
 
     /// The next descriptor, of the current entry or the following ones.

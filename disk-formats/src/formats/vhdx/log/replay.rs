@@ -8,8 +8,8 @@ use super::active::active;
 use super::changes::{Change, Changes};
 use super::scan::{self, Place};
 use super::{MAX_FILE, Region};
-use crate::error::IoError;
-use crate::formats::field::BadField;
+use crate::contract::error::IoError;
+use crate::formats::field::{BadField, ReadError, or_bad};
 use crate::host::store::Store;
 
 /// File sizes are multiples of this, in bytes.
@@ -28,35 +28,35 @@ pub(in crate::formats::vhdx) struct Replay {
 /// Find the entries to apply in the log with this GUID (not nil). The result takes 40 bytes for each entry, at most 10 MiB.
 ///
 /// # Errors
-/// The outer error is the host's. The inner one is that of a corrupt image: no valid entry has the GUID, the file is
-/// shorter than when the entry was written or would become too long, or a change is in a forbidden range.
+/// The host's; [`ReadError::Bad`] for a corrupt image: no valid entry has the GUID, the file is shorter than when the entry
+/// was written or would become too long, or a change is in a forbidden range.
 pub(in crate::formats::vhdx) fn find(
     store: &dyn Store,
     region: Region,
     guid: Uuid,
-) -> io::Result<Result<Replay, BadField>> {
+) -> Result<Replay, ReadError> {
     let mut run = active(&scan::entries(store, region, guid)?, region.sectors());
     let Some(head) = run.last().map(|entry| entry.summary) else {
         let expected = format!("that of a valid entry in the log at {:#x}, or zero", region.offset);
-        return Ok(Err(BadField::new("log GUID", guid.to_string(), expected)));
+        return Err(BadField::new("log GUID", guid.to_string(), expected).into());
     };
     let len = store.len()?;
     if len < head.sizes.flushed {
         let value = format!("{} bytes", head.sizes.flushed);
-        return Ok(Err(BadField::new("flushed file offset", value, format!("at most the file's {len}"))));
+        return Err(BadField::new("flushed file offset", value, format!("at most the file's {len}")).into());
     }
     if head.sizes.last > MAX_FILE {
         let value = format!("{} bytes", head.sizes.last);
-        return Ok(Err(BadField::new("last file offset", value, format!("at most {MAX_FILE}"))));
+        return Err(BadField::new("last file offset", value, format!("at most {MAX_FILE}")).into());
     }
     let Some(tail) = run.iter().position(|entry| entry.start == head.tail) else {
         let value = format!("{:#x}", u64::from(head.tail) * super::SECTOR as u64);
-        return Ok(Err(BadField::new("tail of the log", value, "the start of an entry")));
+        return Err(BadField::new("tail of the log", value, "the start of an entry").into());
     };
     run.drain(..tail);
     let mut replay = Replay { region, entries: run, end: head.sizes.last };
     let mut end = replay.end;
-    let found = replay.visit(store, |change| {
+    replay.visit(store, |change| {
         end = end.max(match change {
             Change::Data { offset, sector } => offset + sector.len() as u64,
             Change::Zero { offset, len } => offset + len,
@@ -64,28 +64,24 @@ pub(in crate::formats::vhdx) fn find(
         Ok(())
     })?;
     replay.end = end;
-    Ok(found.map(|()| replay))
+    Ok(replay)
 }
 
 impl Replay {
     /// Call `visit` for the changes in the order in which they must be applied, until it fails.
     ///
     /// # Errors
-    /// The outer error is the host's or that of `visit`. The inner one means that the log was changed after it was
-    /// found.
+    /// The host's, or that of `visit`; [`ReadError::Bad`] means that the log was changed after it was found.
     pub(in crate::formats::vhdx) fn visit(
         &self,
         store: &dyn Store,
         mut visit: impl FnMut(Change<'_>) -> io::Result<()>,
-    ) -> io::Result<Result<(), BadField>> {
+    ) -> Result<(), ReadError> {
         let mut changes = Changes::new(store, self.region, &self.entries);
         while let Some(change) = changes.next()? {
-            match change {
-                Ok(change) => visit(change)?,
-                Err(bad) => return Ok(Err(bad)),
-            }
+            visit(change)?;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Minimum size of the file in bytes.
@@ -106,11 +102,11 @@ impl Replay {
         if size > len {
             store.set_size(size)?;
         }
-        let applied = self.visit(store, |change| match change {
+        let applied = or_bad(self.visit(store, |change| match change {
             Change::Data { offset, sector } => store.write_at(&sector[..], offset),
             Change::Zero { len: 0, .. } => Ok(()),
             Change::Zero { offset, len } => zero(store, offset, len),
-        })?;
+        }))?;
         applied.map_err(|bad| io::Error::other(format!("{} is {}", bad.field, bad.value)))?;
         store.sync()
     }

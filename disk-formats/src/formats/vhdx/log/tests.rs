@@ -46,7 +46,7 @@ fn updates(replay: &Replay, store: &dyn Store) -> Vec<Update> {
         });
         Ok(())
     });
-    visited.expect("readable").expect("good");
+    visited.expect("good");
     updates
 }
 

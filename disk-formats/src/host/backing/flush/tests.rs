@@ -1,16 +1,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::Disk;
-use crate::error::OpenError;
+use crate::contract::disk::Disk;
+use crate::contract::error::OpenError;
+use crate::contract::queue::EngineKind;
+use crate::formats::copy::content::Content;
 use crate::formats::flat::raw::Raw;
 use crate::formats::open::OpenOptions;
 use crate::formats::vhdx::CreateOptions;
 use crate::formats::{vhd, vhdx};
 use crate::host::faults::{Call, Fault, Host};
 use crate::host::store::Store;
-use crate::image::Content;
-use crate::queue::EngineKind;
 use crate::queue::conformance::{Driver, Guest};
 
 use super::*;
@@ -74,11 +74,11 @@ fn open(path: &Path) -> Arc<dyn Disk> {
 fn write(driver: &mut Driver, offset: u64, value: u8, fua: bool) -> Result<(), IoError> {
     let guest = Guest::new(4096);
     guest.put(0, &[value; 4096]);
-    driver.run(crate::queue::Op::Write { fua }, offset, 4096, &[guest.buf(0, 4096)])
+    driver.run(crate::contract::queue::Op::Write { fua }, offset, 4096, &[guest.buf(0, 4096)])
 }
 
 fn flush(driver: &mut Driver) -> Result<(), IoError> {
-    driver.run(crate::queue::Op::Flush, 0, 0, &[])
+    driver.run(crate::contract::queue::Op::Flush, 0, 0, &[])
 }
 
 fn lost_by(path: &Path, result: Result<(), IoError>) -> bool {

@@ -8,11 +8,13 @@ use std::sync::atomic::AtomicBool;
 use super::super::Runs;
 use super::super::images::{Kind, options};
 use super::{After, Known, Tool, holds, known, text};
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
+use crate::formats::copy::content::Content;
 use crate::formats::flat::raw::Raw;
 use crate::formats::open::OpenOptions;
+use crate::formats::output::Output;
 use crate::formats::{vhd, vhdx};
-use crate::image::{Content, Control, Output, convert};
+use crate::image::{Control, convert};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::super::Runs;
 use super::super::images::Kind;
 use super::{After, Tool, check, known, text};
-use crate::image::findings::Severity;
+use crate::formats::findings::Severity;
 
 /// Damages an image.
 type Harm = fn(&File);

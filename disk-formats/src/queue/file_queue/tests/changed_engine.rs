@@ -11,18 +11,18 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::{BOTH, driver, raw};
-use crate::disk::info::{Kind, SectorSize};
-use crate::error::IoError;
+use crate::contract::error::IoError;
+use crate::contract::info::{Kind, SectorSize};
+use crate::contract::iobuf::IoBuf;
+use crate::contract::queue::{Completion, EngineKind, Op, QueueConfig, Request};
 use crate::formats::file_info::file_info;
 use crate::formats::flat::Flat;
 use crate::formats::flat::raw::Raw;
-use crate::formats::format::Format;
 use crate::host::backing::{Access, BackingFile};
-use crate::host::iobuf::IoBuf;
+use crate::map::format::Format;
 use crate::queue::conformance::{Driver, Guest};
 use crate::queue::engine::{Ended, Engine, Threads, Transfer};
 use crate::queue::file_queue::file_queue_with;
-use crate::queue::{Completion, EngineKind, Op, QueueConfig, Request};
 
 /// The thread engine, with its completions changed before the queue gets them.
 struct Changed<F> {

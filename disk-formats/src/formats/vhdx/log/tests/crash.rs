@@ -133,8 +133,8 @@ fn in_place(file: &CrashFile, update: &Update) {
 }
 
 fn replay(file: &CrashFile) -> Result<(), String> {
-    let replay = find(file, REGION, GUID).map_err(|error| error.to_string())?;
-    replay.map_err(|bad| format!("{bad:?}"))?.apply(file).map_err(|error| error.to_string())
+    let replay = find(file, REGION, GUID).map_err(|error| format!("{error:?}"))?;
+    replay.apply(file).map_err(|error| error.to_string())
 }
 
 /// Replay, and check that the result is permitted.

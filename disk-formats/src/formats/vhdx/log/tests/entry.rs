@@ -4,6 +4,7 @@ use super::super::changes::Changes;
 use super::super::entry::{Parser, Step, Summary, encode, sectors};
 use super::super::scan::Place;
 use super::*;
+use crate::formats::field::or_bad;
 use crate::host::crash::CrashFile;
 
 /// Parse an entry in memory.
@@ -28,16 +29,16 @@ fn changes(bytes: &[u8], region: Region, summary: Summary) -> Vec<Update> {
     file.write_at(bytes, region.offset).expect("space");
     let entries = [Place { start: 0, summary }];
     let (mut changes, mut updates) = (Changes::new(&file, region, &entries), Vec::new());
-    while let Some(change) = changes.next().expect("readable") {
-        match change {
-            Ok(Change::Data { offset, sector }) => {
+    loop {
+        match or_bad(changes.next()).expect("readable") {
+            Ok(Some(Change::Data { offset, sector })) => {
                 updates.push(Update::Data { offset, sector: Box::new(*sector) })
             }
-            Ok(Change::Zero { offset, len }) => updates.push(Update::Zero { offset, len }),
+            Ok(Some(Change::Zero { offset, len })) => updates.push(Update::Zero { offset, len }),
+            Ok(None) => return updates,
             Err(_) => return Vec::new(),
         }
     }
-    updates
 }
 
 fn update() -> impl Strategy<Value = Update> {

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use super::super::entry::encode;
 use super::super::{Log, find};
 use super::*;
-use crate::error::IoError;
+use crate::contract::error::IoError;
+use crate::formats::field::or_bad;
 use crate::host::crash::CrashFile;
 use crate::host::store::Store;
 
@@ -20,7 +21,8 @@ fn refused(entries: &[(u32, &[Update], Sizes)]) -> String {
         put(&mut file, &entry, at);
         at += (entry.len() / SECTOR) as u32;
     }
-    let bad = find(&CrashFile::new(file), REGION, GUID).expect("a readable file").expect_err("refused");
+    let bad =
+        or_bad(find(&CrashFile::new(file), REGION, GUID)).expect("a readable file").expect_err("refused");
     format!("{} is {}, expected {}", bad.field, bad.value, bad.expected)
 }
 
@@ -74,7 +76,7 @@ fn what_others_may_write_is_replayed() {
         put(&mut file, entry, start);
     }
     let file = CrashFile::new(file);
-    let replay = find(&file, REGION, GUID).expect("readable").expect("good");
+    let replay = find(&file, REGION, GUID).expect("good");
     assert_eq!((replay.entries(), updates(&replay, &file).len(), replay.end()), (2, 6, 0x10_1000));
     replay.apply(&file).expect("space");
     let bytes = file.bytes();
@@ -105,7 +107,7 @@ fn a_ring_of_beginnings_takes_no_longer() {
     for ring in rings {
         let ring = (0..=last).flat_map(ring);
         let file = CrashFile::new(std::iter::repeat_n(0, 1 << 20).chain(ring).collect());
-        let bad = find(&file, region, GUID).expect("readable").expect_err("no sequence");
+        let bad = or_bad(find(&file, region, GUID)).expect("readable").expect_err("no sequence");
         assert_eq!(bad.field, "log GUID");
     }
 }
@@ -159,7 +161,7 @@ impl Store for Counting {
 /// Number of bytes read to find the entries to replay, and number of their changes.
 fn read_for(file: CrashFile, region: Region) -> (u64, usize) {
     let file = Counting(file, AtomicU64::new(0));
-    let replay = find(&file, region, GUID).expect("readable").expect("good");
+    let replay = find(&file, region, GUID).expect("good");
     let count = updates(&replay, &file).len();
     (file.1.into_inner(), count)
 }
@@ -211,7 +213,7 @@ fn an_entry_of_full_capacity_fits_and_a_larger_one_is_refused() {
         // Repeated until the ring wraps.
         for _ in 0..4 {
             log.append(&file, &updates, sizes).expect("it fits");
-            let replay = find(&file, region, GUID).expect("readable").expect("good");
+            let replay = find(&file, region, GUID).expect("good");
             assert!(super::updates(&replay, &file) == updates && replay.entries() == 1);
         }
         updates.push(data(0x30000, |_| 0));

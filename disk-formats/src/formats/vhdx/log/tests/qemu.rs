@@ -49,7 +49,7 @@ fn logs_are_exchanged_with_qemu() {
     let guid = image[THEIRS.offset as usize + 32..].first_chunk().expect("an entry");
     let guid = Uuid::from_bytes_le(*guid);
     let theirs = CrashFile::new(image.clone());
-    let replay = find(&theirs, THEIRS, guid).expect("readable").expect("good");
+    let replay = find(&theirs, THEIRS, guid).expect("good");
     let updates = updates(&replay, &theirs);
     let [Update::Data { offset: bat, sector }] = &updates[..] else { panic!("{updates:x?}") };
     let mut undone = image.clone();

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::content::Content;
 use super::error::ImageError;
-use crate::disk::Status;
+use crate::contract::disk::Status;
 use crate::map::extent::{Extent, Extents, Place};
 
 /// Bytes that are mapped at a time. Bounds the memory for disks of any size.
-pub(super) const WINDOW: u64 = 16 << 20;
+pub(crate) const WINDOW: u64 = 16 << 20;
 /// Maximum window while windows have few extents, so that large holes are fast.
 const WIDEST: u64 = 4 << 30;
 /// Maximum number of extents of a window that count as few.

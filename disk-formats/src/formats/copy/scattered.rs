@@ -7,18 +7,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::disk::info::{DiskInfo, Kind, SectorSize};
-use crate::error::IoError;
+use crate::contract::error::IoError;
+use crate::contract::info::{DiskInfo, Kind, SectorSize};
 use crate::formats::file_info::file_info;
-use crate::formats::format::{Format, Mapping};
 use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
 use crate::map::extent::{Extents, Place};
+use crate::map::format::{Format, Mapping};
 use crate::queue::conformance::Random;
 
 const SECTOR: u64 = 512;
 
-pub(super) struct Scattered {
+pub(crate) struct Scattered {
     info: DiskInfo,
     files: [Arc<BackingFile>; 2],
     state: Mutex<State>,
@@ -40,7 +40,7 @@ struct Sector {
 
 impl Scattered {
     /// A disk of `sectors` sectors in two new files. Every seventh sector is mapped beyond the end of the second file.
-    pub(super) fn create(folder: &Path, sectors: u64) -> Self {
+    pub(crate) fn create(folder: &Path, sectors: u64) -> Self {
         let open = |name: &str, content: &[u8]| {
             std::fs::write(folder.join(name), content).unwrap();
             Arc::new(BackingFile::open(&folder.join(name), Access::default()).unwrap())
@@ -62,7 +62,7 @@ impl Scattered {
         self.state.lock().unwrap()
     }
 
-    pub(super) fn flushes(&self) -> u32 {
+    pub(crate) fn flushes(&self) -> u32 {
         self.state().flushes
     }
 
@@ -147,12 +147,12 @@ impl Format for Scattered {
 }
 
 /// Open a VHD.
-pub(super) fn vhd(path: &Path, access: Access) -> Arc<dyn Format> {
+pub(crate) fn vhd(path: &Path, access: Access) -> Arc<dyn Format> {
     crate::formats::vhd::open(path, access, &ParentRules::default()).unwrap()
 }
 
 /// Data, zeros and holes of various lengths; the same for the same seed.
-pub(super) fn sample(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn sample(len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed | 1);
     let mut data = vec![0; len];
     let mut at = 0;
@@ -169,11 +169,11 @@ pub(super) fn sample(len: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Write a file with holes where `data` has whole blocks of zeros.
-pub(super) fn sparse(path: &Path, data: &[u8]) {
+pub(crate) fn sparse(path: &Path, data: &[u8]) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::create(path).unwrap();
     file.set_len(data.len() as u64).unwrap();
-    for part in super::zeros::filled(data, 4096) {
+    for part in super::buffer::filled(data, 4096) {
         file.write_all_at(&data[part.clone()], part.start as u64).unwrap();
     }
 }

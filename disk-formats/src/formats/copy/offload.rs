@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use super::content::Content;
 use super::error::ImageError;
-use super::map::Run;
-use crate::error::IoError;
+use super::runs::Run;
+use crate::contract::error::IoError;
 use crate::host;
 use crate::host::backing::BackingFile;
 use crate::host::store::Store;
@@ -37,7 +37,7 @@ const SERVERS: [u64; 4] = [
 /// Method of copying a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Method {
+pub(crate) enum Method {
     Clone,
     Server,
     /// Read and write.
@@ -55,7 +55,7 @@ impl Method {
 }
 
 /// Copies between the files of two disks.
-pub(super) struct Offload<'a> {
+pub(crate) struct Offload<'a> {
     source: Content<'a>,
     destination: Content<'a>,
     /// For each file of the source, the best method that has not failed so far.
@@ -65,7 +65,7 @@ pub(super) struct Offload<'a> {
 }
 
 impl<'a> Offload<'a> {
-    pub(super) fn new(source: Content<'a>, destination: Content<'a>) -> Self {
+    pub(crate) fn new(source: Content<'a>, destination: Content<'a>) -> Self {
         let methods: Vec<AtomicU8> =
             (0..source.files()).map(|_| AtomicU8::new(Method::Clone as u8)).collect();
         let probed = methods.iter().map(|_| AtomicBool::new(false)).collect();
@@ -73,7 +73,7 @@ impl<'a> Offload<'a> {
     }
 
     /// Offload the copy of as much of a mapped run as possible. Returns that part, and the method.
-    pub(super) fn copy(
+    pub(crate) fn copy(
         &self,
         run: &Run,
         extents: &mut Extents,

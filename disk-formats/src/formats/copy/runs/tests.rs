@@ -1,10 +1,10 @@
 use std::os::unix::fs::FileExt;
 
 use super::*;
+use crate::formats::copy::scattered::Scattered;
 use crate::formats::flat::raw::Raw;
-use crate::formats::format::Format;
 use crate::host::backing::Access;
-use crate::image::scattered::Scattered;
+use crate::map::format::Format;
 
 const READ: Access = Access::READ_ONLY;
 

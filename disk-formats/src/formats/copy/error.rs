@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::IoError;
-use crate::escaped::escaped;
+use crate::contract::error::IoError;
+use crate::contract::escaped::escaped;
 
 /// The error of an operation on an image.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ impl ImageError {
         self
     }
 
-    pub(super) fn io(path: &Path, action: &'static str, offset: u64, source: impl Into<IoError>) -> Self {
+    pub(crate) fn io(path: &Path, action: &'static str, offset: u64, source: impl Into<IoError>) -> Self {
         Self::Io { path: path.into(), action, offset, source: source.into() }
     }
 }

@@ -6,15 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::ImageError;
-use crate::disk::info::SectorSize;
-use crate::disk::{Allocation, Status};
-use crate::error::IoError;
-use crate::formats::format::Format;
+use crate::contract::check::check_range;
+use crate::contract::disk::{Allocation, Status};
+use crate::contract::error::IoError;
+use crate::contract::info::SectorSize;
 use crate::formats::signature::gpt_sector;
 use crate::host::store::{Store, io_error, read_padded};
 use crate::map::extent::{Extents, Place};
+use crate::map::format::Format;
 use crate::map::map_now::map_now;
-use crate::queue::check::check_range;
 
 /// The content of a disk.
 #[derive(Clone, Copy)]
@@ -66,7 +66,7 @@ impl<'a> Content<'a> {
     }
 
     /// Map `len` bytes at `offset` for writing; whole sectors. Call [`stored`](Self::stored) after writing the data.
-    pub(super) fn pieces_to_write(
+    pub(crate) fn pieces_to_write(
         &self,
         offset: u64,
         len: u64,
@@ -142,7 +142,7 @@ impl<'a> Content<'a> {
     }
 
     /// Write `data` to the extents of a mapped write.
-    pub(super) fn store(&self, data: &[u8], extents: &Extents) -> Result<(), ImageError> {
+    pub(crate) fn store(&self, data: &[u8], extents: &Extents) -> Result<(), ImageError> {
         let mut rest = data;
         for extent in extents.as_slice() {
             let (piece, others) = rest.split_at(extent.len.min(rest.len() as u64) as usize);
@@ -155,12 +155,12 @@ impl<'a> Content<'a> {
     }
 
     /// The data of a mapped write are in the files.
-    pub(super) fn stored(&self, offset: u64, len: u64) {
+    pub(crate) fn stored(&self, offset: u64, len: u64) {
         self.format.written(offset, len);
     }
 
     /// The file and offset of an extent to write.
-    pub(super) fn place_to_write(&self, place: Place) -> Result<(&'a dyn Store, u64), ImageError> {
+    pub(crate) fn place_to_write(&self, place: Place) -> Result<(&'a dyn Store, u64), ImageError> {
         match place {
             Place::File { file, offset } => Ok((self.file(file)?, offset)),
             Place::Zeros => {
@@ -171,12 +171,12 @@ impl<'a> Content<'a> {
     }
 
     /// Number of files of the format.
-    pub(super) fn files(&self) -> usize {
+    pub(crate) fn files(&self) -> usize {
         self.stores.map_or(self.format.files().len(), <[_]>::len)
     }
 
     /// A file of the format by its index.
-    pub(super) fn file(&self, index: u32) -> Result<&'a dyn Store, ImageError> {
+    pub(crate) fn file(&self, index: u32) -> Result<&'a dyn Store, ImageError> {
         let wrong = || ImageError::io(self.path(), "map", 0, IoError::Damaged("no such file"));
         let file: Option<&dyn Store> = match self.stores {
             None => self.format.files().get(index as usize).map(|file| &**file as &dyn Store),
@@ -186,7 +186,7 @@ impl<'a> Content<'a> {
     }
 
     /// The allocation status of a range of a file.
-    pub(super) fn allocation(&self, file: u32, offset: u64, len: u64) -> Result<Allocation, ImageError> {
+    pub(crate) fn allocation(&self, file: u32, offset: u64, len: u64) -> Result<Allocation, ImageError> {
         let sector = u64::from(self.format.info().logical_sector.bytes());
         let Some(file) = self.file(file)?.backing() else {
             return Ok(Allocation { len, status: Status::Mapped });

@@ -1,5 +1,9 @@
 //! The counters of a disk: a set for each of its queues, and the conversion of ticks to nanoseconds.
 
+mod counter;
+pub(crate) mod counters;
+pub(crate) mod histogram;
+
 #[expect(
     clippy::disallowed_types,
     reason = "locked to create and drop a queue, and by readers of the counters"
@@ -8,18 +12,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use super::counters::{Counters, QueueMetrics};
+use self::counters::{Counters, QueueMetrics};
 
 /// The counters of a [`Metered`](crate::Metered) disk, readable from any thread. They outlive the disk.
 #[derive(Clone)]
 pub struct Metrics(Arc<Shared>);
 
 impl Metrics {
-    pub(super) fn new(ticks_per_second: u64) -> Self {
+    pub(crate) fn new(ticks_per_second: u64) -> Self {
         Self(Arc::new(Shared::new(ticks_per_second)))
     }
 
-    pub(super) const fn shared(&self) -> &Arc<Shared> {
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
         &self.0
     }
 
@@ -45,7 +49,7 @@ impl Metrics {
 }
 
 /// What the disk, its queues and readers share.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     timed: AtomicBool,
     /// Nanoseconds for each tick, times 2^32.
     scale: u64,
@@ -70,12 +74,12 @@ impl Shared {
     }
 
     #[inline]
-    pub(super) fn is_timed(&self) -> bool {
+    pub(crate) fn is_timed(&self) -> bool {
         self.timed.load(Ordering::Relaxed)
     }
 
     /// Reserve a set of counters for a new queue.
-    pub(super) fn take(&self) -> Arc<Counters> {
+    pub(crate) fn take(&self) -> Arc<Counters> {
         let mut sets = self.sets();
         if let Some(free) = sets.iter().find(|set| set.begin()) {
             return Arc::clone(free);
@@ -87,7 +91,7 @@ impl Shared {
     }
 
     #[inline]
-    pub(super) fn nanoseconds(&self, ticks: u64) -> u64 {
+    pub(crate) fn nanoseconds(&self, ticks: u64) -> u64 {
         ((u128::from(ticks) * u128::from(self.scale)) >> 32) as u64
     }
 }

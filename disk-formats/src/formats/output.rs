@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::error::OpenError;
+use crate::contract::error::OpenError;
 use crate::formats::nested::path::refuse_nested;
 use crate::host;
 
@@ -94,7 +94,7 @@ impl Output {
         };
         File::open(&self.part).and_then(|file| host::fsync(&file)).map_err(os("cannot flush"))?;
         rename_new(&self.part, &self.path).map_err(os("cannot create"))?;
-        let synced = sync_folder_of(&self.path).map_err(os("cannot flush its directory"));
+        let synced = host::sync_folder_of(&self.path).map_err(os("cannot flush its directory"));
         self.finished = true;
         synced
     }
@@ -121,22 +121,6 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 fn link_new(from: &Path, to: &Path) -> io::Result<()> {
     host::hard_link(from, to)?;
     host::remove_file(from)
-}
-
-/// Flush the directory of `path`, so that the creation or removal of the entry is on stable storage.
-pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    loop {
-        match host::fsync_folder(folder) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The file system does not support fsync of directories.
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return Ok(()),
-            done => return done,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 use std::process::Command;
 
 use super::*;
-use crate::disk::Status;
+use crate::contract::disk::Status;
+use crate::formats::copy::scattered::sample;
 use crate::formats::flat::raw::Raw;
-use crate::formats::format::Format;
 use crate::host::backing::Access;
-use crate::image::scattered::sample;
+use crate::map::format::Format;
 
 const READ: Access = Access::READ_ONLY;
 const WRITE: Access = Access { read_only: false, direct: false };

@@ -5,18 +5,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use crate::host::backing::BackingFile;
 
-/// The identity of a disk, stable from one open to the next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Identity {
-    /// The identity that the image stores: VHD's Unique Id, VHDX's Virtual Disk ID, as the bytes of a UUID in text
-    /// order. Copies of an image have the same identity, as have all VHDX images of a chain.
-    pub image: Option<[u8; 16]>,
-    /// A digest of the location of the disk's file: its inode and path; for a block device its path. A copied or moved
-    /// file has another one.
-    pub file: Option<[u8; 16]>,
-}
-
 /// The image's identity; `None` for all zeros, which some programs write.
 pub(crate) fn of_image(id: [u8; 16]) -> Option<[u8; 16]> {
     (id != [0; 16]).then_some(id)
@@ -56,7 +44,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::disk::Disk;
+    use crate::contract::disk::Disk;
     use crate::formats::flat::raw::Raw;
     use crate::formats::open::OpenOptions;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::disk::MapMemory;
-use crate::disk::info::DiskInfo;
-use crate::error::{IoError, OpenError};
+use crate::contract::disk::MapMemory;
+use crate::contract::error::{IoError, OpenError};
+use crate::contract::info::DiskInfo;
 use crate::host::backing::BackingFile;
 use crate::map::epochs::Epochs;
 use crate::map::extent::Extents;

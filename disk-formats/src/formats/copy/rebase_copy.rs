@@ -4,13 +4,12 @@
 use std::iter::from_fn;
 use std::ops::Range;
 
-use super::buffer::Buffer;
-use super::chunks::CHUNK;
+use super::buffer::{Buffer, CHUNK};
 use super::content::Content;
 use super::error::ImageError;
-use super::map::{Run, Runs, WINDOW};
 use super::offload::Offload;
-use crate::disk::Status;
+use super::runs::{Run, Runs, WINDOW};
+use crate::contract::disk::Status;
 use crate::formats::parents::identity;
 use crate::map::extent::{Extents, Place};
 
@@ -162,6 +161,24 @@ impl<'a> RebaseCopy<'a> {
         }
         Ok(())
     }
+}
+
+/// Make the empty differencing disk `child` of `parent` read the data of `source`: write the data that differ, and
+/// flush. Returns the number of bytes written. `progress` is called with the number of bytes processed and the total
+/// number, and returns whether to continue.
+///
+/// # Errors
+/// Errors of reading and writing; [`ImageError::Cancelled`].
+pub fn write_difference(
+    source: Content<'_>,
+    parent: Content<'_>,
+    child: Content<'_>,
+    progress: impl FnMut(u64, u64) -> bool,
+) -> Result<u64, ImageError> {
+    let copied = RebaseCopy::into(source, parent, child).run(progress)?;
+    let path = child.path().into();
+    child.format().flush().map_err(|source| ImageError::Flush { path, source })?;
+    Ok(copied)
 }
 
 fn identities(content: Content<'_>) -> Vec<Option<Identity>> {

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::counter::Counter;
 use super::histogram::{Filling, Histogram};
-use crate::queue::{Op, QueueStats};
+use crate::contract::queue::{Op, QueueStats};
 
 /// Buckets of batch sizes: 1, 2, up to 4, up to 8 and so on up to 4,096 requests, the most that a queue holds.
 const BATCH_BUCKETS: usize = 13;
 
 /// A kind of requests with counters of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Read,
     Write,
     Flush,
@@ -20,7 +20,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const fn of(op: Op) -> Self {
+    pub(crate) const fn of(op: Op) -> Self {
         match op {
             Op::Read => Self::Read,
             Op::Write { .. } => Self::Write,
@@ -53,7 +53,7 @@ impl KindCounters {
 /// The counters of a queue. The alignment avoids false sharing: each queue's thread writes to its own cache lines.
 #[derive(Default)]
 #[repr(align(128))]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     /// A queue uses these counters.
     active: AtomicBool,
     in_flight: Counter,
@@ -68,19 +68,19 @@ pub(super) struct Counters {
 
 impl Counters {
     /// Reserve the counters for a new queue; `false` if a queue uses them.
-    pub(super) fn begin(&self) -> bool {
+    pub(crate) fn begin(&self) -> bool {
         // Acquire pairs with the release in `end`: this thread sees the last values that the previous thread stored.
         !self.active.swap(true, Ordering::Acquire)
     }
 
     /// The queue is dropped.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.in_flight.set(0);
         self.active.store(false, Ordering::Release);
     }
 
     #[inline]
-    pub(super) fn in_flight(&self, count: u64) {
+    pub(crate) fn in_flight(&self, count: u64) {
         self.in_flight.set(count);
         if count > self.max_in_flight.get() {
             self.max_in_flight.set(count);
@@ -88,7 +88,7 @@ impl Counters {
     }
 
     #[inline]
-    pub(super) fn completed(&self, kind: Kind, bytes: u64, good: bool) {
+    pub(crate) fn completed(&self, kind: Kind, bytes: u64, good: bool) {
         let Some(kind) = self.kinds.get(kind as usize) else { return };
         kind.completed.add(1);
         if good {
@@ -99,7 +99,7 @@ impl Counters {
     }
 
     #[inline]
-    pub(super) fn latency(&self, kind: Kind, nanoseconds: u64) {
+    pub(crate) fn latency(&self, kind: Kind, nanoseconds: u64) {
         if let Some(kind) = self.kinds.get(kind as usize) {
             kind.latency.add(nanoseconds);
         }
@@ -107,7 +107,7 @@ impl Counters {
 
     /// A batch of at least one request.
     #[inline]
-    pub(super) fn batch(&self, requests: u64) {
+    pub(crate) fn batch(&self, requests: u64) {
         let bucket = requests.saturating_sub(1).checked_ilog2().map_or(0, |power| power as usize + 1);
         if let Some(counter) = self.batches.get(bucket) {
             counter.add(1);
@@ -117,13 +117,13 @@ impl Counters {
 
     /// What the inner queue has done from `before` to `now`.
     #[inline]
-    pub(super) fn system(&self, before: &QueueStats, now: &QueueStats) {
+    pub(crate) fn system(&self, before: &QueueStats, now: &QueueStats) {
         self.submits.add(now.submits.wrapping_sub(before.submits));
         self.bounced.add(now.bounced.wrapping_sub(before.bounced));
         self.slow.add(now.slow.wrapping_sub(before.slow));
     }
 
-    pub(super) fn read(&self) -> QueueMetrics {
+    pub(crate) fn read(&self) -> QueueMetrics {
         let [read, write, flush, discard, write_zeroes] = self.kinds.each_ref().map(KindCounters::read);
         QueueMetrics {
             active: self.active.load(Ordering::Relaxed),

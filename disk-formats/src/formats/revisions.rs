@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use crate::disk::info::DiskInfo;
+use crate::contract::info::DiskInfo;
 
 /// Maximum number of changes while the disk is open: revisions are freed only when it is closed.
 const MOST: usize = 1000;
@@ -48,7 +48,7 @@ impl Revisions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::info::SectorSize;
+    use crate::contract::info::SectorSize;
     use crate::disk::null::memory_info;
 
     #[test]

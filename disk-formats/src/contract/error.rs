@@ -1,6 +1,6 @@
 //! Errors of opening a disk (detailed: file and field) and errors of I/O requests (small and `Copy`).
 
-use crate::escaped::escaped;
+use crate::contract::escaped::escaped;
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -2,14 +2,12 @@
 
 use std::ops::{AddAssign, Range};
 
-use super::buffer::Buffer;
-use super::chunks::CHUNK;
+use super::buffer::{Buffer, CHUNK, all_zeros};
 use super::content::Content;
 use super::error::ImageError;
-use super::map::{Run, Runs, WINDOW};
 use super::offload::Offload;
-use super::zeros::all_zeros;
-use crate::disk::Status;
+use super::runs::{Run, Runs, WINDOW};
+use crate::contract::disk::Status;
 use crate::map::extent::{Extents, Place};
 
 /// Number of bytes by the method of copying.

@@ -1,6 +1,8 @@
 //! Reports of the tools check and compact.
 
-use crate::formats::field::BadField;
+use std::io;
+
+use crate::formats::field::{BadField, ReadError, or_bad};
 
 /// Maximum number of findings in the list: a table may have millions of invalid entries.
 const MOST: usize = 10_000;
@@ -67,6 +69,14 @@ impl CheckReport {
             .map(|finding| finding.severity)
             .max()
             .max(self.more.1)
+    }
+
+    /// What was read. An invalid field is added as damage.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn found<T>(&mut self, read: Result<T, ReadError>) -> io::Result<Option<T>> {
+        Ok(or_bad(read)?.map_err(|bad| self.add(Severity::Damage, bad, None)).ok())
     }
 
     pub(crate) fn add(&mut self, severity: Severity, bad: BadField, repaired: Option<&'static str>) {

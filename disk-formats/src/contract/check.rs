@@ -1,9 +1,9 @@
 //! Validation of requests, the same for all queues.
 
-use crate::disk::info::DiskInfo;
-use crate::error::IoError;
-use crate::host::iobuf::total_len;
-use crate::queue::{Op, Request};
+use crate::contract::error::IoError;
+use crate::contract::info::DiskInfo;
+use crate::contract::iobuf::total_len;
+use crate::contract::queue::{Op, Request};
 
 /// Whether the request is a valid READ or WRITE with one buffer, as nearly all requests are. If false, [`check`]
 /// returns the reason or accepts the request.
