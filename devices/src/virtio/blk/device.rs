@@ -176,6 +176,8 @@ pub struct VirtioBlk<A: GuestAddressSpace> {
     running: Box<[bool]>,
     /// Whether the rings may take requests, as they were told last.
     live: bool,
+    /// A reset is pending.
+    resetting: bool,
     /// [`IoDevice::quiesce`] has paused the threads until the owner's thread sleeps.
     quiesced: bool,
     /// Number of doorbells that came as calls or register writes, not by their eventfds.
@@ -245,6 +247,7 @@ where
             kicks,
             running: (0..count).map(|_| false).collect(),
             live: false,
+            resetting: false,
             quiesced: false,
             forwarded: 0,
         })
@@ -316,9 +319,13 @@ where
 
     /// Complete the resets whose requests the disk has completed.
     fn finish_resets(&mut self) {
-        if !self.shared.transport().any_resetting() {
-            return;
+        if self.resetting {
+            self.poll_resets();
         }
+    }
+
+    #[cold]
+    fn poll_resets(&mut self) {
         let sets = self.served.sets();
         let mut pending = vec![false; self.running.len()];
         for set in 0..sets {
@@ -333,14 +340,15 @@ where
                 transport.reset();
                 self.running.fill(false);
             }
-            return;
-        }
-        for queue in transport.resetting_queues() {
-            if !pending[queue] {
-                transport.reset_queue(queue);
-                self.running[queue] = false;
+        } else {
+            for queue in transport.resetting_queues() {
+                if !pending[queue] {
+                    transport.reset_queue(queue);
+                    self.running[queue] = false;
+                }
             }
         }
+        self.resetting = transport.any_resetting();
     }
 
     fn on_event(&mut self, event: Event) {
@@ -354,6 +362,7 @@ where
             Event::BusMaster(BusMaster::On) => self.each(|rings| rings.pause(false)),
             Event::Reset => {
                 tracing::debug!("virtio device reset");
+                self.resetting = true;
                 self.shared.transport().begin_reset();
                 self.each(|rings| rings.begin_reset(None));
             }
@@ -365,6 +374,7 @@ where
                 }
             }
             Event::ResetQueue(queue) => {
+                self.resetting = true;
                 self.shared.transport().begin_queue_reset(queue);
                 let _ = self.ask(queue, |rings, queue| rings.begin_reset(Some(queue)));
             }
@@ -429,7 +439,7 @@ where
     /// A read of the status completes a reset that waits for the disk.
     fn access_kind(&self, _bar: u8, _offset: u64, write: Option<&[u8]>) -> AccessKind {
         match write {
-            None if !self.shared.transport().any_resetting() => AccessKind::Register,
+            None if !self.resetting => AccessKind::Register,
             _ => AccessKind::Command,
         }
     }
@@ -474,15 +484,15 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
+        if let Served::Here(rings) = &mut self.served {
+            return rings.before_sleep(now);
+        }
         if std::mem::take(&mut self.quiesced) {
             let paused = !self.shared.transport().bus_master();
             self.each(move |rings| rings.pause(paused));
         }
         self.follow_registers();
-        match &mut self.served {
-            Served::Here(rings) => rings.before_sleep(now),
-            Served::Threads(_) => Sleep::Forever,
-        }
+        Sleep::Forever
     }
 
     fn reset(&mut self, _now: Time) {

@@ -46,13 +46,13 @@ pub struct RingSetup {
 
 /// What the rings report to. Queues have the numbers that they have in their [`Rings`].
 pub trait Front: Send {
-    /// The calls at each step of a request are made, and completions are posted one by one. A later server can then
-    /// [resume](Rings::resume) the requests in flight.
+    /// Completions are posted one by one, so that a later server can [resume](Rings::resume) the requests in flight; and a broken queue is
+    /// reported when its requests in flight have ended.
     const TRACKS: bool = false;
 
     /// Signal the guest for posted completions.
     fn signal(&mut self, queue: usize);
-    /// The rings or a chain cannot be processed. No further request of any queue is taken. Requests in flight complete.
+    /// The rings or a chain cannot be processed. No further request of any queue is taken; requests in flight complete.
     fn broken(&mut self, queue: usize);
     /// A reset that waited for the disk has ended.
     fn reset_ended(&mut self) {}
@@ -223,7 +223,9 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
 
     /// Report a broken queue, after the completions before it were posted.
     fn report_broken(&mut self) {
-        if let Some(queue) = self.broken.take() {
+        let Some(queue) = self.broken else { return };
+        if !F::TRACKS || self.queues.get(queue).is_none_or(|queue| queue.in_flight == 0) {
+            self.broken = None;
             self.front.broken(queue);
         }
     }
@@ -233,7 +235,11 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
         let (first, count) = (self.first, self.queues.len());
         // Round robin: the free slots may not suffice for all queues.
         self.first = (first + 1) % count;
-        (0..count).fold(false, |any, n| self.fetch_queue((first + n) % count, memory) || any)
+        let mut any = false;
+        for n in 0..count {
+            any |= self.fetch_queue((first + n) % count, memory);
+        }
+        any
     }
 
     fn fetch_queue(&mut self, index: usize, memory: &View<A::T>) -> bool {
@@ -294,11 +300,12 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
     fn post(&mut self, ended: &Ended, memory: &View<A::T>) {
         let Ended { queue: index, head, written, status, status_at } = *ended;
         let Some(queue) = self.queues.get_mut(index) else { return };
-        if self.dma.write_byte(status_at, status as u8).is_err() {
-            return self.fail(index);
-        }
         self.stats.completions += 1;
         self.stats.errors += u64::from(status != Status::Ok);
+        if self.dma.write_byte(status_at, status as u8).is_err() {
+            queue.in_flight = queue.in_flight.saturating_sub(1);
+            return self.fail(index);
+        }
         if F::TRACKS {
             self.front.posting(head);
         }
@@ -331,7 +338,8 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
             let memory = self.dma.view();
             for index in 0..self.queues.len() {
                 let queue = &mut self.queues[index];
-                match if queue.active() { queue.arm(&memory, now) } else { Ok(false) } {
+                let waits = if queue.active() { queue.arm(&memory, now) } else { Ok(false) };
+                match waits {
                     Ok(false) => {}
                     Ok(true) => {
                         self.more = true;

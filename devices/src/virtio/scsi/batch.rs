@@ -115,7 +115,7 @@ impl<A: GuestAddressSpace> VirtioScsi<A> {
             return;
         }
         if ended {
-            for queue in self.transport.queues() {
+            for queue in self.transport.queues().iter_mut().skip(REQUEST_QUEUES) {
                 queue.count_waiting(memory);
             }
             while let Some(answered) = self.host.answer(&mut self.dma) {
