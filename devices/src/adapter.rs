@@ -20,8 +20,6 @@ use crate::pci::LayoutError;
 #[cfg(feature = "pvscsi")]
 use crate::pvscsi::{self, Pvscsi};
 use crate::scsi::{Address, AttachError, Bus, Identity, LogicalUnit};
-#[cfg(all(feature = "virtio", feature = "event-loop"))]
-use crate::virtio::blk::ThreadedBlk;
 #[cfg(feature = "virtio")]
 use crate::virtio::{self, blk, blk::VirtioBlk, scsi::VirtioScsi};
 #[cfg(feature = "vmbus")]
@@ -68,7 +66,7 @@ impl AdapterKind {
     /// Maximum of [`AdapterConfig::threads`]. 0: the thread that calls the adapter serves its queues.
     #[must_use]
     pub const fn max_threads(self) -> u16 {
-        #[cfg(all(feature = "virtio", feature = "event-loop"))]
+        #[cfg(feature = "virtio")]
         if let Self::VirtioBlk = self {
             return blk::MAX_QUEUES;
         }
@@ -120,7 +118,7 @@ pub struct AdapterConfig {
     pub kind: AdapterKind,
     /// Interrupt moderation.
     pub coalescing: Coalescing,
-    /// Requests in flight at the most.
+    /// Requests in flight at the most; with [`threads`](Self::threads), of each of them.
     pub tasks: u32,
     /// Number of request queues, limited to the range from 1 to [`max_queues`](AdapterKind::max_queues). A virtio device offers this number
     /// to its guest.
@@ -151,10 +149,10 @@ pub enum BuildError {
     /// The function cannot be laid out.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// A virtio block device could not be made with threads.
-    #[cfg(all(feature = "virtio", feature = "event-loop"))]
+    /// A virtio block device could not be made.
+    #[cfg(feature = "virtio")]
     #[error(transparent)]
-    Threads(#[from] blk::ThreadsError),
+    VirtioBlk(#[from] blk::Error),
     /// A virtio block device has another number of disks.
     #[error("a virtio block device has exactly one disk")]
     OneDisk,
@@ -221,17 +219,11 @@ where
             let ([(_, Attachment { disk, engine, .. })], [serial]) = (disks, &*serials) else {
                 return Err(BuildError::OneDisk);
             };
-            let queue = QueueConfig { depth: tasks, engine: *engine };
             let serial = blk::serial(serial);
             let queue_size = u16::try_from(tasks).unwrap_or(blk::MAX_QUEUE_SIZE);
-            let config = blk::Config { coalescing, queues, queue_size, tasks, serial };
-            #[cfg(feature = "event-loop")]
-            if threads > 0 {
-                let disk = Arc::clone(disk);
-                return Ok(Box::new(ThreadedBlk::new(memory, disk, queue, interrupts, config, threads)?));
-            }
-            let queue = disk.queue(&queue)?;
-            Box::new(VirtioBlk::new(memory, Arc::clone(disk), queue, interrupts, config)?)
+            let config =
+                blk::Config { coalescing, queues, queue_size, threads, tasks, engine: *engine, serial };
+            Box::new(VirtioBlk::new(memory, Arc::clone(disk), interrupts, config)?)
         }
         #[cfg(feature = "virtio")]
         AdapterKind::VirtioScsi => {

@@ -1,8 +1,8 @@
 //! A thread that owns a value: it serves the value's events, and runs jobs on it that other threads send.
 //!
 //! ```text
-//! other threads: Worker::tell, Worker::ask -> channel, eventfd
-//!                                                     |
+//! other threads: Worker::ask -> channel, eventfd
+//!                                          |
 //!     +-> Serve::before_sleep -> EventLoop::next, wait -> the jobs: job(&mut value)
 //!     |   Serve::on_doorbell for each doorbell
 //!     +-- Serve::serve
@@ -44,9 +44,6 @@ pub trait Serve {
 
     /// The thread has woken, or was not to sleep: whatever the event was, poll all rings and reap all completions.
     fn serve(&mut self, now: Time);
-
-    /// The worker was dropped: the last call. It is not made after a panic.
-    fn end(&mut self) {}
 }
 
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
@@ -92,7 +89,7 @@ impl<T: 'static> Worker<T> {
     ///
     /// # Errors
     /// The thread has ended.
-    pub fn tell(&self, job: impl FnOnce(&mut T) + Send + 'static) -> Result<(), Gone> {
+    fn tell(&self, job: impl FnOnce(&mut T) + Send + 'static) -> Result<(), Gone> {
         self.jobs.send(Box::new(job)).map_err(|_| Gone)
     }
 
@@ -138,7 +135,7 @@ fn run<T: Serve>(value: &mut T, inbox: &Inbox<Job<T>>) {
             }
             for event in ready.iter() {
                 match event {
-                    WAKE if !inbox.run(|job| job(value)) => return value.end(),
+                    WAKE if !inbox.run(|job| job(value)) => return,
                     Event::Doorbell(index) => value.on_doorbell(index),
                     _ => {}
                 }

@@ -3,7 +3,7 @@
 //!
 //! The client shares guest memory and the rings in it; requests and completions never pass the socket. A thread for
 //! each queue sleeps on the client's kick and on the disk, and does what the virtio block device does
-//! ([`paradisk_devices::virtio::blk::Ring`]).
+//! ([`paradisk_devices::virtio::blk::Rings`]).
 //!
 //! - `session`: the client's messages,
 //! - `relay`: those messages, before the `vhost` crate has them,
@@ -26,8 +26,8 @@
 //!
 //! ```text
 //! client -> socket -> relay -> session (a thread): memory, rings, eventfds -> queue_thread (one for each queue)
-//! guest: ring, kick -> queue_thread -> Ring -> disk queue
-//! guest: used ring, call <- queue_thread <- Ring <- completions
+//! guest: ring, kick -> queue_thread -> Rings -> disk queue
+//! guest: used ring, call <- queue_thread <- Rings <- completions
 //! ```
 
 mod backchannel;
@@ -45,17 +45,17 @@ use std::thread;
 use std::time::Duration;
 
 use paradisk_devices::Coalescing;
-use paradisk_devices::virtio::blk::{MAX_QUEUE_SIZE, MAX_QUEUES, Ring, RingConfig, serial};
+use paradisk_devices::virtio::blk::{Config, MAX_QUEUE_SIZE, MAX_QUEUES, RingThread, Rings, serial};
 use paradisk_devices::worker::Worker;
-use paradisk_disk_formats::{Disk, EngineKind, OpenError, QueueConfig, ThreadKind, spawn_scoped};
+use paradisk_disk_formats::{Disk, EngineKind, OpenError, ThreadKind, spawn_scoped};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use self::backchannel::Backchannel;
 use self::memory::Memory;
-use self::queue_thread::Queue;
 pub use self::queue_thread::QueueReport;
+use self::queue_thread::{Client, Queue};
 use self::session::{Outcome, Session};
 use crate::client_region::read_limit;
 use crate::client_socket::{ClientSocket, start_closer};
@@ -148,15 +148,19 @@ impl Server {
         }
         start_closer().map_err(Error::host("thread"))?;
         read_limit();
-        let queue = QueueConfig { depth: MAX_QUEUE_SIZE.into(), engine: options.engine };
-        let ring = RingConfig {
-            max_size: MAX_QUEUE_SIZE,
+        let config = Config {
+            queue_size: MAX_QUEUE_SIZE,
+            tasks: MAX_QUEUE_SIZE.into(),
+            engine: options.engine,
             serial: serial(&options.serial),
             coalescing: options.coalescing,
+            ..Config::default()
         };
         let worker = |index| {
-            let ring = Ring::new(Memory::default(), disk.queue(&queue)?, disk.info().clone(), ring);
-            queue_thread::start(index, ring).map_err(Error::host("thread of a queue"))
+            let rings = Rings::new(Memory::default(), &*disk, &config, Client::default())?;
+            let thread = RingThread::new(rings)
+                .and_then(|queue| Worker::start(ThreadKind::VhostUserQueue, format!("queue-{index}"), queue));
+            thread.map_err(Error::host("thread of a queue"))
         };
         let workers = (0..options.queues).map(worker).collect::<Result<_, Error>>()?;
         Ok(Self { disk, workers, backchannel: Arc::default(), options })
@@ -221,7 +225,7 @@ impl Server {
         let capacity = self.disk.info().capacity;
         for worker in self.workers.iter() {
             // Fails for a thread that has ended.
-            let _ = worker.ask(move |queue| queue.set_capacity(capacity));
+            let _ = worker.ask(move |queue| queue.rings.set_capacity(capacity));
         }
         self.backchannel.config_changed();
     }
@@ -230,7 +234,7 @@ impl Server {
     pub fn set_coalescing(&self, coalescing: Coalescing) {
         for worker in self.workers.iter() {
             // Fails for a thread that has ended.
-            let _ = worker.ask(move |queue| queue.set_coalescing(coalescing));
+            let _ = worker.ask(move |queue| queue.rings.set_coalescing(coalescing));
         }
     }
 
@@ -238,7 +242,7 @@ impl Server {
     #[must_use]
     pub fn reports(&self) -> Vec<QueueReport> {
         // Without the queues whose threads have ended.
-        self.workers.iter().filter_map(|worker| worker.ask(|queue| queue.report()).ok()).collect()
+        self.workers.iter().filter_map(|worker| worker.ask(queue_thread::report).ok()?).collect()
     }
 
     /// Serve one client. Messages are received on a thread of their own, so that a client that stops in the middle of a message

@@ -8,14 +8,13 @@
 //! - `depth`: how many requests the guest keeps outstanding,
 //! - `descriptors`: the descriptors of a chain,
 //! - `chain`: a descriptor chain as a list of readable and a list of writable segments,
-//! - [`Device`]: what all kinds of device share,
 //! - [`blk`]: the block device,
 //! - [`scsi`]: the SCSI host device.
 //!
 //! # When an interrupt is sent
 //! A completion is posted at the end of its batch at the latest. Its signal may be suppressed by the guest (the event index names the
 //! completion that the guest wants a signal for; without it, a flag suppresses all signals) and delayed by the device's moderation. These
-//! rules hold for each vector (in [`blk::Ring`], which knows no vectors, for each queue):
+//! rules hold for each queue, also for queues that share a vector:
 //! 1. While the guest wants no signal for any posted completion, none is sent and none is held back: a driver that asks for signals
 //!    later reads the ring once more, as the specification requires.
 //! 2. If moderation would have sent a signal that the guest did not want, the next completion that the guest wants a signal
@@ -29,7 +28,6 @@ pub mod blk;
 mod chain;
 mod depth;
 mod descriptors;
-mod device;
 mod pci;
 mod queue;
 pub mod scsi;
@@ -38,5 +36,3 @@ pub mod spec;
 mod suppression;
 #[cfg(test)]
 mod testing;
-
-pub use device::Device;

@@ -6,12 +6,10 @@ mod capabilities;
 mod common;
 mod interrupts;
 mod layout;
-mod notifications;
 
 use self::capabilities::ConfigAccess;
 use self::layout::*;
 use super::queue::Virtqueue;
-use super::signals::Signal;
 use super::spec::{
     DeviceStatus, Features, Isr, PCI_DEVICE_ID_BASE, PCI_SUBSYSTEM_ID, PCI_VENDOR_ID_VIRTIO,
     VIRTIO_MSI_NO_VECTOR,
@@ -21,7 +19,6 @@ use crate::dma::Spans;
 use crate::interrupt::InterruptSink;
 use crate::moderation::Coalescing;
 use crate::pci::{BusMaster, Function, Identity, LayoutError};
-use crate::time::Time;
 
 /// Maximum number of queues.
 pub const MAX_QUEUES: u16 = 64;
@@ -61,7 +58,7 @@ pub(super) enum Event {
 }
 
 /// The transport of one device.
-pub struct Transport {
+pub(super) struct Transport {
     function: Function,
     config_access: ConfigAccess,
     offered: u64,
@@ -82,13 +79,7 @@ pub struct Transport {
     queues: Box<[Virtqueue]>,
     /// A reset of at least one queue is pending.
     queues_resetting: bool,
-    /// One for each vector; without MSI-X, all queues use the first.
-    signals: Box<[Signal]>,
     doorbells: Box<[Doorbell]>,
-    /// When to poll queues with suppressed notifications.
-    poll_at: Option<Time>,
-    /// That time had passed when the queues were served last.
-    late: bool,
     interrupts: u64,
 }
 
@@ -107,11 +98,10 @@ impl Transport {
             subsystem: PCI_SUBSYSTEM_ID,
         };
         let count = kind.queues.clamp(1, MAX_QUEUES);
-        let vectors = count + 1;
         let function = Function::new(&identity, interrupts)
             .with_bar(BAR, BarKind::Memory32, BAR_SIZE)?
             .with_intx(1)
-            .with_msix(vectors, BAR, MSIX_TABLE, MSIX_PBA)?;
+            .with_msix(count + 1, BAR, MSIX_TABLE, MSIX_PBA)?;
         let (function, config_access) = capabilities::add(function)?;
         let doorbell =
             |queue: u16| Doorbell { bar: BAR, offset: NOTIFY + u64::from(queue) * NOTIFY_MULTIPLIER, len: 2 };
@@ -129,12 +119,9 @@ impl Transport {
             config_unreported: false,
             queue_select: 0,
             isr: Isr::empty(),
-            queues: (0..count).map(|_| Virtqueue::new(kind.queue_size)).collect(),
+            queues: (0..count).map(|_| Virtqueue::new(kind.queue_size, coalescing)).collect(),
             queues_resetting: false,
-            signals: (0..vectors).map(|_| Signal::new(coalescing)).collect(),
             doorbells: (0..count).map(doorbell).collect(),
-            poll_at: None,
-            late: false,
             interrupts: 0,
         })
     }
@@ -187,12 +174,7 @@ impl Transport {
         if let Some((bar, offset)) = self.config_access.window(&self.function, offset, data.len()) {
             return self.bar_write(bar, offset, data, memory);
         }
-        let mode = self.function.mode();
-        let bus_master = self.function.config_write(offset, data);
-        if self.function.mode() != mode {
-            self.rerouted();
-        }
-        Event::BusMaster(bus_master)
+        Event::BusMaster(self.function.config_write(offset, data))
     }
 
     /// Read from a base address register's space; `config` is the device-specific configuration.
@@ -269,12 +251,8 @@ impl Transport {
     /// A device reset begins, and waits for requests that the disks have. Until it completes, nothing is posted or signalled.
     pub(super) fn begin_reset(&mut self) {
         self.resetting = true;
-        self.poll_at = None;
         self.isr = Isr::empty();
         self.update_line();
-        for signal in &mut self.signals {
-            signal.reset();
-        }
     }
 
     /// A queue's reset begins, and waits for requests that the disks have.
@@ -314,15 +292,10 @@ impl Transport {
         self.config_unreported = false;
         self.config_vector = VIRTIO_MSI_NO_VECTOR;
         self.queue_select = 0;
-        self.poll_at = None;
-        self.late = false;
         self.isr = Isr::empty();
         self.update_line();
         for queue in &mut self.queues {
             queue.reset();
-        }
-        for signal in &mut self.signals {
-            signal.reset();
         }
     }
 
@@ -332,7 +305,6 @@ impl Transport {
             queue.reset();
         }
         self.queues_resetting = self.queues.iter().any(|queue| queue.resetting);
-        self.rerouted();
     }
 
     /// Power-on.

@@ -8,13 +8,13 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
-use std::time::Duration;
 
 use virtio_queue::{Error, Queue, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::depth::Depth;
 use super::descriptors::{self, DescriptorChain};
+use super::signals::Signal;
 use super::spec::{
     VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_IDX, VIRTQ_AVAIL_RING, VIRTQ_USED_IDX,
     VIRTQ_USED_RING,
@@ -22,6 +22,7 @@ use super::spec::{
 use super::suppression::{InterruptSuppression, Requested};
 use crate::dma::{Span, Spans, overlap};
 use crate::kick_suppression::KickSuppression;
+use crate::moderation::Coalescing;
 use crate::time::Time;
 
 /// The queue is broken: its rings or a chain cannot be processed. The device reports it by its status and processes nothing until reset.
@@ -32,17 +33,6 @@ impl From<Error> for Broken {
     fn from(_: Error) -> Self {
         Self
     }
-}
-
-/// What happens when the device sleeps after it has enabled notifications.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Armed {
-    /// Chains wait already: the device must not sleep.
-    ChainsWait,
-    /// The guest notifies the device of the next chain.
-    Notifies,
-    /// The guest notifies the device of a later chain. The device must poll after this time.
-    PollAfter(Duration),
 }
 
 /// Addresses as the registers hold them.
@@ -66,6 +56,7 @@ pub(super) struct Virtqueue {
     /// A reset of the queue waits for requests that the disks have. Until it completes, no request is taken and no completion posted.
     pub(super) resetting: bool,
     interrupt_suppression: InterruptSuppression,
+    pub(super) signal: Signal,
     depth: Depth,
     kick_suppression: KickSuppression,
     /// Available index of the request for which the guest must notify the device. `None`: the device has requested no notification since it
@@ -73,11 +64,15 @@ pub(super) struct Virtqueue {
     armed: Option<u16>,
     /// When `armed` was set.
     armed_at: Time,
+    /// When to poll for requests with suppressed notifications.
+    poll_at: Option<Time>,
+    /// `poll_at` had passed when the queue was served last.
+    late: bool,
 }
 
 impl Virtqueue {
     /// A queue of at most this many entries. If that is no power of two, the guest sees a queue without entries.
-    pub(super) fn new(max_size: u16) -> Self {
+    pub(super) fn new(max_size: u16, coalescing: Coalescing) -> Self {
         Self {
             ring: Queue::new(max_size).unwrap_or_default(),
             published: 0,
@@ -86,10 +81,13 @@ impl Virtqueue {
             in_flight: 0,
             resetting: false,
             interrupt_suppression: InterruptSuppression::default(),
+            signal: Signal::new(coalescing),
             depth: Depth::new(max_size),
             kick_suppression: KickSuppression::new(),
             armed: None,
             armed_at: Time::default(),
+            poll_at: None,
+            late: false,
         }
     }
 
@@ -101,9 +99,11 @@ impl Virtqueue {
         self.in_flight = 0;
         self.resetting = false;
         self.interrupt_suppression = InterruptSuppression::default();
+        self.signal.reset();
         self.depth.reset();
         self.kick_suppression = KickSuppression::new();
         self.armed = None;
+        (self.poll_at, self.late) = (None, false);
     }
 
     pub(super) fn size(&self) -> u16 {
@@ -207,19 +207,20 @@ impl Virtqueue {
         index.wrapping_sub(next).min(self.ring.size()).into()
     }
 
-    /// Before the device sleeps, have the guest notify the device of the next chain, or of a later one. `late`: a poll was due.
-    pub(super) fn arm<M: Spans>(&mut self, memory: &M, late: bool, now: Time) -> Result<Armed, Broken> {
+    /// Before the device sleeps, have the guest notify the device of the next chain, or of a later one; then there is a
+    /// [deadline](Self::deadline). True: chains wait already, and the device must not sleep.
+    pub(super) fn arm<M: Spans>(&mut self, memory: &M, now: Time) -> Result<bool, Broken> {
         let next = self.ring.next_avail();
         if !self.ring.event_idx_enabled() {
             if self.armed.is_none() && self.ring.enable_notification(memory)? {
                 self.ring.disable_notification(memory)?;
-                return Ok(Armed::ChainsWait);
+                return Ok(true);
             }
             self.armed = Some(next);
-            return Ok(Armed::Notifies);
+            return Ok(false);
         }
         let expected = self.depth.get().saturating_sub(self.in_flight);
-        let suppressed = self.kick_suppression.before_sleep(self.in_flight, expected, late);
+        let suppressed = self.kick_suppression.before_sleep(self.in_flight, expected, self.late);
         let event = next.wrapping_add(suppressed.kicks as u16);
         if self.armed != Some(event) {
             let offset = VIRTQ_USED_RING + 8 * u64::from(self.ring.size());
@@ -230,28 +231,70 @@ impl Virtqueue {
             self.armed = (!waiting).then_some(event);
             self.armed_at = now;
             if waiting {
-                return Ok(Armed::ChainsWait);
+                return Ok(true);
             }
         }
-        Ok(if suppressed.kicks > 0 { Armed::PollAfter(suppressed.poll_after) } else { Armed::Notifies })
+        if suppressed.kicks > 0 {
+            let time = now.after(suppressed.poll_after);
+            self.poll_at = Some(self.poll_at.map_or(time, |other| other.min(time)));
+        }
+        Ok(false)
+    }
+
+    /// When the queue must be served at the latest: a signal is held back, or requests may wait whose notifications are suppressed.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.signal.deadline().into_iter().chain(self.poll_at).min()
     }
 
     /// Before the queue is served: pass the number of waiting requests to the kick suppression.
     pub(super) fn note_waiting<M: Spans>(&mut self, memory: &M, now: Time) {
-        let Some(event) = self.armed else { return };
+        let poll_at = self.poll_at.take();
+        self.late = poll_at.is_some_and(|time| now >= time);
+        let (Some(event), Some(_)) = (self.armed, poll_at) else { return };
         let suppressed = event.wrapping_sub(self.ring.next_avail());
         self.kick_suppression.polled(self.waiting(memory), suppressed.into(), now.since(self.armed_at), now);
+    }
+
+    /// Before completions are posted: count the requests that wait in the ring, for moderation.
+    pub(super) fn count_waiting<M: Spans>(&mut self, memory: &M) {
+        self.signal.waiting = if self.active() { self.waiting(memory) } else { 0 };
+    }
+
+    /// [Put](Self::put) a completion into the used ring. True: moderation has decided to signal it before the next completion. Always
+    /// inlined: called for each request.
+    #[inline(always)]
+    pub(super) fn complete<M: Spans>(
+        &mut self,
+        memory: &M,
+        answer: (u16, u32),
+        now: Time,
+    ) -> Result<bool, Broken> {
+        self.put(memory, answer, now)?;
+        if self.signal.completed(self.in_flight, now) { self.signal_at_once(memory, now) } else { Ok(false) }
+    }
+
+    #[inline(never)]
+    fn signal_at_once<M: Spans>(&mut self, memory: &M, now: Time) -> Result<bool, Broken> {
+        self.signal.force();
+        self.end_batch(memory, now)
+    }
+
+    /// Publish the completions that were put into the used ring. True: signal them.
+    pub(super) fn end_batch<M: Spans>(&mut self, memory: &M, now: Time) -> Result<bool, Broken> {
+        self.publish(memory)?;
+        let undecided = self.interrupt_suppression.is_undecided(self.ring.next_used());
+        let requested = if undecided { self.requested_signal(memory) } else { Requested::None };
+        let signal = self.signal.decide(requested, now);
+        if signal {
+            self.decide_all();
+        }
+        Ok(signal)
     }
 
     /// Put a completion into the used ring: the chain's head, and the number of bytes written to it.
     /// The guest sees it when it is [published](Self::publish).
     #[inline(always)]
-    pub(super) fn put<M: Spans>(
-        &mut self,
-        memory: &M,
-        (head, len): (u16, u32),
-        now: Time,
-    ) -> Result<(), Broken> {
+    fn put<M: Spans>(&mut self, memory: &M, (head, len): (u16, u32), now: Time) -> Result<(), Broken> {
         self.kick_suppression.ended(head.into(), now);
         self.in_flight = self.in_flight.saturating_sub(1);
         let (used, entries, next) = (self.ring.used_ring(), self.ring.size(), self.ring.next_used());
@@ -281,13 +324,8 @@ impl Virtqueue {
         Ok(())
     }
 
-    /// Whether the used ring has a completion that no decision about a signal covers.
-    pub(super) fn has_undecided(&self) -> bool {
-        self.interrupt_suppression.is_undecided(self.ring.next_used())
-    }
-
     /// Which posted completions the guest wants a signal for. If it wants none, they are decided.
-    pub(super) fn requested_signal<M: Spans>(&mut self, memory: &M) -> Requested {
+    fn requested_signal<M: Spans>(&mut self, memory: &M) -> Requested {
         let used = self.ring.next_used();
         // The guest stores its event index, then loads the used index. The device has stored the used index, and loads the event index now.
         fence(SeqCst);
@@ -307,7 +345,7 @@ impl Virtqueue {
     }
 
     /// All posted completions are signalled, or need no signal.
-    pub(super) fn decide_all(&mut self) {
+    fn decide_all(&mut self) {
         self.interrupt_suppression.decide_up_to(self.ring.next_used());
     }
 }

@@ -4,29 +4,19 @@ use super::suppression::Requested;
 use crate::moderation::{Coalescing, ModerationState, Moderator};
 use crate::time::Time;
 
-/// The decisions for one vector or for the interrupt line; in a [`Ring`](super::blk::Ring), for one queue.
+/// The decisions for one queue.
 pub(super) struct Signal {
     moderator: Moderator,
-    /// Requests in flight whose completions signal here.
-    pub(super) in_flight: u32,
-    /// Requests that wait in the rings. Moderation counts them as in flight, because their completions will follow.
+    /// Requests that wait in the ring. Moderation counts them as in flight, because their completions will follow.
     pub(super) waiting: u32,
     /// The next signal that the guest wants is sent at once, without moderation: moderation has decided for a signal that the guest did not
     /// want, or the signal is [forced](Self::force).
     at_once: bool,
-    /// The strongest request for a signal among the queues checked so far.
-    requested: Requested,
 }
 
 impl Signal {
     pub(super) fn new(options: Coalescing) -> Self {
-        Self {
-            moderator: Moderator::new(options),
-            in_flight: 0,
-            waiting: 0,
-            at_once: false,
-            requested: Requested::None,
-        }
+        Self { moderator: Moderator::new(options), waiting: 0, at_once: false }
     }
 
     pub(super) fn reset(&mut self) {
@@ -43,11 +33,11 @@ impl Signal {
         self.moderator.state()
     }
 
-    /// A completion was put into a used ring. True: publish it, and decide before the next completion.
+    /// A completion was put into the used ring, and `in_flight` requests of the queue are in flight without it. True: publish it, and
+    /// decide before the next completion.
     #[inline]
-    pub(super) fn completed(&mut self, now: Time) -> bool {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.moderator.completed(self.in_flight + self.waiting, now)
+    pub(super) fn completed(&mut self, in_flight: u32, now: Time) -> bool {
+        self.moderator.completed(in_flight + self.waiting, now)
     }
 
     /// The next [`decide`](Self::decide) signals if the guest wants a signal, whatever moderation says.
@@ -55,15 +45,10 @@ impl Signal {
         self.at_once = true;
     }
 
-    /// Record what the guest requests for one of the queues.
-    pub(super) fn note(&mut self, requested: Requested) {
-        self.requested = self.requested.max(requested);
-    }
-
-    /// Decide, after [`note`](Self::note) for every queue. True: send a signal, which covers every completion so far.
-    pub(super) fn decide(&mut self, now: Time) -> bool {
+    /// Decide, with what the guest requests for the posted completions. True: send a signal, which covers every completion so far.
+    pub(super) fn decide(&mut self, requested: Requested, now: Time) -> bool {
         let due = self.moderator.end_batch(now);
-        match std::mem::take(&mut self.requested) {
+        match requested {
             Requested::None => {
                 self.at_once |= due;
                 let _ = self.moderator.flush();

@@ -1,10 +1,9 @@
 //! Interrupt suppression: which completions the guest wants a signal for, by the event index (VIRTIO 1.2, 2.7.7).
 
 /// Which of the posted completions the guest wants a signal for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Requested {
     /// None of them.
-    #[default]
     None,
     /// The first one after the last decision.
     Next,

@@ -95,8 +95,6 @@ mod interleavings;
 
 #[cfg(test)]
 mod tests {
-    use paradisk_devices::virtio::blk::Track;
-
     use super::record::Left;
     use super::*;
 

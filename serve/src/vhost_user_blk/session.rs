@@ -24,7 +24,7 @@ use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserB
 use super::backchannel::Backchannel;
 use super::inflight::Inflight;
 use super::memory::{MAX_SLOTS, Regions};
-use super::queue_thread::{Eventfds, Queue};
+use super::queue_thread::{self, Eventfds, Queue};
 use super::relay::{Refused, Relay};
 use crate::client_socket::ClientSocket;
 use crate::memory_sources::MemorySources;
@@ -151,7 +151,7 @@ impl Session {
         };
         if vring.running {
             vring.running = false;
-            if let Some(next) = ask(worker, |queue| queue.stop())? {
+            if let Some(next) = ask(worker, queue_thread::stop)? {
                 vring.base = next;
             }
         }
@@ -174,7 +174,7 @@ impl Session {
             descriptors: self.regions.guest_address(descriptors)?,
             available: self.regions.guest_address(available)?,
             used: self.regions.guest_address(used)?,
-            next_avail: vring.base,
+            next_avail: Some(vring.base),
             event_index: self.features & Features::RING_EVENT_IDX.bits() != 0,
         };
         let eventfds = Eventfds {
@@ -185,8 +185,8 @@ impl Session {
         let inflight = self.inflight.as_ref().and_then(|inflight| inflight.queue(index, vring.size));
         let write_through = self.config.write_through();
         let started = ask(worker, move |queue| {
-            queue.set_write_through(write_through);
-            queue.start(setup, eventfds, inflight)
+            queue.rings.set_write_through(write_through);
+            queue_thread::start(queue, setup, eventfds, inflight)
         })?;
         started.map_err(Error::ReqHandlerError)?;
         vring.running = true;
@@ -211,7 +211,7 @@ impl Session {
             session.regions = regions;
             for worker in session.workers.iter() {
                 let memory = Arc::clone(&memory);
-                ask(worker, move |queue| queue.set_memory(memory))?;
+                ask(worker, move |queue| queue.rings.set_memory(memory))?;
             }
             Ok(())
         })
@@ -236,7 +236,7 @@ impl Drop for Session {
         // Fails for threads that have ended, which have neither requests nor memory.
         let _ = self.stop_all();
         for worker in self.workers.iter() {
-            let _ = worker.ask(|queue| queue.set_memory(Arc::default()));
+            let _ = worker.ask(|queue| queue.rings.set_memory(Arc::default()));
         }
     }
 }
@@ -352,7 +352,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         vring.call = call;
         let call = notifier(vring.call.as_ref())?;
         let worker = self.workers.get(usize::from(index)).ok_or(Error::InvalidParam)?;
-        ask(worker, |queue| queue.set_call(call))
+        ask(worker, |queue| queue.rings.front().set_call(call))
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
@@ -361,7 +361,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         vring.err = err;
         let err = notifier(vring.err.as_ref())?;
         let worker = self.workers.get(usize::from(index)).ok_or(Error::InvalidParam)?;
-        ask(worker, |queue| queue.set_err(err))
+        ask(worker, |queue| queue.rings.front().set_err(err))
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
@@ -392,7 +392,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         if self.config.set_capacity(capacity) {
             // The guest may use the new capacity as soon as the client has read it: the queues must accept it before.
             for worker in self.workers.iter() {
-                ask(worker, move |queue| queue.set_capacity(capacity))?;
+                ask(worker, move |queue| queue.rings.set_capacity(capacity))?;
             }
         }
         // Clients with a longer structure read zeros behind this one.
@@ -406,7 +406,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         self.config.write(offset.into(), u64::from_le_bytes(value), bytes.len());
         let write_through = self.config.write_through();
         for worker in self.workers.iter() {
-            ask(worker, move |queue| queue.set_write_through(write_through))?;
+            ask(worker, move |queue| queue.rings.set_write_through(write_through))?;
         }
         Ok(())
     }

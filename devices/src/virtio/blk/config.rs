@@ -39,7 +39,7 @@ impl Configuration {
         self.offered.bits()
     }
 
-    /// The same with the features of the rings that [`Ring`](super::Ring) has.
+    /// The same with the features of the rings that [`Rings`](super::Rings) has.
     #[must_use]
     pub const fn offered_with_rings(&self) -> u64 {
         let rings = Features::VERSION_1.union(Features::RING_INDIRECT_DESC).union(Features::RING_EVENT_IDX);

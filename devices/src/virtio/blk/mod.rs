@@ -4,39 +4,28 @@
 //! - `config`: features and configuration space,
 //! - `request`: a chain is parsed into a request,
 //! - `requests`: the requests in flight,
-//! - `block`: the back-end of the PCI device,
-//! - `ring`: one queue without the PCI function, for `threaded` and for other transports such as vhost-user,
-//! - `threaded`: the PCI device with its own threads for the queues.
+//! - `rings`: the queues that one thread serves,
+//! - `thread`: a thread that serves them, of the PCI device or of another transport such as vhost-user,
+//! - `device`: the PCI device.
 
-mod block;
 mod config;
+mod device;
 mod request;
 mod requests;
-mod ring;
+mod rings;
 pub mod spec;
-#[cfg(feature = "event-loop")]
-mod threaded;
+mod thread;
 
-use std::sync::Arc;
+use paradisk_disk_formats::EngineKind;
 
-use paradisk_disk_formats::{Disk, DiskInfo, DiskQueue};
-use vm_memory::GuestAddressSpace;
-
-pub use self::block::Block;
 pub use self::config::Configuration;
-use self::requests::Requests;
-pub use self::ring::{Ring, RingConfig, RingSetup, Track};
+pub use self::device::{Error, VirtioBlk};
+pub use self::rings::{Front, RingSetup, Rings};
 use self::spec::VIRTIO_BLK_ID_BYTES;
-#[cfg(feature = "event-loop")]
-pub use self::threaded::{ThreadedBlk, ThreadsError};
-use super::device::Device;
+pub use self::thread::RingThread;
 pub use super::pci::MAX_QUEUES;
-use super::pci::{DeviceKind, Transport};
 pub use super::queue::Broken;
-use super::spec::DEVICE_TYPE_BLOCK;
-use crate::interrupt::InterruptSink;
 use crate::moderation::Coalescing;
-use crate::pci::LayoutError;
 
 /// Maximum number of entries of a queue.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
@@ -50,9 +39,14 @@ pub struct Config {
     pub queues: u16,
     /// Maximum number of entries of each queue, 4 to [`MAX_QUEUE_SIZE`], rounded up to a power of two.
     pub queue_size: u16,
-    /// Maximum number of requests in flight, over all queues. The disk's queue must have been made for at least as many.
-    /// Further requests wait in the guest's rings.
+    /// Threads that serve the queues, at most one for each queue: queue `n` is served by thread `n % threads`. 0: the thread that calls the
+    /// device serves them.
+    pub threads: u16,
+    /// Maximum number of requests in flight of each thread that serves queues: the depth of its queue of the disk. Further requests wait in
+    /// the guest's rings.
     pub tasks: u32,
+    /// Which I/O engine transfers data.
+    pub engine: EngineKind,
     /// Serial number, padded with zeros ([`serial`]).
     pub serial: [u8; VIRTIO_BLK_ID_BYTES],
 }
@@ -63,26 +57,18 @@ impl Default for Config {
             coalescing: Coalescing::default(),
             queues: 1,
             queue_size: 256,
+            threads: 0,
             tasks: 256,
+            engine: EngineKind::default(),
             serial: [0; VIRTIO_BLK_ID_BYTES],
         }
     }
 }
 
-/// The description of a block device for its transport, and its configuration space.
-fn device_kind(info: &DiskInfo, config: &Config) -> (DeviceKind, Configuration) {
-    let queues = config.queues.clamp(1, MAX_QUEUES);
-    let queue_size = config.queue_size.clamp(4, MAX_QUEUE_SIZE).next_power_of_two();
-    let configuration = Configuration::new(info, queues, queue_size);
-    let kind = DeviceKind {
-        device_type: DEVICE_TYPE_BLOCK,
-        // Mass storage, SCSI: the class that firmware and older drivers expect.
-        class: [0x01, 0x00, 0x00],
-        features: configuration.offered(),
-        queues,
-        queue_size,
-    };
-    (kind, configuration)
+impl Config {
+    fn rounded_size(&self) -> u16 {
+        self.queue_size.clamp(4, MAX_QUEUE_SIZE).next_power_of_two()
+    }
 }
 
 /// A serial number as the guest reads it: the text, truncated or padded with zeros.
@@ -91,29 +77,6 @@ pub fn serial(text: &str) -> [u8; VIRTIO_BLK_ID_BYTES] {
     let mut serial = [0; VIRTIO_BLK_ID_BYTES];
     serial.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
     serial
-}
-
-/// A virtio block device: a virtio device in front of a disk.
-pub type VirtioBlk<A> = Device<A, Block>;
-
-impl<A: GuestAddressSpace> VirtioBlk<A> {
-    /// A block device in front of `disk`, with a queue of it that was made for [`Config::tasks`].
-    ///
-    /// # Errors
-    /// None: the layout is constant. [`LayoutError`] is the error of the PCI function's builder.
-    pub fn new(
-        memory: A,
-        disk: Arc<dyn Disk>,
-        queue: Box<dyn DiskQueue>,
-        interrupts: Box<dyn InterruptSink>,
-        config: Config,
-    ) -> Result<Self, LayoutError> {
-        let info = disk.info().clone();
-        let (kind, configuration) = device_kind(&info, &config);
-        let transport = Transport::new(&kind, interrupts, config.coalescing)?;
-        let requests = Requests::new(queue, info, config.serial, config.tasks.max(1));
-        Ok(Self::with(memory, transport, Block::new(disk, requests, configuration)))
-    }
 }
 
 #[cfg(test)]

@@ -348,33 +348,30 @@ impl Requests {
         None
     }
 
-    /// Requests of a queue (`None`: all) end with their current step, and their completions are not posted.
-    pub(super) fn disown(&mut self, queue: Option<usize>) {
+    /// Requests of a queue end with their current step, and their completions are not posted.
+    pub(super) fn disown(&mut self, queue: usize) {
         self.submit();
-        for pending in
-            self.in_flight.iter_mut().filter(|pending| queue.is_none_or(|queue| queue == pending.queue))
-        {
+        for pending in self.in_flight.iter_mut().filter(|pending| pending.queue == queue) {
             pending.disowned = true;
             pending.steps.clear();
         }
     }
 
-    /// Forget completed requests of a queue (`None`: all). True: the disk has no more of them.
-    pub(super) fn forget(&mut self, queue: Option<usize>) -> bool {
-        let its = |pending: &Pending| queue.is_none_or(|queue| queue == pending.queue);
+    /// Forget completed requests of a queue. True: the disk has no more of them.
+    pub(super) fn forget(&mut self, queue: usize) -> bool {
         for _ in 0..self.ended.len() {
             let Some((id, status)) = self.ended.pop_front() else { break };
             let Some(pending) = self.in_flight.get(id) else {
                 debug_assert!(false, "request {id} ended and was not in flight");
                 continue;
             };
-            if its(pending) {
+            if pending.queue == queue {
                 self.in_flight.complete(id);
             } else {
                 self.ended.push_back((id, status));
             }
         }
-        !self.in_flight.iter().any(|(_, pending)| its(pending))
+        !self.in_flight.iter().any(|(_, pending)| pending.queue == queue)
     }
 
     /// Wait until all requests have completed.

@@ -7,11 +7,12 @@ mod notifications;
 mod random;
 mod requests;
 mod small_tables;
+mod threads;
 mod transport;
 
 use std::sync::Arc;
 
-use paradisk_disk_formats::{Disk, QueueConfig, RamDisk, SectorSize};
+use paradisk_disk_formats::{Disk, RamDisk, SectorSize};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerocopy::IntoBytes;
 
@@ -35,9 +36,8 @@ type Guest = Driver<VirtioBlk<Arc<GuestMemoryMmap>>>;
 impl Guest {
     /// A guest that has only enabled memory and bus mastering.
     fn powered(disk: Arc<dyn Disk>, hold: Hold, config: Config) -> Self {
-        let queue = disk.queue(&QueueConfig { depth: config.tasks, ..QueueConfig::default() }).unwrap();
         Self::over(config.queues.into(), config.tasks, hold, |memory, sink| {
-            VirtioBlk::new(memory, disk, queue, sink, config).unwrap()
+            VirtioBlk::new(memory, disk, sink, config).unwrap()
         })
     }
 
@@ -64,7 +64,7 @@ impl Guest {
 
     /// Requests that the device has taken and not posted.
     fn in_flight(&self) -> usize {
-        self.tasks - self.device.backend.requests.free_slots()
+        self.tasks - self.device.free_slots()
     }
 
     fn header(&self, request: u64, request_type: u32, sector: u64) -> Piece {

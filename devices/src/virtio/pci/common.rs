@@ -66,7 +66,6 @@ impl Transport {
                 let vector = self.vector(value as u16);
                 if let Some(queue) = self.queues.get_mut(usize::from(self.queue_select)) {
                     queue.vector = vector;
-                    self.rerouted();
                 }
             }
             (QUEUE_ENABLE, 2) if value == 1 => self.enable_queue(memory),
@@ -117,7 +116,7 @@ impl Transport {
 
     /// A vector as it is stored: [`VIRTIO_MSI_NO_VECTOR`] for one that does not exist.
     fn vector(&self, vector: u16) -> u16 {
-        if usize::from(vector) < self.signals.len() { vector } else { VIRTIO_MSI_NO_VECTOR }
+        if usize::from(vector) <= self.queues.len() { vector } else { VIRTIO_MSI_NO_VECTOR }
     }
 
     /// Zero resets; other values only set bits. FEATURES_OK is not set for features that cannot be accepted, and DRIVER_OK not without

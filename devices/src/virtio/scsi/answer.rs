@@ -3,8 +3,18 @@
 use vm_memory::GuestAddressSpace;
 
 use super::super::chain::Segment;
-use super::super::device::backend::Answered;
 use crate::dma::Dma;
+
+/// A chain whose response is written to guest memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    pub(super) queue: usize,
+    pub(super) head: u16,
+    /// Bytes written from the start of the writable part, at least; `None`: the response's address is not in memory.
+    pub(super) written: Option<u32>,
+    /// The request succeeded.
+    pub(super) good: bool,
+}
 
 /// The segments of a response.
 #[derive(Debug)]

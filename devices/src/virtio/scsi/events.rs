@@ -59,37 +59,37 @@ impl Host {
 
 impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
-        if u16::from(address.target) >= self.backend.targets {
+        if u16::from(address.target) >= self.host.targets {
             return Err(AttachError::Target(address));
         }
-        self.backend.bus.attach(address, unit.named(|| AdapterKind::VirtioScsi.serial_of_place(address)))?;
+        self.host.bus.attach(address, unit.named(|| AdapterKind::VirtioScsi.serial_of_place(address)))?;
         let reason = VIRTIO_SCSI_EVT_RESET_RESCAN;
-        self.backend.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
+        self.host.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
         self.more = true;
         Ok(())
     }
 
     fn detach(&mut self, address: Address, now: Time) -> bool {
-        let there = self.backend.bus.detach(address);
+        let there = self.host.bus.detach(address);
         if there {
             let reason = VIRTIO_SCSI_EVT_RESET_REMOVED;
-            self.backend.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
+            self.host.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
             self.service(now);
         }
         there
     }
 
     fn detaching(&self, address: Address) -> bool {
-        self.backend.bus.detaching(address)
+        self.host.bus.detaching(address)
     }
 }
 
 impl<A: GuestAddressSpace> VirtioScsi<A> {
     /// Check whether units' disks have another capacity, and report a change to the guest.
     pub(super) fn check_capacities(&mut self, now: Time) {
-        for address in self.backend.bus.refresh() {
+        for address in self.host.bus.refresh() {
             let event = VIRTIO_SCSI_T_PARAM_CHANGE;
-            self.backend.report(ScsiFeatures::CHANGE, event, address, CAPACITY_CHANGED);
+            self.host.report(ScsiFeatures::CHANGE, event, address, CAPACITY_CHANGED);
             self.more = true;
         }
         if self.more {

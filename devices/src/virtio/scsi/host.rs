@@ -9,11 +9,9 @@ use zerocopy::IntoBytes;
 
 use super::super::chain::Chain;
 use super::super::descriptors::DescriptorChain;
-use super::super::device::Device;
-use super::super::device::backend::{Answered, Backend};
 use super::super::pci::Transport;
 use super::super::queue::Broken;
-use super::answer::{Answer, Remainder, Reply};
+use super::answer::{Answer, Answered, Remainder, Reply};
 use super::config::{Config, MAX_TARGETS};
 use super::functions::Control;
 use super::late_events::Events;
@@ -21,11 +19,9 @@ use super::lun::{self, Place};
 use super::request::{Outcome, Space, parse};
 use super::spec::*;
 use crate::backlog::Backlog;
-use crate::device::HotPlug;
 use crate::dma::{Dma, Footprint, Spans};
 use crate::in_flight::InFlight;
 use crate::scsi::{Address, Bus, Task, TaskEnd};
-use crate::time::Time;
 
 /// Largest logical unit number (flat space addressing, SAM-5, 4.7.7.3).
 const MAX_LUN: u32 = 0x3fff;
@@ -61,7 +57,7 @@ pub(super) enum Verdict {
 }
 
 /// The back-end of the SCSI host device.
-pub struct Host {
+pub(super) struct Host {
     pub(super) bus: Bus,
     pub(super) targets: u16,
     config: ScsiConfig,
@@ -351,15 +347,15 @@ impl Pending {
     }
 }
 
-impl Backend for Host {
-    const REQUEST_QUEUES: usize = REQUEST_QUEUES;
-
-    fn config(&self) -> &[u8] {
+impl Host {
+    /// The device-specific configuration as the guest reads it.
+    pub(super) fn config(&self) -> &[u8] {
         self.config.as_bytes()
     }
 
+    /// The guest writes to the device-specific configuration.
     /// Sizes above the limits are ignored.
-    fn write_config(&mut self, offset: u64, value: u64, len: usize) {
+    pub(super) fn write_config(&mut self, offset: u64, value: u64, len: usize) {
         let value = value as u32;
         match (offset, len) {
             (SENSE_SIZE, 4) if value <= MAX_SENSE_SIZE => self.config.sense_size = value.into(),
@@ -368,32 +364,37 @@ impl Backend for Host {
         }
     }
 
-    fn accept(&mut self, features: u64) {
+    /// The driver has accepted these features.
+    pub(super) fn accept(&mut self, features: u64) {
         self.features = ScsiFeatures::from_bits_truncate(features);
     }
 
-    fn begin_reset(&mut self, queue: Option<usize>) {
+    /// A reset of the device (`None`) or of a queue begins. Its requests in flight are not answered. Never waits.
+    pub(super) fn begin_reset(&mut self, queue: Option<usize>) {
         match queue {
             None => self.disown_all(),
             Some(queue) => self.disown(queue),
         }
     }
 
-    fn finish_reset(&mut self, queue: Option<usize>) -> bool {
+    /// Whether the disks have completed every request that the reset covers. True: they have, and the requests are forgotten.
+    pub(super) fn finish_reset(&mut self, queue: Option<usize>) -> bool {
         match queue {
             None => self.forget_all(),
             Some(queue) => self.forget(queue),
         }
     }
 
-    fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
+    /// Guest memory that requests in flight use.
+    pub(super) fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
         self.in_flight.footprint(dma, |pending| pending.answer.address())
     }
 
+    /// Requests that can be started.
     /// If a function of the control queue waits for requests, or several units share the task numbers, requests that cannot start are
     /// taken to the backlog. Otherwise they wait in the rings.
     #[inline]
-    fn free_slots(&self) -> usize {
+    pub(super) fn free_slots(&self) -> usize {
         let reserved = self.bus.reserved();
         let free = self.in_flight.free_slots();
         if free > reserved && self.backlog.is_empty() {
@@ -405,8 +406,12 @@ impl Backend for Host {
         }
     }
 
+    /// Start the request of a chain from a request queue. Only with [free slots](Self::free_slots).
+    ///
+    /// # Errors
+    /// [`Broken`] if the chain has no place for a response.
     #[inline(always)]
-    fn start<A: GuestAddressSpace, M: Spans>(
+    pub(super) fn start<A: GuestAddressSpace, M: Spans>(
         &mut self,
         queue: usize,
         descriptors: DescriptorChain<'_, M>,
@@ -416,7 +421,11 @@ impl Backend for Host {
         self.begin(queue, descriptors, None, dma)
     }
 
-    fn start_backlog<A: GuestAddressSpace, M: Spans>(
+    /// Start chains that were taken but had to wait, as far as possible. True: one was started.
+    ///
+    /// # Errors
+    /// [`Broken`] if the chain has no place for a response.
+    pub(super) fn start_backlog<A: GuestAddressSpace, M: Spans>(
         &mut self,
         transport: &mut Transport,
         dma: &mut Dma<A>,
@@ -432,9 +441,10 @@ impl Backend for Host {
         Ok(started)
     }
 
+    /// Serve the other queues, after all request queues were served. True: serve all queues again.
     /// Called after each batch of requests. The backlog, functions and events are rare, so only the check for them is inlined.
     #[inline(always)]
-    fn serve<A: GuestAddressSpace, M: Spans>(
+    pub(super) fn serve<A: GuestAddressSpace, M: Spans>(
         &mut self,
         transport: &mut Transport,
         dma: &mut Dma<A>,
@@ -449,32 +459,38 @@ impl Backend for Host {
         self.serve_others(transport, dma, memory)
     }
 
-    fn wants(&self, queue: usize) -> bool {
+    /// Whether a chain of one of the other queues could be taken at once.
+    pub(super) fn wants(&self, queue: usize) -> bool {
         match queue {
             CONTROL_QUEUE => self.control.wants(),
             _ => self.events.wants(),
         }
     }
 
-    fn submit(&mut self) {
+    /// Submit the started requests to the disks.
+    pub(super) fn submit(&mut self) {
         self.bus.kick();
     }
 
-    fn reap(&mut self) -> bool {
+    /// Reap completions of the disks. True: there are requests to answer.
+    pub(super) fn reap(&mut self) -> bool {
         self.bus.reap(&mut self.ended);
         !(self.ended.is_empty() && self.failed.is_empty() && self.replies.is_empty())
     }
 
-    fn clear_late_events(&mut self) {
+    /// After a wake-up that brought no completion: [`Bus::clear_late_events`], as `reap` leaves out disks without requests.
+    pub(super) fn clear_late_events(&mut self) {
         self.bus.clear_late_events();
     }
 
-    fn fail_lost(&mut self) -> bool {
+    /// Fail requests that a disk's queue has lost ([`fault`](crate::fault)). True: there were some.
+    pub(super) fn fail_lost(&mut self) -> bool {
         self.bus.fail_lost()
     }
 
+    /// Write the response of the next completed request.
     #[inline(always)]
-    fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
+    pub(super) fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
         let Self { ended, answered, in_flight, control, replies, .. } = self;
         while let Some((id, end)) = ended.get(*answered) {
             *answered += 1;
@@ -492,23 +508,18 @@ impl Backend for Host {
         self.answer_others(dma)
     }
 
-    fn drain(&mut self) {
+    /// Wait until nothing is in flight.
+    pub(super) fn drain(&mut self) {
         self.bus.drain();
     }
 
-    fn events(&self) -> Vec<BorrowedFd<'_>> {
+    /// Descriptors that are readable while there may be something to reap.
+    pub(super) fn events(&self) -> Vec<BorrowedFd<'_>> {
         self.bus.events()
     }
 
-    fn hot_plug<A: GuestAddressSpace>(device: &mut Device<A, Self>) -> Option<&mut dyn HotPlug> {
-        Some(device)
-    }
-
-    fn refresh<A: GuestAddressSpace>(device: &mut Device<A, Self>, now: Time) {
-        device.check_capacities(now);
-    }
-
-    fn queue_stats(&self) -> QueueStats {
+    /// Statistics of the disks' queues.
+    pub(super) fn queue_stats(&self) -> QueueStats {
         self.bus.queue_stats()
     }
 }

@@ -1,16 +1,13 @@
 //! The actions of a guest that writes random values anywhere, for any virtio device.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::device::{IoDevice, PciDevice};
+use crate::device::PciDevice;
 use crate::moderation::Coalescing;
 use crate::testing::{MIB, Random};
-use crate::virtio::device::Device;
-use crate::virtio::device::backend::Backend;
 
 /// Buffers are in the second half of memory; rings, headers and answers before it.
 const DATA: u64 = MIB;
@@ -30,7 +27,7 @@ pub(in super::super) fn piece(random: &mut Random) -> Piece {
     piece
 }
 
-impl<B: Backend> Driver<Device<Arc<GuestMemoryMmap>, B>> {
+impl<D: PciDevice> Driver<D> {
     /// Put a chain in, direct or not, seldom with a piece left out.
     pub(in super::super) fn put_random(&mut self, queue: u16, mut pieces: Vec<Piece>, random: &mut Random) {
         if random.below(40) == 0 {
@@ -71,6 +68,14 @@ impl<B: Backend> Driver<Device<Arc<GuestMemoryMmap>, B>> {
         self.bring_up(ALL, 64);
     }
 
+    /// Whether the device may take requests.
+    fn live(&mut self) -> bool {
+        let (status, mut command) = (self.status(), [0; 2]);
+        self.device.config_read(4, &mut command);
+        let stopped = DeviceStatus::DEVICE_NEEDS_RESET | DeviceStatus::FAILED;
+        status.contains(DeviceStatus::DRIVER_OK) && !status.intersects(stopped) && command[0] & 4 != 0
+    }
+
     fn step(&mut self, random: &mut Random, own: &mut impl FnMut(&mut Self, &mut Random)) {
         let queue = random.below(self.rings.len() as u64) as u16;
         match random.below(100) {
@@ -98,7 +103,7 @@ impl<B: Backend> Driver<Device<Arc<GuestMemoryMmap>, B>> {
             91 => self.device.quiesce(self.now),
             92 => self.device.config_write(4, &[random.below(8) as u8, 0]),
             93..96 => {
-                if random.below(4) == 0 || !self.device.transport.live() {
+                if random.below(4) == 0 || !self.live() {
                     self.up_again(random);
                 }
             }

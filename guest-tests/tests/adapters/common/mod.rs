@@ -89,11 +89,14 @@ impl DiskSpec {
         OpenOptions { format, direct: Some(direct), ..OpenOptions::new(path) }.open().unwrap()
     }
 
+    fn engine(self) -> EngineKind {
+        if let Self::Raw(_, engine) = self { engine } else { EngineKind::default() }
+    }
+
     /// The disk with a queue of it.
     fn open(self) -> (Arc<dyn Disk>, Box<dyn DiskQueue>) {
-        let engine = if let Self::Raw(_, engine) = self { engine } else { EngineKind::default() };
         let disk = self.disk();
-        let queue = disk.queue(&QueueConfig { depth: TASKS, engine }).unwrap();
+        let queue = disk.queue(&QueueConfig { depth: TASKS, engine: self.engine() }).unwrap();
         (disk, queue)
     }
 
@@ -187,11 +190,11 @@ where
         queues: options.queues,
         queue_size: 1024,
         tasks: TASKS,
+        engine: spec.engine(),
         serial: blk_device::serial("paradisk test"),
         ..blk_device::Config::default()
     };
-    let (disk, queue) = spec.open();
-    Ok(Box::new(blk_device::VirtioBlk::new(memory, disk, queue, interrupts, config)?))
+    Ok(Box::new(blk_device::VirtioBlk::new(memory, spec.disk(), interrupts, config)?))
 }
 
 /// A virtio block device with this disk.

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use interleave::{Fault, finds_by, seeded};
-use paradisk_devices::virtio::blk::Track;
 use vm_memory::{AtomicAccess, Bytes, MmapRegion, VolatileMemory};
 
 use record::InflightRecord;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use paradisk_devices::virtio::blk::Track;
 use vm_memory::AtomicAccess;
 
 use super::Mapping;
@@ -72,6 +71,34 @@ impl InflightRecord {
         Some(Left { heads, next_avail })
     }
 
+    /// The chain of this head is taken.
+    #[inline]
+    pub(in super::super) fn taken(&mut self, head: u16) {
+        if let Some(at) = self.desc(head) {
+            self.store(at + COUNTER, self.counter);
+            self.counter = self.counter.wrapping_add(1);
+            self.store(at + INFLIGHT, 1u8);
+        }
+    }
+
+    /// The completion of this chain is about to be posted.
+    #[inline]
+    pub(in super::super) fn posting(&mut self, head: u16) {
+        if let Some(at) = self.desc(head) {
+            self.store(at + NEXT, self.load::<u16>(LAST_BATCH_HEAD));
+            self.store(LAST_BATCH_HEAD, head);
+        }
+    }
+
+    /// The completion is posted: the used index is `used` now.
+    #[inline]
+    pub(in super::super) fn posted(&mut self, head: u16, used: u16) {
+        if let Some(at) = self.desc(head) {
+            self.store(at + INFLIGHT, 0u8);
+        }
+        self.store(USED_IDX, used);
+    }
+
     /// Offset of a descriptor's state.
     fn desc(&self, head: u16) -> Option<usize> {
         (head < self.size).then(|| DESC + DESC_SIZE * usize::from(head))
@@ -85,32 +112,5 @@ impl InflightRecord {
     #[inline]
     fn store<T: AtomicAccess>(&self, at: usize, value: T) {
         self.mapping.store(self.offset + at, value);
-    }
-}
-
-impl Track for InflightRecord {
-    #[inline]
-    fn taken(&mut self, head: u16) {
-        if let Some(at) = self.desc(head) {
-            self.store(at + COUNTER, self.counter);
-            self.counter = self.counter.wrapping_add(1);
-            self.store(at + INFLIGHT, 1u8);
-        }
-    }
-
-    #[inline]
-    fn posting(&mut self, head: u16) {
-        if let Some(at) = self.desc(head) {
-            self.store(at + NEXT, self.load::<u16>(LAST_BATCH_HEAD));
-            self.store(LAST_BATCH_HEAD, head);
-        }
-    }
-
-    #[inline]
-    fn posted(&mut self, head: u16, used: u16) {
-        if let Some(at) = self.desc(head) {
-            self.store(at + INFLIGHT, 0u8);
-        }
-        self.store(USED_IDX, used);
     }
 }

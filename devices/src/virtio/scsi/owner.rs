@@ -6,20 +6,19 @@ use std::os::fd::BorrowedFd;
 use vm_memory::GuestAddressSpace;
 
 use super::super::pci::Event;
-use super::Device;
-use super::backend::Backend;
+use super::super::queue::Broken;
+use super::VirtioScsi;
 use crate::device::{AccessKind, Bar, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats};
 use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
 
-impl<A, B> PciDevice for Device<A, B>
+impl<A> PciDevice for VirtioScsi<A>
 where
     A: GuestAddressSpace + Send,
     A::T: Send,
-    B: Backend,
 {
     fn config_read(&mut self, offset: u16, data: &mut [u8]) {
-        self.transport.config_read(offset, data, self.backend.config());
+        self.transport.config_read(offset, data, self.host.config());
     }
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
@@ -35,7 +34,7 @@ where
     fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
         // A driver polls the status until the reset is complete.
         self.finish_resets(now);
-        self.transport.bar_read(bar, offset, data, self.backend.config());
+        self.transport.bar_read(bar, offset, data, self.host.config());
     }
 
     fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
@@ -59,11 +58,10 @@ where
     }
 }
 
-impl<A, B> IoDevice for Device<A, B>
+impl<A> IoDevice for VirtioScsi<A>
 where
     A: GuestAddressSpace + Send,
     A::T: Send,
-    B: Backend,
 {
     fn on_doorbell(&mut self, _index: usize, now: Time) {
         self.stats.doorbells += 1;
@@ -71,27 +69,35 @@ where
     }
 
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        self.backend.events()
+        self.host.events()
     }
 
     fn on_completions(&mut self, now: Time) {
         let completed = self.stats.completions;
         self.service(now);
         if self.stats.completions == completed {
-            self.backend.clear_late_events();
+            self.host.clear_late_events();
         }
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.more || self.backend.fail_lost() {
+        if self.more || self.host.fail_lost() {
             return Sleep::No;
         }
         if self.transport.live() && !self.rings_refused {
             let memory = self.dma.view();
             for index in 0..self.transport.queues().len() {
-                if self.wants(index) && self.transport.arm(index, &memory, now) {
-                    self.more = true;
-                    return Sleep::No;
+                if !self.wants(index) {
+                    continue;
+                }
+                let queue = self.transport.queues().get_mut(index).filter(|queue| queue.active());
+                match queue.map(|queue| queue.arm(&memory, now)) {
+                    Some(Ok(true)) => {
+                        self.more = true;
+                        return Sleep::No;
+                    }
+                    Some(Err(Broken)) => self.transport.needs_reset(),
+                    _ => {}
                 }
             }
         }
@@ -154,15 +160,15 @@ where
     }
 
     fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
-        B::hot_plug(self)
+        Some(self)
     }
 
     fn refresh(&mut self, now: Time) {
-        B::refresh(self, now);
+        self.check_capacities(now);
     }
 
     fn stats(&self) -> Stats {
         let stats = Stats { interrupts: self.transport.interrupts(), ..self.stats };
-        stats.with(&self.backend.queue_stats())
+        stats.with(&self.host.queue_stats())
     }
 }

@@ -1,22 +1,27 @@
-//! A guest that drives a [`ThreadedBlk`]. The device's threads run while the test waits.
+//! A guest that drives a device with threads. The device's threads run while the test waits.
 
 mod gate;
 
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use paradisk_disk_formats::{RamDisk, SectorSize};
+use paradisk_disk_formats::{Disk, RamDisk, SectorSize};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerocopy::IntoBytes;
 
 use self::gate::{Gate, GatedDisk};
 use super::super::spec::*;
-use super::*;
+use super::super::*;
+use crate::device::{IoDevice, PciDevice};
 use crate::moderation::Policy;
 use crate::testing::{Hold, MIB, Owner};
+use crate::time::Time;
 use crate::virtio::spec::*;
 use crate::virtio::testing::*;
 
+const NOW: Time = Time(0);
 const QUEUES: u16 = 3;
 /// The header of the request of a queue, 32 bytes before its status.
 const REQUESTS: u64 = 0x8_0000;
@@ -24,7 +29,21 @@ const DATA: u64 = 0x10_0000;
 /// Each completion is signalled.
 const PLAIN: u64 = !Features::RING_EVENT_IDX.bits();
 
-type Guest = Driver<ThreadedBlk<Arc<GuestMemoryMmap>>>;
+struct Guest(Driver<VirtioBlk<Arc<GuestMemoryMmap>>>);
+
+impl Deref for Guest {
+    type Target = Driver<VirtioBlk<Arc<GuestMemoryMmap>>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Guest {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
 
 impl Guest {
     /// A guest with a driver that accepts these features, in front of a RAM disk.
@@ -43,11 +62,12 @@ impl Guest {
             coalescing: Coalescing::policy(Policy::Batch),
             queues: QUEUES,
             queue_size: 64,
+            threads,
             ..Config::default()
         };
-        let mut guest = Self::over(QUEUES.into(), 64, Hold::default(), |memory, sink| {
-            ThreadedBlk::new(memory, disk, QueueConfig::default(), sink, config, threads).unwrap()
-        });
+        let mut guest = Self(Driver::over(QUEUES.into(), 64, Hold::default(), |memory, sink| {
+            VirtioBlk::new(memory, disk, sink, config).unwrap()
+        }));
         guest.enable_msix();
         guest.bring_up(features, 64);
         guest.write(CONFIG_MSIX_VECTOR, 2, 0);
@@ -82,8 +102,8 @@ impl Guest {
         let begin = Instant::now();
         while !done(self) {
             assert!(begin.elapsed() < Duration::from_secs(60), "never: {what}");
-            self.device.on_completions(self.now);
-            self.device.before_sleep(self.now);
+            self.device.on_completions(NOW);
+            self.device.before_sleep(NOW);
             thread::sleep(Duration::from_micros(100));
         }
     }
@@ -163,7 +183,7 @@ fn queues_do_io_on_any_number_of_threads() {
     for threads in [1, 2, 3, 9] {
         for features in [ALL, PLAIN] {
             let mut guest = Guest::new(threads, features);
-            assert_eq!(guest.device.workers.len(), usize::from(threads.min(QUEUES)));
+            assert_eq!(guest.device.threads(), usize::from(threads.min(QUEUES)));
             guest.check_io();
             guest.until("reports", |guest| guest.counts() == (6, 6));
             assert_eq!((guest.device.stats().errors, guest.device.moderation().len()), (0, 3));
@@ -249,11 +269,11 @@ fn without_bus_mastering_memory_is_not_touched() {
 fn what_completes_without_bus_mastering_is_posted_later() {
     let (mut guest, gate) = Guest::gated(2);
     guest.start_reads();
-    // Each thread waits for one of its queues, after it has paused all.
-    let opened = open_for_waiting(&gate, 2);
+    // One thread waits for its requests, after all have paused.
+    let opened = open_for_waiting(&gate, 1);
     guest.device.config_write(4, &2u16.to_le_bytes());
     opened.join().unwrap();
-    guest.device.quiesce(guest.now);
+    guest.device.quiesce(NOW);
     assert!((0..QUEUES).all(|queue| guest.used_index(queue) == 0));
     guest.device.config_write(4, &6u16.to_le_bytes());
     for queue in 0..QUEUES {
@@ -278,7 +298,7 @@ fn quiescing_posts_all_and_rings_go_on() {
     let (mut guest, gate) = Guest::gated(2);
     guest.start_reads();
     let opened = open_later(&gate);
-    guest.device.quiesce(guest.now);
+    guest.device.quiesce(NOW);
     for queue in 0..QUEUES {
         assert_eq!(guest.completions(queue).len(), 1);
     }
@@ -290,10 +310,10 @@ fn quiescing_posts_all_and_rings_go_on() {
     assert_eq!(guest.completions(0), []);
     guest.completes(0, 0);
     let all = 0..u64::MAX;
-    assert!(!guest.device.uses_memory(std::slice::from_ref(&all), guest.now));
-    guest.device.memory_replaced(guest.now);
+    assert!(!guest.device.uses_memory(std::slice::from_ref(&all), NOW));
+    guest.device.memory_replaced(NOW);
     guest.check_io();
-    guest.device.reset(guest.now);
+    guest.device.reset(NOW);
     assert!(guest.status().is_empty());
 }
 
@@ -322,7 +342,7 @@ fn a_larger_disk_is_reported_and_used() {
     guest.kick(1);
     guest.completes(1, Status::IoErr as u8);
     gate.grow(2 * MIB);
-    guest.device.refresh(guest.now);
+    guest.device.refresh(NOW);
     assert_eq!(guest.read(DEVICE_CFG, 8), 2 * beyond);
     assert!(guest.counts.vectors().contains(&0));
     guest.run(1, VIRTIO_BLK_T_WRITE_ZEROES, 0, reads(DATA, 16));

@@ -7,8 +7,9 @@ use vm_memory::GuestAddressSpace;
 use super::super::pci::Event;
 use super::super::queue::{Broken, Virtqueue};
 use super::super::spec::DeviceStatus;
-use super::Device;
-use super::backend::{Answered, Backend};
+use super::VirtioScsi;
+use super::answer::Answered;
+use super::spec::REQUEST_QUEUES;
 use crate::dma::{Footprint, View};
 use crate::pci::BusMaster;
 use crate::time::Time;
@@ -19,16 +20,18 @@ const BATCH: usize = 128;
 /// Maximum number of rounds over all queues in one call.
 const MAX_ROUNDS: usize = 16;
 
-impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
+impl<A: GuestAddressSpace> VirtioScsi<A> {
     /// Complete requests that have ended, and take requests that wait.
-    pub(in crate::virtio) fn service(&mut self, now: Time) {
+    pub(super) fn service(&mut self, now: Time) {
         self.more = false;
         self.finish_resets(now);
         if self.transport.resetting() {
             return;
         }
         let memory = self.dma.view();
-        self.transport.note_waiting(&memory, now);
+        for queue in self.transport.queues() {
+            queue.note_waiting(&memory, now);
+        }
         self.complete(&memory, now);
         for _ in 0..MAX_ROUNDS {
             let fetched = self.fetch(&memory);
@@ -36,7 +39,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             if !fetched && !served {
                 return;
             }
-            self.backend.submit();
+            self.host.submit();
             self.complete(&memory, now);
         }
         self.more = true;
@@ -47,10 +50,10 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         if self.rings_refused {
             return false;
         }
-        let count = self.transport.queues().len() - B::REQUEST_QUEUES;
+        let count = self.transport.queues().len() - REQUEST_QUEUES;
         let mut any = false;
         let first = self.first_queue;
-        for index in (0..count).map(|n| B::REQUEST_QUEUES + (first + n) % count) {
+        for index in (0..count).map(|n| REQUEST_QUEUES + (first + n) % count) {
             any |= self.fetch_queue(index, memory);
         }
         // Round robin: the free slots may not suffice for all queues.
@@ -59,7 +62,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     }
 
     fn fetch_queue(&mut self, index: usize, memory: &View<A::T>) -> bool {
-        let free = self.backend.free_slots().min(BATCH);
+        let free = self.host.free_slots().min(BATCH);
         if free == 0 || !self.transport.live() {
             return false;
         }
@@ -71,7 +74,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             while count < free as u32
                 && let Some(chain) = chains.next()
             {
-                self.backend.start(index, chain, &mut self.dma)?;
+                self.host.start(index, chain, &mut self.dma)?;
                 count += 1;
             }
             Ok(())
@@ -86,10 +89,10 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
 
     /// Serve the other queues. False: nothing was done.
     fn serve(&mut self, memory: &View<A::T>) -> bool {
-        if B::REQUEST_QUEUES == 0 || !self.transport.live() {
+        if !self.transport.live() {
             return false;
         }
-        let served = self.backend.serve(&mut self.transport, &mut self.dma, memory);
+        let served = self.host.serve(&mut self.transport, &mut self.dma, memory);
         served.unwrap_or_else(|Broken| {
             self.transport.needs_reset();
             false
@@ -98,7 +101,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
 
     /// Start chains that were taken but had to wait. False: there was none.
     pub(super) fn start_backlog(&mut self, memory: &View<A::T>) -> bool {
-        let started = self.backend.start_backlog(&mut self.transport, &mut self.dma, memory);
+        let started = self.host.start_backlog(&mut self.transport, &mut self.dma, memory);
         started.unwrap_or_else(|Broken| {
             self.transport.needs_reset();
             false
@@ -107,13 +110,15 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
 
     /// Post the completions of requests that have ended, and decide whether to interrupt.
     pub(super) fn complete(&mut self, memory: &View<A::T>, now: Time) {
-        let ended = self.backend.reap();
+        let ended = self.host.reap();
         if !self.transport.bus_master() || self.transport.resetting() {
             return;
         }
         if ended {
-            self.transport.count_waiting(B::REQUEST_QUEUES, memory);
-            while let Some(answered) = self.backend.answer(&mut self.dma) {
+            for queue in self.transport.queues().iter_mut().skip(REQUEST_QUEUES) {
+                queue.count_waiting(memory);
+            }
+            while let Some(answered) = self.host.answer(&mut self.dma) {
                 self.post(&answered, memory, now);
             }
         }
@@ -124,19 +129,19 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     fn post(&mut self, answered: &Answered, memory: &View<A::T>, now: Time) {
         let Answered { queue, head, written, good } = *answered;
         let Some(written) = written else { return self.transport.needs_reset() };
-        if queue >= B::REQUEST_QUEUES {
+        if queue >= REQUEST_QUEUES {
             self.stats.completions += 1;
             self.stats.errors += u64::from(!good);
-        } else {
+        } else if let Some(queue) = self.transport.queues().get_mut(queue) {
             // Control responses and events are rare, and the driver waits for them.
-            self.transport.force_signal(queue);
+            queue.signal.force();
         }
         self.transport.complete(queue, (head, written), memory, now);
     }
 
     /// Wait for all requests in flight, which completes pending resets.
     pub(super) fn drain(&mut self, now: Time) {
-        self.backend.drain();
+        self.host.drain();
         self.finish_resets(now);
     }
 
@@ -152,7 +157,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     #[cold]
     fn poll_resets(&mut self, now: Time) {
         if self.transport.resetting() {
-            if self.backend.finish_reset(None) {
+            if self.host.finish_reset(None) {
                 // The requests that the reset has dropped are over, too.
                 self.stats.completions = self.stats.requests;
                 self.transport.reset();
@@ -166,8 +171,8 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         let memory = self.dma.view();
         self.complete(&memory, now);
         for queue in self.transport.resetting_queues() {
-            if self.backend.finish_reset(Some(queue)) {
-                if queue >= B::REQUEST_QUEUES
+            if self.host.finish_reset(Some(queue)) {
+                if queue >= REQUEST_QUEUES
                     && let Some(queue) = self.transport.queues().get(queue)
                 {
                     self.stats.completions += u64::from(queue.in_flight);
@@ -184,14 +189,14 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         ranges: &[Range<u64>],
         wanted: impl Fn(&Virtqueue) -> bool,
     ) -> bool {
-        let queues = self.transport.queues().iter().skip(B::REQUEST_QUEUES);
+        let queues = self.transport.queues().iter().skip(REQUEST_QUEUES);
         queues.filter(|queue| wanted(queue)).any(|queue| ranges.iter().any(|range| queue.has_ring_in(range)))
     }
 
     /// Guest memory that requests use. Without bus mastering there is none: the disks have completed all requests, and only their
     /// completions are not posted yet.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
-        if self.transport.bus_master() { self.backend.footprint(&mut self.dma) } else { Footprint::NONE }
+        if self.transport.bus_master() { self.host.footprint(&mut self.dma) } else { Footprint::NONE }
     }
 
     pub(super) fn on_event(&mut self, event: Event, now: Time) {
@@ -202,7 +207,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             Event::BusMaster(BusMaster::On) => self.more = true,
             Event::Reset => {
                 tracing::debug!("virtio device reset");
-                self.backend.begin_reset(None);
+                self.host.begin_reset(None);
                 self.transport.begin_reset();
                 self.more = false;
                 self.finish_resets(now);
@@ -211,12 +216,12 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
                 if added.contains(DeviceStatus::FEATURES_OK) {
                     let features = self.transport.accepted();
                     tracing::debug!(features = format_args!("{features:#x}"), "virtio features accepted");
-                    self.backend.accept(features);
+                    self.host.accept(features);
                 }
                 self.more |= added.contains(DeviceStatus::DRIVER_OK);
             }
             Event::ResetQueue(queue) => {
-                self.backend.begin_reset(Some(queue));
+                self.host.begin_reset(Some(queue));
                 self.transport.begin_queue_reset(queue);
                 self.finish_resets(now);
             }
@@ -224,12 +229,12 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
                 self.stats.doorbells += 1;
                 self.more = true;
             }
-            Event::Config { offset, value, len } => self.backend.write_config(offset, value, len),
+            Event::Config { offset, value, len } => self.host.write_config(offset, value, len),
         }
     }
 
     /// Whether a further chain of a queue could be taken. If not, the next completion makes the device fetch.
     pub(super) fn wants(&self, queue: usize) -> bool {
-        if queue < B::REQUEST_QUEUES { self.backend.wants(queue) } else { self.backend.free_slots() > 0 }
+        if queue < REQUEST_QUEUES { self.host.wants(queue) } else { self.host.free_slots() > 0 }
     }
 }

@@ -1,0 +1,505 @@
+//! The virtqueues that one thread serves, over one queue of the disk: requests are taken from the rings and started, completions are
+//! posted, signals decided. [`VirtioBlk`](super::VirtioBlk) has one such set for each of its threads, or one set on the thread that calls
+//! it; vhost-user has one for each virtqueue.
+//!
+//! ```text
+//! guest: rings -> fetch -> Requests -> disk's queue -> complete -> used ring, Front::signal
+//! ```
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use paradisk_disk_formats::{Disk, OpenError, QueueConfig};
+use vm_memory::GuestAddressSpace;
+
+use super::super::queue::{Addresses, Broken, Virtqueue};
+use super::Config;
+use super::requests::{Ended, Requests};
+use super::spec::Status;
+use crate::device::{Sleep, Stats};
+use crate::dma::{Dma, Footprint, View};
+use crate::moderation::{Coalescing, ModerationState};
+use crate::time::Time;
+
+/// Maximum number of requests taken from a queue before the next queue is served.
+const BATCH: usize = 128;
+
+/// Maximum number of rounds over all queues in one call.
+const MAX_ROUNDS: usize = 16;
+
+/// Rings in guest memory, as a transport has received them.
+#[derive(Clone, Copy, Debug)]
+pub struct RingSetup {
+    /// Entries: a power of two.
+    pub size: u16,
+    /// Guest-physical address of the descriptor table.
+    pub descriptors: u64,
+    /// Guest-physical address of the available ring.
+    pub available: u64,
+    /// Guest-physical address of the used ring.
+    pub used: u64,
+    /// For rings that were in use before: the index of the first chain to take. The first completion is posted at the used index in memory.
+    pub next_avail: Option<u16>,
+    /// `VIRTIO_F_EVENT_IDX` is negotiated.
+    pub event_index: bool,
+}
+
+/// What the rings report to. Queues have the numbers that they have in their [`Rings`].
+pub trait Front: Send {
+    /// Completions are posted one by one, so that a later server can [resume](Rings::resume) the requests in flight; and a broken queue is
+    /// reported when its requests in flight have ended.
+    const TRACKS: bool = false;
+
+    /// Signal the guest for posted completions.
+    fn signal(&mut self, queue: usize);
+    /// The rings or a chain cannot be processed. No further request of any queue is taken; requests in flight complete.
+    fn broken(&mut self, queue: usize);
+    /// A reset that waited for the disk has ended.
+    fn reset_ended(&mut self) {}
+    /// The chain of this head is taken.
+    fn taken(&mut self, _head: u16) {}
+    /// The completion of this chain is about to be posted.
+    fn posting(&mut self, _head: u16) {}
+    /// The completion is posted: the used index is `used` now.
+    fn posted(&mut self, _head: u16, _used: u16) {}
+}
+
+/// The virtqueues that one thread serves. One thread at a time uses them.
+///
+/// ```text
+/// start -> { service -> before_sleep -> sleep on notifications and event } ... -> stop
+/// ```
+pub struct Rings<A: GuestAddressSpace, F> {
+    /// First, so that it is dropped first: requests in flight are waited for while `dma` keeps their memory.
+    requests: Requests,
+    dma: Dma<A>,
+    queues: Box<[Virtqueue]>,
+    front: F,
+    /// The queue that is served first.
+    first: usize,
+    write_through: bool,
+    /// The device must not access memory, except for the requests in flight.
+    paused: bool,
+    /// Requests may be taken.
+    taking: bool,
+    /// Rings are in memory that is about to be unmapped: no request is taken until it is unmapped.
+    refused: bool,
+    /// There may be work that no event announces.
+    pub(super) more: bool,
+    /// A queue that is broken, until that is reported.
+    broken: Option<usize>,
+    /// The time of the last call.
+    now: Time,
+    pub(super) stats: Stats,
+}
+
+impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
+    /// [`Config::queues`] virtqueues in front of a new queue of the disk.
+    ///
+    /// # Errors
+    /// The host refuses a queue of the disk.
+    pub fn new(memory: A, disk: &dyn Disk, config: &Config, front: F) -> Result<Self, OpenError> {
+        let tasks = config.tasks.max(1);
+        let queue = disk.queue(&QueueConfig { depth: tasks, engine: config.engine })?;
+        let virtqueue = |_| Virtqueue::new(config.rounded_size(), config.coalescing);
+        Ok(Self {
+            requests: Requests::new(queue, disk.info().clone(), config.serial, tasks),
+            dma: Dma::new(memory),
+            queues: (0..config.queues.max(1)).map(virtqueue).collect(),
+            front,
+            first: 0,
+            // The mode for a driver that has accepted no feature.
+            write_through: true,
+            paused: false,
+            taking: false,
+            refused: false,
+            more: false,
+            broken: None,
+            now: Time::default(),
+            stats: Stats::default(),
+        })
+    }
+
+    /// What the rings report to.
+    pub const fn front(&mut self) -> &mut F {
+        &mut self.front
+    }
+
+    /// Whether writes must be on stable storage before they are completed
+    /// ([`Configuration::write_through`](super::Configuration::write_through)).
+    pub const fn set_write_through(&mut self, write_through: bool) {
+        self.write_through = write_through;
+    }
+
+    /// Set the capacity of the disk in bytes.
+    pub const fn set_capacity(&mut self, bytes: u64) {
+        self.requests.set_capacity(bytes);
+    }
+
+    /// Change the interrupt moderation. Signals that are held back are sent, if the guest wants them.
+    pub fn set_coalescing(&mut self, coalescing: Coalescing) {
+        self.queues.iter_mut().for_each(|queue| queue.signal.set_options(coalescing));
+        self.complete(&self.dma.view());
+    }
+
+    /// Change the guest memory. Waits for the requests in flight, and stops all queues without posting completions: the old memory may be
+    /// unmapped.
+    pub fn set_memory(&mut self, memory: A) {
+        (0..self.queues.len()).for_each(|queue| self.abandon(queue));
+        self.dma = Dma::new(memory);
+    }
+
+    /// Start to use a queue's rings.
+    ///
+    /// # Errors
+    /// [`Broken`] if the size is invalid, or the rings are not in memory or not aligned.
+    pub fn start(&mut self, queue: usize, setup: &RingSetup) -> Result<(), Broken> {
+        self.abandon(queue);
+        let memory = self.dma.view();
+        let queue = self.queues.get_mut(queue).ok_or(Broken)?;
+        queue.set_size(setup.size);
+        if queue.size() != setup.size {
+            return Err(Broken);
+        }
+        queue.addresses = Addresses { desc: setup.descriptors, driver: setup.available, device: setup.used };
+        queue.enable(&memory, setup.event_index)?;
+        if let Some(next) = setup.next_avail {
+            queue.continue_at(&memory, next).inspect_err(|_| queue.reset())?;
+        }
+        (self.taking, self.more, self.broken) = (true, true, None);
+        Ok(())
+    }
+
+    /// Index of the next completion in a queue's used ring.
+    pub fn used_index(&self, queue: usize) -> u16 {
+        self.queues.get(queue).map_or(0, Virtqueue::next_used)
+    }
+
+    /// Start requests that an earlier server had taken but not completed. To be called before [`service`](Self::service).
+    ///
+    /// # Errors
+    /// [`Broken`] if a chain cannot be processed or has no status byte.
+    pub fn resume(&mut self, queue: usize, heads: &[u16]) -> Result<(), Broken> {
+        let memory = self.dma.view();
+        let virtqueue = self.queues.get_mut(queue).ok_or(Broken)?;
+        for &head in heads.iter().take(self.requests.free_slots()) {
+            let chain = virtqueue.chain(&memory, head);
+            self.requests.start(queue, chain, self.write_through, &mut self.dma)?;
+            virtqueue.in_flight += 1;
+            self.stats.requests += 1;
+        }
+        self.requests.submit();
+        Ok(())
+    }
+
+    /// Post completions and take waiting requests.
+    pub fn service(&mut self, now: Time) {
+        self.now = now;
+        self.end_resets();
+        self.more = false;
+        let memory = self.dma.view();
+        if !self.paused {
+            self.queues.iter_mut().for_each(|queue| queue.note_waiting(&memory, now));
+        }
+        // Also while nothing is in flight: the disk's event may have become readable since, and stays so until its queue is reaped.
+        self.complete(&memory);
+        for _ in 0..MAX_ROUNDS {
+            if !self.fetch(&memory) {
+                return self.report_broken();
+            }
+            self.requests.submit();
+            self.complete(&memory);
+        }
+        self.more = true;
+        self.report_broken();
+    }
+
+    /// A queue cannot be processed.
+    #[cold]
+    fn fail(&mut self, queue: usize) {
+        self.taking = false;
+        self.broken = Some(queue);
+    }
+
+    /// Report a broken queue, after the completions before it were posted.
+    fn report_broken(&mut self) {
+        let Some(queue) = self.broken else { return };
+        if !F::TRACKS || self.queues.get(queue).is_none_or(|queue| queue.in_flight == 0) {
+            self.broken = None;
+            self.front.broken(queue);
+        }
+    }
+
+    /// Take a batch from each queue. False: nothing was taken.
+    fn fetch(&mut self, memory: &View<A::T>) -> bool {
+        let (first, count) = (self.first, self.queues.len());
+        // Round robin: the free slots may not suffice for all queues.
+        self.first = (first + 1) % count;
+        let mut any = false;
+        for n in 0..count {
+            any |= self.fetch_queue((first + n) % count, memory);
+        }
+        any
+    }
+
+    fn fetch_queue(&mut self, index: usize, memory: &View<A::T>) -> bool {
+        let free = self.requests.free_slots().min(BATCH) as u32;
+        if free == 0 || !self.taking || self.paused || self.refused {
+            return false;
+        }
+        let Some(queue) = self.queues.get_mut(index).filter(|queue| queue.active()) else { return false };
+        let mut count = 0;
+        let mut started = Ok(());
+        let taken = queue.take(memory).map(|mut chains| {
+            while count < free
+                && let Some(chain) = chains.next()
+            {
+                let head = chain.head_index();
+                started = self.requests.start(index, chain, self.write_through, &mut self.dma);
+                if started.is_err() {
+                    break;
+                }
+                // Recorded before `submit`. After a kill, a recorded request is started again; an unrecorded one is still in the ring.
+                self.front.taken(head);
+                count += 1;
+            }
+        });
+        queue.in_flight += count;
+        self.stats.requests += u64::from(count);
+        if started.is_err() {
+            queue.put_back();
+        }
+        if taken.and(started).is_err() {
+            self.fail(index);
+        }
+        count > 0
+    }
+
+    /// Post the completions of requests that have ended, and decide for each queue whether to signal.
+    fn complete(&mut self, memory: &View<A::T>) {
+        self.requests.reap();
+        if self.paused {
+            return;
+        }
+        if self.requests.has_ended() {
+            self.queues.iter_mut().for_each(|queue| queue.count_waiting(memory));
+            while let Some(ended) = self.requests.next_ended() {
+                self.post(&ended, memory);
+            }
+        }
+        for index in 0..self.queues.len() {
+            match self.queues[index].end_batch(memory, self.now) {
+                Ok(false) => {}
+                Ok(true) => self.front.signal(index),
+                Err(Broken) => self.fail(index),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn post(&mut self, ended: &Ended, memory: &View<A::T>) {
+        let Ended { queue: index, head, written, status, status_at } = *ended;
+        let Some(queue) = self.queues.get_mut(index) else { return };
+        self.stats.completions += 1;
+        self.stats.errors += u64::from(status != Status::Ok);
+        if self.dma.write_byte(status_at, status as u8).is_err() {
+            queue.in_flight = queue.in_flight.saturating_sub(1);
+            return self.fail(index);
+        }
+        if F::TRACKS {
+            self.front.posting(head);
+        }
+        let mut signal = queue.complete(memory, (head, written), self.now);
+        if F::TRACKS {
+            // Published one by one: if the server is killed before `posted`, only one posted completion is not recorded.
+            signal = signal.and_then(|signal| queue.publish(memory).map(|()| signal));
+            if signal.is_ok() {
+                self.front.posted(head, queue.next_used());
+            }
+        }
+        match signal {
+            Ok(false) => {}
+            Ok(true) => self.front.signal(index),
+            Err(Broken) => self.fail(index),
+        }
+    }
+
+    /// To be called before the thread sleeps: enables notifications, then checks for requests that came before the guest saw that.
+    /// A notification or the disk's event ends the sleep. It has a deadline while notifications are suppressed or a signal is held back.
+    pub fn before_sleep(&mut self, now: Time) -> Sleep {
+        self.now = now;
+        if self.more || self.requests.fail_lost() {
+            return Sleep::No;
+        }
+        if self.paused {
+            return Sleep::Forever;
+        }
+        if self.taking && !self.refused && self.requests.free_slots() > 0 {
+            let memory = self.dma.view();
+            for index in 0..self.queues.len() {
+                let queue = &mut self.queues[index];
+                let waits = if queue.active() { queue.arm(&memory, now) } else { Ok(false) };
+                match waits {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        self.more = true;
+                        return Sleep::No;
+                    }
+                    Err(Broken) => self.fail(index),
+                }
+            }
+            self.report_broken();
+        }
+        let deadline = self.queues.iter().filter_map(Virtqueue::deadline).min();
+        deadline.map_or(Sleep::Forever, Sleep::Until)
+    }
+
+    /// Wait for requests in flight, post completions, then stop using a queue's rings. Returns the index of the first chain that was not
+    /// processed. `None`: no rings were in use.
+    pub fn stop(&mut self, queue: usize) -> Option<u16> {
+        let virtqueue = self.queues.get_mut(queue).filter(|queue| queue.ready())?;
+        // No signal stays held back.
+        virtqueue.signal.force();
+        self.requests.drain();
+        self.complete(&self.dma.view());
+        let next = self.queues.get(queue).map(Virtqueue::next_avail);
+        self.abandon(queue);
+        next
+    }
+
+    /// Wait for requests in flight, post nothing, and stop using a queue's rings.
+    pub fn abandon(&mut self, queue: usize) {
+        if self.queues.get(queue).is_some_and(Virtqueue::ready) {
+            self.begin_reset(Some(queue));
+            self.drain();
+        }
+    }
+
+    /// Begin a reset of a queue (`None`: of all). Requests in flight start no further steps, and their completions are not posted. Does not
+    /// wait.
+    pub(super) fn begin_reset(&mut self, queue: Option<usize>) {
+        for (index, virtqueue) in self.queues.iter_mut().enumerate() {
+            if virtqueue.ready() && queue.is_none_or(|queue| queue == index) {
+                virtqueue.resetting = true;
+                virtqueue.signal.reset();
+                self.requests.disown(index);
+            }
+        }
+        self.end_resets();
+    }
+
+    /// The queues whose reset waits for the disk.
+    pub(super) fn resetting(&mut self) -> Vec<usize> {
+        self.end_resets();
+        (0..self.queues.len()).filter(|queue| self.queues[*queue].resetting).collect()
+    }
+
+    /// Complete the resets whose requests the disk has completed.
+    fn end_resets(&mut self) {
+        if !self.queues.iter().any(|queue| queue.resetting) {
+            return;
+        }
+        self.requests.reap();
+        for (index, queue) in self.queues.iter_mut().enumerate().filter(|(_, queue)| queue.resetting) {
+            if self.requests.forget(index) {
+                // The requests that the reset has dropped are over, too.
+                self.stats.completions += u64::from(queue.in_flight);
+                queue.reset();
+                self.front.reset_ended();
+                // Requests of other queues may wait for the free slots.
+                self.more = true;
+            }
+        }
+        if !self.queues.iter().any(Virtqueue::ready) {
+            self.dma.release();
+            (self.refused, self.broken) = (false, None);
+        }
+        self.more |= self.requests.has_ended();
+    }
+
+    /// Wait for requests in flight, and post nothing.
+    pub(super) fn drain(&mut self) {
+        self.requests.drain();
+        self.end_resets();
+    }
+
+    /// Stop accessing memory, except for the requests in flight; or resume.
+    pub(super) const fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+        self.more |= !paused;
+    }
+
+    /// Whether requests may be taken.
+    pub(super) const fn set_taking(&mut self, taking: bool) {
+        self.taking = taking;
+        self.more |= taking;
+    }
+
+    /// Wait for requests in flight, post completions and send the signals that are held back, unless paused; then release guest memory that
+    /// the owner has removed. `pause`: from now on.
+    pub(super) fn quiesce(&mut self, pause: bool) {
+        self.drain();
+        self.queues.iter_mut().for_each(|queue| queue.signal.force());
+        self.complete(&self.dma.view());
+        self.dma.release();
+        self.paused |= pause;
+    }
+
+    /// [`uses_memory`](crate::IoDevice::uses_memory).
+    pub(super) fn uses_memory(&mut self, ranges: &[Range<u64>]) -> bool {
+        self.end_resets();
+        let before = self.stats.completions;
+        self.complete(&self.dma.view());
+        // Requests that waited for the completed ones can start, and no further event will announce that.
+        self.more |= self.stats.completions != before;
+        // The completion of a request writes to its ring.
+        let posts = |queue: &Virtqueue| queue.active() && queue.in_flight > 0;
+        let in_rings = !self.paused && self.has_rings_in(ranges, posts);
+        in_rings || self.memory_in_use().meets(self.dma.users_of(ranges))
+    }
+
+    /// [`refuse_memory`](crate::IoDevice::refuse_memory).
+    pub(super) fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
+        self.dma.refuse(ranges);
+        // Further requests would keep the rings in use.
+        self.refused |= self.has_rings_in(ranges, |_| true);
+    }
+
+    /// [`memory_replaced`](crate::IoDevice::memory_replaced).
+    pub(super) fn memory_replaced(&mut self) {
+        let in_use = self.memory_in_use();
+        self.dma.replaced(in_use);
+        self.more |= std::mem::take(&mut self.refused);
+    }
+
+    fn has_rings_in(&self, ranges: &[Range<u64>], wanted: impl Fn(&Virtqueue) -> bool) -> bool {
+        let mut queues = self.queues.iter().filter(|queue| wanted(queue));
+        queues.any(|queue| ranges.iter().any(|range| queue.has_ring_in(range)))
+    }
+
+    /// Guest memory that requests use. While paused there is none: the disk has completed all requests, and only their completions are not
+    /// posted yet.
+    fn memory_in_use(&mut self) -> Footprint {
+        if self.paused { Footprint::NONE } else { self.requests.footprint(&mut self.dma) }
+    }
+
+    /// Readable (level-triggered) while requests may have completed.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.requests.disk().event()
+    }
+
+    /// The state of each queue's moderation.
+    pub fn moderation(&self) -> Vec<ModerationState> {
+        self.queues.iter().map(|queue| queue.signal.moderation()).collect()
+    }
+
+    /// Counters since the creation: requests taken, requests ended (posted or dropped), errors, and those of the disk's queue.
+    pub fn stats(&self) -> Stats {
+        self.stats.with(&self.requests.disk().stats())
+    }
+
+    #[cfg(test)]
+    pub(super) fn free_slots(&self) -> usize {
+        self.requests.free_slots()
+    }
+}

@@ -1,0 +1,50 @@
+//! Rings that have a thread of their own.
+
+use std::io;
+
+use vm_memory::GuestAddressSpace;
+
+use super::rings::{Front, Rings};
+use crate::device::Sleep;
+use crate::event_loop::EventLoop;
+use crate::time::Time;
+use crate::worker::Serve;
+
+/// Rings, and the events that their thread ([`Worker`](crate::worker::Worker)) waits for: the disk's, and the queues' notifications, which
+/// the owner adds as [`Event::Doorbell`](crate::event_loop::Event::Doorbell).
+pub struct RingThread<A: GuestAddressSpace, F> {
+    /// The rings.
+    pub rings: Rings<A, F>,
+    /// The events.
+    pub events: EventLoop,
+}
+
+impl<A: GuestAddressSpace, F: Front> RingThread<A, F> {
+    /// With the disk's event.
+    ///
+    /// # Errors
+    /// The host has no descriptors left.
+    pub fn new(rings: Rings<A, F>) -> io::Result<Self> {
+        let mut events = EventLoop::new()?;
+        events.add_completions(&[rings.event()])?;
+        Ok(Self { rings, events })
+    }
+}
+
+impl<A: GuestAddressSpace, F: Front> Serve for RingThread<A, F> {
+    fn events(&mut self) -> &mut EventLoop {
+        &mut self.events
+    }
+
+    fn before_sleep(&mut self, now: Time) -> Sleep {
+        self.rings.before_sleep(now)
+    }
+
+    fn on_doorbell(&mut self, _index: u32) {
+        self.rings.stats.doorbells += 1;
+    }
+
+    fn serve(&mut self, now: Time) {
+        self.rings.service(now);
+    }
+}
