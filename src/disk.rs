@@ -8,7 +8,7 @@ use facts::disk::{self as opened_disk, OpenDisk};
 use paradisk_devices::Nameless;
 use paradisk_disk_formats::ParentRules;
 use paradisk_disk_formats::{
-    Delayed, Disk, FileDisk, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize, pass,
+    Disk, FileDisk, Layered, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize, pass,
 };
 
 use crate::deadline;
@@ -33,7 +33,7 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
     };
     let delay = spec.delay.map(|delay| format!("delay={delay:?}"));
     let disk = match spec.delay {
-        Some(delay) => Arc::new(Delayed::new(disk, delay)),
+        Some(delay) => Arc::new(Layered::new(disk).delayed(delay)),
         None => disk,
     };
     Ok(OpenDisk {

@@ -1,7 +1,7 @@
 //! Statistics of disks and adapters in operation: for `paradisk ctl SOCKET stats`, and as OpenMetrics text over HTTP (`--metrics`).
 //!
 //! ```text
-//! queue's thread -> counters (paradisk_disk_formats::Metered) -> Snapshot -> document: JSON
+//! queue's thread -> counters (paradisk_disk_formats::Metrics) -> Snapshot -> document: JSON
 //! device's thread -> its report ------------------------------------^   `-> open_metrics: text -> server
 //! ```
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use facts::disk::{MapMemory, OpenDisk};
 use facts::tsc::tsc_hz;
 use paradisk_devices::{ModerationState, Stats};
-use paradisk_disk_formats::{Metered, QueueMetrics};
+use paradisk_disk_formats::{Layered, QueueMetrics};
 
 pub(crate) use self::document::{AdapterDocument, QueueDocument, queues};
 pub(crate) use self::listen::{Listener, Options};
@@ -36,7 +36,7 @@ impl Metering {
     /// Count the requests of a disk. With `--log trace`, each request is printed, too.
     pub(crate) fn apply(self, opened: &mut OpenDisk) {
         if self != Self::Off || tracing::enabled!(tracing::Level::TRACE) {
-            let metered = Metered::new(Arc::clone(&opened.disk), tsc_hz());
+            let metered = Layered::new(Arc::clone(&opened.disk)).metered(tsc_hz());
             opened.disk = Arc::new(metered);
             time_requests(opened, self == Self::Latencies);
         }

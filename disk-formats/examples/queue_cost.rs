@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paradisk_disk_formats::{
-    Completion, Disk, EngineKind, IoBuf, Metered, NullDisk, Op, OpenOptions, QueueConfig, RamDisk, Request,
+    Completion, Disk, EngineKind, IoBuf, Layered, NullDisk, Op, OpenOptions, QueueConfig, RamDisk, Request,
     SectorSize,
 };
 
@@ -84,7 +84,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("disk                     engine       total   kernel    queue  calls/IO    kIOPS");
     let null = NullDisk::new(CAPACITY, SectorSize::B512)?;
     measure("null", &null, EngineKind::IoUring, 20_000_000);
-    let metered = Metered::new(Arc::new(null), 2_000_000_000);
+    let metered = Layered::new(Arc::new(null)).metered(2_000_000_000);
     measure("null, metered", &metered, EngineKind::IoUring, 20_000_000);
     metered.metrics().into_iter().for_each(|metrics| metrics.time_requests(true));
     measure("null, latencies", &metered, EngineKind::IoUring, 20_000_000);

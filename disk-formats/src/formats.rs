@@ -1,6 +1,6 @@
 //! Disk formats: the mapping of a disk's ranges to ranges of files, and the metadata that define it.
 //!
-//! [`format::Format`] is the contract between a format and the queue. [`flat`] has the formats without metadata (raw,
+//! [`Format`](crate::Format) is the contract between a format and the queue. [`flat`] has the formats without metadata (raw,
 //! pass-through). `vhd` and `vhdx` have their on-disk structures, allocators and orders of writes. The code that the
 //! two share is generic over traits that each implements:
 //!

@@ -54,8 +54,7 @@ pub use map::extent::{Extent, Extents, Place};
 pub use map::format::{Flush, Format, Mapping};
 #[cfg(feature = "conformance")]
 pub use queue::conformance;
-pub use queue::delayed::Delayed;
 pub use queue::engine::restrictions::{restrict_rings, rings_are_restricted};
 pub use queue::engine::ring_maker::{make_ring, start_ring_maker};
 pub use queue::file_queue::file_queue;
-pub use queue::metered::Metered;
+pub use queue::layered::Layered;

@@ -1,5 +1,5 @@
 //! Queues that transfer data: of files ([`file_queue`]), of disks that complete at once ([`instant`]), and layers around the queues of
-//! another disk ([`metered`], [`delayed`]).
+//! another disk ([`layered`]: [`metered`], [`delayed`]).
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -7,4 +7,5 @@ pub(crate) mod delayed;
 pub(crate) mod engine;
 pub(crate) mod file_queue;
 pub(crate) mod instant;
+pub(crate) mod layered;
 pub(crate) mod metered;

@@ -9,7 +9,7 @@ use paradisk_disk_formats::conformance::{Driver, Guest};
 use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::vhd::{create_dynamic, create_fixed};
 use paradisk_disk_formats::{
-    Disk, EngineKind, FormatName, Metered, NullDisk, Op, OpenOptions, RamDisk, Raw, Request, SectorSize,
+    Disk, EngineKind, FormatName, Layered, NullDisk, Op, OpenOptions, RamDisk, Raw, Request, SectorSize,
 };
 
 const DEPTH: u64 = 32;
@@ -99,7 +99,7 @@ fn reads_and_writes_allocate_nothing() {
     for engine in [EngineKind::IoUring, EngineKind::Threads] {
         check("a VHD in a VHD in a VHD", &*OpenOptions::new(&deep).open().expect("a disk"), engine);
     }
-    let counted = Metered::new(OpenOptions::new(&raw).open().expect("a disk"), 2_000_000_000);
+    let counted = Layered::new(OpenOptions::new(&raw).open().expect("a disk")).metered(2_000_000_000);
     counted.metrics().expect("counters").time_requests(true);
     check("a metered disk", &counted, EngineKind::IoUring);
     check("ram", &RamDisk::new(1 << 20, SectorSize::B512).expect("memory"), EngineKind::IoUring);

@@ -12,8 +12,8 @@ use paradisk_disk_formats::conformance::{Driver, Fresh, Guest, Peek, Suite};
 use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
 use paradisk_disk_formats::vhdx;
 use paradisk_disk_formats::{
-    Delayed, Disk, DiskQueue, EngineKind, FormatName, Metered, NullDisk, Op, OpenOptions, QueueConfig,
-    RamDisk, Raw, Request, SectorSize, Sectors,
+    Disk, DiskQueue, EngineKind, FormatName, Layered, NullDisk, Op, OpenOptions, QueueConfig, RamDisk, Raw,
+    Request, SectorSize, Sectors,
 };
 
 const CAPACITY: u64 = 16 << 20;
@@ -184,7 +184,7 @@ fn layered(
 
 #[test]
 fn delayed() {
-    let later = |disk| -> Arc<dyn Disk> { Arc::new(Delayed::new(disk, Duration::from_micros(50))) };
+    let later = |disk| -> Arc<dyn Disk> { Arc::new(Layered::new(disk).delayed(Duration::from_micros(50))) };
     let create = |path: &Path| Raw::create(path, CAPACITY).expect("an image");
     layered("delayed", &later, FormatName::Raw, create, peek);
 }
@@ -192,7 +192,7 @@ fn delayed() {
 #[test]
 fn metered() {
     let counted = |disk| -> Arc<dyn Disk> {
-        let metered = Metered::new(disk, 2_000_000_000);
+        let metered = Layered::new(disk).metered(2_000_000_000);
         metered.metrics().expect("counters").time_requests(true);
         Arc::new(metered)
     };

@@ -316,14 +316,14 @@ mod tests {
 
     use facts::disk::MapMemory;
     use paradisk_devices::Stats;
-    use paradisk_disk_formats::{Disk, Metered, NullDisk, Op, QueueConfig, Request, SectorSize};
+    use paradisk_disk_formats::{Disk, Layered, NullDisk, Op, QueueConfig, Request, SectorSize};
 
     use super::*;
 
     /// A disk of this id after so many flushes and a failed discard, whose latencies are measured.
     fn disk(id: &str, flushes: u64) -> DiskSnapshot {
         let null = Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap());
-        let metered = Metered::new(null, facts::tsc::tsc_hz());
+        let metered = Layered::new(null).metered(facts::tsc::tsc_hz());
         let metrics = metered.metrics().unwrap();
         metrics.time_requests(true);
         let mut queue = metered.queue(&QueueConfig { depth: 16, ..QueueConfig::default() }).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use facts::disk::DiskFacts;
 use facts::disk::OpenDisk;
 use facts::names::{Adapter, Coalescing};
-use paradisk_disk_formats::{Delayed, NullDisk, OpenError, SectorSize};
+use paradisk_disk_formats::{Layered, NullDisk, OpenError, SectorSize};
 
 use super::published::{MANY_OUTSTANDING, SLOW_IOPS};
 use super::report::Report;
@@ -86,7 +86,7 @@ pub(super) fn bed() -> Result<Bed, BedError> {
 /// A null disk with this mean latency. With a constant latency, accesses that were submitted together would always complete together, so no
 /// policy could delay one until the next.
 fn delayed(delay: Duration) -> Result<OpenDisk, OpenError> {
-    let disk = Delayed::spread(Arc::new(NullDisk::new(WORKING_SET, SectorSize::B512)?), delay);
+    let disk = Layered::new(Arc::new(NullDisk::new(WORKING_SET, SectorSize::B512)?)).spread(delay);
     Ok(OpenDisk { options: vec![format!("{delay:?}")], ..bed::subject(Arc::new(disk), None) })
 }
 

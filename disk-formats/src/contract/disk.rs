@@ -89,7 +89,7 @@ pub trait Disk: Send + Sync {
         None
     }
 
-    /// The counters of its queues, for a [`Metered`](crate::Metered) disk.
+    /// The counters of its queues, for a disk that has some ([`Layered::metered`](crate::Layered::metered)).
     fn metrics(&self) -> Option<Metrics> {
         None
     }

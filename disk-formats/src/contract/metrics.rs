@@ -14,7 +14,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use self::counters::{Counters, QueueMetrics};
 
-/// The counters of a [`Metered`](crate::Metered) disk, readable from any thread. They outlive the disk.
+/// The counters of a disk with counters ([`Layered::metered`](crate::Layered::metered)), readable from any thread. They outlive the disk.
 #[derive(Clone)]
 pub struct Metrics(Arc<Shared>);
 

@@ -1,9 +1,7 @@
-//! A disk with injected latency, to measure the effect of slow storage on adapters and guests. Its queues hold each
-//! completion back for a configured time.
+//! A queue with injected latency: it holds each completion of another queue back for a configured time.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -12,41 +10,17 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use crate::contract::disk::{Allocation, Disk, MapMemory};
-use crate::contract::error::{IoError, OpenError, PushError};
-use crate::contract::info::DiskInfo;
-use crate::contract::metrics::Metrics;
-use crate::contract::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
-
-/// Another disk with a delay added to each completion.
-pub struct Delayed {
-    disk: Arc<dyn Disk>,
-    latency: Latency,
-}
-
-impl Delayed {
-    /// `disk` with `delay` added to the latency of each request. The delay starts when the queue sees the inner
-    /// completion; for disks that complete at once, at submission.
-    #[must_use]
-    pub fn new(disk: Arc<dyn Disk>, delay: Duration) -> Self {
-        Self { disk, latency: Latency { delay, spread: false, count: 0 } }
-    }
-
-    /// As [`new`](Self::new), but the delays are spread evenly from 0.5 to 1.5 times `mean`. Requests pushed together
-    /// then complete one after another, as on real storage.
-    #[must_use]
-    pub fn spread(disk: Arc<dyn Disk>, mean: Duration) -> Self {
-        Self { disk, latency: Latency { delay: mean, spread: true, count: 0 } }
-    }
-}
+use crate::contract::error::PushError;
+use crate::contract::queue::{Completion, DiskQueue, QueueStats, Request};
 
 /// The delay generator of a queue.
 #[derive(Clone, Copy)]
-struct Latency {
-    delay: Duration,
-    spread: bool,
+pub(crate) struct Latency {
+    pub(crate) delay: Duration,
+    /// From 0.5 to 1.5 times `delay`.
+    pub(crate) spread: bool,
     /// Delays generated so far.
-    count: u32,
+    pub(crate) count: u32,
 }
 
 impl Latency {
@@ -63,67 +37,7 @@ impl Latency {
     }
 }
 
-impl Disk for Delayed {
-    fn info(&self) -> &DiskInfo {
-        self.disk.info()
-    }
-
-    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
-        let inner = self.disk.queue(config)?;
-        let refused = |errno: Errno| OpenError::Os {
-            path: self.info().kind.format.into(),
-            action: "cannot make a timer",
-            source: errno.into(),
-        };
-        let depth = config.depth as usize;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).map_err(refused)?;
-        let event = epoll::create(CreateFlags::CLOEXEC).map_err(refused)?;
-        for fd in [timer.as_fd(), inner.event()] {
-            epoll::add(&event, fd, EventData::new_u64(0), EventFlags::IN).map_err(refused)?;
-        }
-        Ok(Box::new(DelayedQueue {
-            inner,
-            latency: self.latency,
-            depth,
-            ended: Vec::with_capacity(depth),
-            held: VecDeque::with_capacity(depth),
-            timer,
-            armed: None,
-            timer_calls: 0,
-            event,
-        }))
-    }
-
-    fn map_memory(&self) -> Option<MapMemory> {
-        self.disk.map_memory()
-    }
-
-    fn metrics(&self) -> Option<Metrics> {
-        self.disk.metrics()
-    }
-
-    fn identity(&self) -> crate::contract::disk::Identity {
-        self.disk.identity()
-    }
-
-    fn uncache(&self) -> Result<(), IoError> {
-        self.disk.uncache()
-    }
-
-    fn rescan(&self) -> Result<u64, OpenError> {
-        self.disk.rescan()
-    }
-
-    fn grow(&self, capacity: u64) -> Result<u64, OpenError> {
-        self.disk.grow(capacity)
-    }
-
-    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
-        self.disk.status(offset, limit)
-    }
-}
-
-struct DelayedQueue {
+pub(crate) struct DelayedQueue {
     /// The first field, so dropped first: its drop waits for the requests in flight.
     inner: Box<dyn DiskQueue>,
     latency: Latency,
@@ -141,6 +55,26 @@ struct DelayedQueue {
 }
 
 impl DelayedQueue {
+    /// A queue of at most `depth` requests around `inner`.
+    pub(crate) fn new(inner: Box<dyn DiskQueue>, latency: Latency, depth: usize) -> Result<Self, Errno> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+        let event = epoll::create(CreateFlags::CLOEXEC)?;
+        for fd in [timer.as_fd(), inner.event()] {
+            epoll::add(&event, fd, EventData::new_u64(0), EventFlags::IN)?;
+        }
+        Ok(Self {
+            inner,
+            latency,
+            depth,
+            ended: Vec::with_capacity(depth),
+            held: VecDeque::with_capacity(depth),
+            timer,
+            armed: None,
+            timer_calls: 0,
+            event,
+        })
+    }
+
     /// Hold the inner queue's completions back, and set the timer to the earliest due time.
     fn collect(&mut self) {
         self.inner.reap(&mut self.ended);
@@ -232,17 +166,22 @@ impl DiskQueue for DelayedQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
+    use crate::contract::disk::Disk;
+    use crate::contract::error::IoError;
     use crate::contract::info::SectorSize;
-    use crate::contract::queue::Op;
+    use crate::contract::queue::{Op, QueueConfig};
     use crate::disk::null::NullDisk;
+    use crate::queue::layered::Layered;
 
     const DELAY: Duration = Duration::from_millis(5);
 
     fn queue(delay: Duration, depth: u32) -> Box<dyn DiskQueue> {
-        let disk = Delayed::new(Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap()), delay);
+        let disk = Layered::new(Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap())).delayed(delay);
         disk.queue(&QueueConfig { depth, ..QueueConfig::default() }).unwrap()
     }
 
@@ -312,7 +251,7 @@ mod tests {
         }
         assert!(!all[..8].is_sorted(), "{:?}", &all[..8]);
 
-        let disk = Delayed::spread(Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap()), DELAY);
+        let disk = Layered::new(Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap())).spread(DELAY);
         let mut queue = disk.queue(&QueueConfig { depth: 8, ..QueueConfig::default() }).unwrap();
         let start = Instant::now();
         (0..8).for_each(|tag| queue.push(&flush(tag)).unwrap());

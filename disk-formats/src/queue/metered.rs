@@ -1,4 +1,4 @@
-//! A disk whose requests are counted, for statistics in operation: a layer around its queues. A disk without the layer has no overhead.
+//! A queue that counts the requests of another queue, for statistics in operation.
 //!
 //! Each queue owns a set of counters. Only the thread that uses the queue writes them, with plain loads and stores (relaxed atomics, no
 //! locked instruction), so that any thread may read them at any time. A request is counted when its completion is reaped. Its latency is
@@ -23,79 +23,11 @@ mod tests;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::contract::disk::{Allocation, Disk, Identity, MapMemory};
-use crate::contract::error::{IoError, OpenError, PushError};
-use crate::contract::info::DiskInfo;
+use crate::contract::error::{IoError, PushError};
 use crate::contract::metrics::counters::{Counters, Kind};
 use crate::contract::metrics::{Metrics, Shared};
-use crate::contract::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
+use crate::contract::queue::{Completion, DiskQueue, QueueStats, Request};
 use crate::host::tsc;
-
-/// Another disk whose requests are counted.
-pub struct Metered {
-    disk: Arc<dyn Disk>,
-    metrics: Metrics,
-}
-
-impl Metered {
-    /// `disk`, with counters for each of its queues. `ticks_per_second` is the frequency of the time-stamp counter, by which latencies are
-    /// converted; on machines other than x86-64, 10⁹.
-    #[must_use]
-    pub fn new(disk: Arc<dyn Disk>, ticks_per_second: u64) -> Self {
-        Self { disk, metrics: Metrics::new(ticks_per_second) }
-    }
-}
-
-impl Disk for Metered {
-    fn info(&self) -> &DiskInfo {
-        self.disk.info()
-    }
-
-    fn identity(&self) -> Identity {
-        self.disk.identity()
-    }
-
-    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
-        // The inner disk checks the depth, from which the slots below are allocated.
-        let inner = self.disk.queue(config)?;
-        let unused = Slot { tag: 0, len: 0, started: 0, kind: Kind::Read };
-        let shared = Arc::clone(self.metrics.shared());
-        Ok(Box::new(MeteredQueue {
-            inner,
-            counters: shared.take(),
-            shared,
-            slots: vec![unused; config.depth as usize].into(),
-            free: (0..config.depth).rev().collect(),
-            in_flight: 0,
-            pushed: 0,
-            reported: QueueStats::default(),
-        }))
-    }
-
-    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
-        self.disk.status(offset, limit)
-    }
-
-    fn map_memory(&self) -> Option<MapMemory> {
-        self.disk.map_memory()
-    }
-
-    fn metrics(&self) -> Option<Metrics> {
-        Some(self.metrics.clone())
-    }
-
-    fn uncache(&self) -> Result<(), IoError> {
-        self.disk.uncache()
-    }
-
-    fn rescan(&self) -> Result<u64, OpenError> {
-        self.disk.rescan()
-    }
-
-    fn grow(&self, capacity: u64) -> Result<u64, OpenError> {
-        self.disk.grow(capacity)
-    }
-}
 
 /// A request in flight.
 #[derive(Clone, Copy)]
@@ -108,7 +40,7 @@ struct Slot {
     kind: Kind,
 }
 
-struct MeteredQueue {
+pub(crate) struct MeteredQueue {
     /// The first field, so dropped first: its drop waits for the requests in flight.
     inner: Box<dyn DiskQueue>,
     counters: Arc<Counters>,
@@ -124,6 +56,22 @@ struct MeteredQueue {
 }
 
 impl MeteredQueue {
+    /// A queue of at most `depth` requests around `inner`.
+    pub(crate) fn new(inner: Box<dyn DiskQueue>, metrics: &Metrics, depth: u32) -> Self {
+        let unused = Slot { tag: 0, len: 0, started: 0, kind: Kind::Read };
+        let shared = Arc::clone(metrics.shared());
+        Self {
+            inner,
+            counters: shared.take(),
+            shared,
+            slots: vec![unused; depth as usize].into(),
+            free: (0..depth).rev().collect(),
+            in_flight: 0,
+            pushed: 0,
+            reported: QueueStats::default(),
+        }
+    }
+
     fn ticks(&self) -> u64 {
         // 0 stands for no time.
         if self.shared.is_timed() { tsc::ticks().max(1) } else { 0 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paradisk_disk_formats::{
-    Allocation, Delayed, Disk, DiskInfo, DiskQueue, EngineKind, IoError, OpenError, OpenOptions, QueueConfig,
+    Allocation, Disk, DiskInfo, DiskQueue, EngineKind, IoError, Layered, OpenError, OpenOptions, QueueConfig,
 };
 use paradisk_serve::Socket;
 use paradisk_serve::nbd::{Export, Exports, Server};
@@ -299,7 +299,7 @@ fn a_server_that_stops_waits_for_nobody_who_is_idle() {
 #[test]
 fn a_server_that_stops_answers_what_the_disk_completes_late() {
     const LAST: Duration = Duration::from_millis(20);
-    let disk = Arc::new(Delayed::new(ram(MIB), 50 * LAST));
+    let disk = Arc::new(Layered::new(ram(MIB)).delayed(50 * LAST));
     let mut served = Served::waiting(&[("", disk)], EngineKind::default(), LAST);
     let mut client = served.client(false);
     client.send(READ, 0, 1, 0, 4096);

@@ -8,7 +8,7 @@ use guest_driver::driver::Driver;
 use guest_driver::workload::Fault;
 use guest_driver::{Adapter, InterruptMode, Mode, Platform, Pvscsi, Workload, adapter, pvscsi};
 use paradisk_devices::AdapterKind;
-use paradisk_disk_formats::{Delayed, RamDisk, SectorSize};
+use paradisk_disk_formats::{Layered, RamDisk, SectorSize};
 use paradisk_serve::vfio_user::spec::{DMA_READ, DMA_WRITE, UNMAP_ALL, UNMAP_DIRTY_BITMAP};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -139,7 +139,7 @@ fn parts_of_huge_pages_are_mapped_and_unmapped() {
 fn requests_in_flight_survive_that_memory_goes_and_comes_back() {
     for ioeventfds in [false, true] {
         let ram = Arc::new(RamDisk::new(DISK, SectorSize::B512).unwrap());
-        let disk = Arc::new(Delayed::new(ram, Duration::from_millis(5)));
+        let disk = Arc::new(Layered::new(ram).delayed(Duration::from_millis(5)));
         let served = Served::new(AdapterKind::Pvscsi, disk);
         let mut vmm = Vmm::new(&served, Habits { ioeventfds, keeps_table: true });
         let mut driver = Pvscsi::start(&mut vmm, pvscsi::Options::default()).unwrap();

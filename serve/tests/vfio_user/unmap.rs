@@ -8,7 +8,7 @@ use guest_driver::adapter::{Buffer, Op, Request};
 use guest_driver::driver::Driver;
 use guest_driver::{Adapter, Platform};
 use paradisk_devices::AdapterKind;
-use paradisk_disk_formats::{Delayed, Disk, RamDisk, SectorSize};
+use paradisk_disk_formats::{Disk, Layered, RamDisk, SectorSize};
 use paradisk_serve::vfio_user::spec::{DMA_READ, DMA_WRITE, DmaUnmap, command};
 use zerocopy::IntoBytes;
 
@@ -36,7 +36,7 @@ impl Rig {
 
     fn on_threads(kind: AdapterKind, threads: u16, delay: Duration) -> Self {
         let ram = Arc::new(RamDisk::new(DISK, SectorSize::B512).unwrap());
-        Self::with_disk(kind, threads, Arc::new(Delayed::new(ram, delay)))
+        Self::with_disk(kind, threads, Arc::new(Layered::new(ram).delayed(delay)))
     }
 
     /// With a disk that completes nothing until its gate is opened.

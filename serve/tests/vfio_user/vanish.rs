@@ -7,7 +7,7 @@ use guest_driver::adapter::{Buffer, Op, Request};
 use guest_driver::driver::Driver;
 use guest_driver::{Adapter, Mode, Platform, Workload};
 use paradisk_devices::AdapterKind;
-use paradisk_disk_formats::{Delayed, OpenOptions, Raw};
+use paradisk_disk_formats::{Layered, OpenOptions, Raw};
 use rustix::fs::ftruncate;
 
 use crate::drivers::{DISK, JOB, KINDS, clean, start};
@@ -44,7 +44,8 @@ fn serve(kind: AdapterKind, delay: Duration) -> (Served, tempfile::TempDir) {
     let path = directory.path().join("disk.raw");
     Raw::create(&path, DISK).unwrap();
     let disk = OpenOptions::new(&path).open().unwrap();
-    let served = Served::new(kind, if delay.is_zero() { disk } else { Arc::new(Delayed::new(disk, delay)) });
+    let served =
+        Served::new(kind, if delay.is_zero() { disk } else { Arc::new(Layered::new(disk).delayed(delay)) });
     (served, directory)
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paradisk_disk_formats::{Delayed, Disk, OpenOptions};
+use paradisk_disk_formats::{Disk, Layered, OpenOptions};
 use paradisk_serve::Socket;
 use paradisk_serve::vhost_user_blk::{Options, Server};
 use vm_memory::Bytes;
@@ -28,7 +28,7 @@ fn server_process() {
     let directory = Path::new(&directory);
     let delay: u64 = std::env::var(DELAY).unwrap().parse().unwrap();
     let disk = OpenOptions::new(directory.join("disk.raw")).open().unwrap();
-    let disk: Arc<dyn Disk> = Arc::new(Delayed::new(disk, Duration::from_millis(delay)));
+    let disk: Arc<dyn Disk> = Arc::new(Layered::new(disk).delayed(Duration::from_millis(delay)));
     let server = Server::new(disk, Options { queues: 2, ..Options::default() }).unwrap();
     let socket = Socket::listen(&directory.join("socket")).unwrap();
     let (_stop, stopped) = UnixStream::pair().unwrap();
@@ -209,7 +209,7 @@ fn notes_of_a_server_that_died_while_showing() {
 #[test]
 fn a_client_that_vanishes_is_forgotten() {
     let (directory, disk) = raw(64 * MIB);
-    let mut rig = Rig::with(directory, Arc::new(Delayed::new(disk, Duration::from_millis(50))), 1);
+    let mut rig = Rig::with(directory, Arc::new(Layered::new(disk).delayed(Duration::from_millis(50))), 1);
     let mut guest = Guest::new(Shape::default());
     for round in 0..5u8 {
         let mut client = Client::connect(&rig.socket(), guest);
@@ -232,7 +232,7 @@ fn a_client_that_vanishes_is_forgotten() {
 #[test]
 fn stopped_queues_have_nothing_in_flight() {
     let (directory, disk) = raw(64 * MIB);
-    let rig = Rig::with(directory, Arc::new(Delayed::new(disk, Duration::from_millis(20))), 1);
+    let rig = Rig::with(directory, Arc::new(Layered::new(disk).delayed(Duration::from_millis(20))), 1);
     let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
     for round in 0..4u16 {
         for slot in 0..DEPTH {

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::contract::disk::Disk;
 use crate::contract::info::SectorSize;
 use crate::contract::metrics::counters::QueueMetrics;
 use crate::contract::metrics::histogram::Histogram;
-use crate::contract::queue::Op;
+use crate::contract::queue::{Op, QueueConfig};
 use crate::disk::null::NullDisk;
 use crate::disk::ram::RamDisk;
 use crate::queue::conformance::{Guest, Random};
-use crate::queue::delayed::Delayed;
+use crate::queue::layered::Layered;
 
 const CAPACITY: u64 = 1 << 20;
 const DEPTH: u32 = 16;
@@ -19,11 +20,11 @@ const DEPTH: u32 = 16;
 /// A tick counts as a nanosecond: tests compare latencies with ticks.
 const TICKS_PER_SECOND: u64 = 1_000_000_000;
 
-fn metered(disk: Arc<dyn Disk>) -> Metered {
-    Metered::new(disk, TICKS_PER_SECOND)
+fn metered(disk: Arc<dyn Disk>) -> Layered {
+    Layered::new(disk).metered(TICKS_PER_SECOND)
 }
 
-fn queue(disk: &Metered) -> Box<dyn DiskQueue> {
+fn queue(disk: &Layered) -> Box<dyn DiskQueue> {
     disk.queue(&QueueConfig { depth: DEPTH, ..QueueConfig::default() }).unwrap()
 }
 
@@ -116,7 +117,7 @@ fn nothing() -> QueueMetrics {
 #[test]
 fn counts_are_exact_after_random_loads() {
     let ram = || Arc::new(RamDisk::new(CAPACITY, SectorSize::B512).unwrap());
-    let later = || Arc::new(Delayed::spread(ram(), Duration::from_micros(100)));
+    let later = || Arc::new(Layered::new(ram()).spread(Duration::from_micros(100)));
     let disks: [Arc<dyn Disk>; 2] = [ram(), later()];
     for (disk, timed) in disks.into_iter().flat_map(|disk| [(Arc::clone(&disk), false), (disk, true)]) {
         let disk = metered(disk);
@@ -175,7 +176,7 @@ fn queues_at_the_same_time_have_counters_of_their_own() {
 fn latencies_are_those_of_the_disk() {
     let delay = Duration::from_millis(5);
     let null = Arc::new(NullDisk::new(CAPACITY, SectorSize::B512).unwrap());
-    let disk = metered(Arc::new(Delayed::new(null, delay)));
+    let disk = Layered::new(null).delayed(delay).metered(TICKS_PER_SECOND);
     let metrics = disk.metrics().unwrap();
     let mut queue = queue(&disk);
     let flush = Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] };

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use paradisk_disk_formats::{
-    Allocation, Completion, Delayed, Disk, DiskInfo, DiskQueue, NullDisk, OpenError, PushError, QueueStats,
+    Allocation, Completion, Disk, DiskInfo, DiskQueue, Layered, NullDisk, OpenError, PushError, QueueStats,
     RamDisk, SectorSize,
 };
 
@@ -60,7 +60,7 @@ fn serve_with(
     talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool),
 ) {
     let disk = NullDisk::new(LARGE.into(), SectorSize::B512).unwrap();
-    serve_disk(Arc::new(Delayed::new(Arc::new(disk), delay)), stall_timeout, tls, talk);
+    serve_disk(Arc::new(Layered::new(Arc::new(disk)).delayed(delay)), stall_timeout, tls, talk);
 }
 
 /// As [`serve_with`], of this disk.
