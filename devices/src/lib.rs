@@ -31,8 +31,6 @@ mod adapter;
 mod backlog;
 #[cfg(any(feature = "pvscsi", feature = "vmbus"))]
 mod bursts;
-#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "vmbus"))]
-mod bus_adapter;
 #[cfg(feature = "buslogic")]
 pub mod buslogic;
 mod device;
@@ -40,6 +38,8 @@ mod dma;
 #[cfg(feature = "event-loop")]
 pub mod event_loop;
 mod fault;
+#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "vmbus"))]
+mod hba;
 #[cfg(feature = "ide")]
 pub mod ide;
 mod identity;

@@ -3,6 +3,7 @@
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
+use crate::hba::Hba;
 use crate::kick_suppression::POLL_IDLE;
 use crate::time::Time;
 
@@ -27,7 +28,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             && let Some(rings) = &self.rings
         {
             let (unread, read) = rings.unread_and_read();
-            self.kicks.bursts.fetches(self.in_flight.count() + rings.waiting() + unread, read);
+            self.kicks.bursts.fetches(self.engine.in_flight.count() + rings.waiting() + unread, read);
         }
     }
 
@@ -35,7 +36,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// request with no other in flight the threshold stays, because lowering it again would cost a fence and another poll.
     pub(super) fn disable_kicks(&mut self, count: u32) {
         if self.kicks.enabled
-            && (count > 1 || self.in_flight.count() > 0)
+            && (count > 1 || self.engine.in_flight.count() > 0)
             && let Some(rings) = &mut self.rings
         {
             rings.set_threshold(u32::MAX);
@@ -51,7 +52,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// that loaded the old threshold may not kick, although its request comes after the device has read the ring. One more poll,
     /// [`POLL_IDLE`] after the threshold was lowered, finds such a request.
     pub(super) fn enable_kicks(&mut self, now: Time) -> bool {
-        let (in_flight, can_fetch) = (self.in_flight.count(), self.can_fetch());
+        let (in_flight, can_fetch) = (self.engine.in_flight.count(), self.can_fetch());
         let Self { rings: Some(rings), kicks, .. } = self else {
             self.kicks.poll_at = None;
             return false;

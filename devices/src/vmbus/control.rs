@@ -13,6 +13,7 @@ use super::spec::{
 use super::storvsc::spec::SCSI_CLASS;
 use super::synic::HypercallStatus;
 use super::{FIRST_RELID, Vmbus, gpadl};
+use crate::hba::Hba;
 use crate::time::Time;
 
 /// Instance GUID of the controller, 9d0e1f53-2c6b-4a5c-8b1e-7061726b6469, as on the wire. Guests recognize the controller by it after a
@@ -156,7 +157,8 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         let relid = FIRST_RELID + index as u32;
         let pages = self.gpadls.pages(relid, open.gpadl).filter(|_| open.vp < self.cpus);
         let duplex = pages.and_then(|pages| {
-            Duplex::new(&mut self.dma, (pages, open.split), (relid as u16, open.vp), self.coalescing)
+            let coalescing = *self.engine.moderator.options();
+            Duplex::new(&mut self.engine.dma, (pages, open.split), (relid as u16, open.vp), coalescing)
         });
         let Some(duplex) = duplex else {
             return self.send_open_result(relid, open.id, status::INVALID_PARAMETER);
@@ -166,7 +168,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         }
         self.channels[index].opened(open.gpadl, duplex);
         // The ring may already hold packets.
-        self.more = true;
+        self.engine.has_work = true;
         self.send_open_result(relid, open.id, status::SUCCESS);
     }
 
