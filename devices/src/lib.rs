@@ -30,7 +30,6 @@ mod adapter;
 #[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
 mod backlog;
 #[cfg(any(feature = "pvscsi", feature = "vmbus"))]
-mod bursts;
 #[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "vmbus"))]
 mod bus_adapter;
 #[cfg(feature = "buslogic")]

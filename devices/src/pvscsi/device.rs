@@ -137,7 +137,7 @@ where
             return Sleep::No;
         }
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();
-        let deadlines = [self.moderator.deadline(), self.kicks.poll_at, self.retry.deadline(full, now)];
+        let deadlines = [self.moderator.deadline(), self.kicks.poll_at(), self.retry.deadline(full, now)];
         // Without bus mastering the device can neither read the ring nor signal, so no deadline matters.
         let first = deadlines.into_iter().flatten().min().filter(|_| self.function.bus_master());
         first.map_or(Sleep::Forever, Sleep::Until)

@@ -36,7 +36,6 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let count = rings.waiting().min(BATCH);
         let mut taken = 0;
         if count > 0 {
-            self.note_outstanding();
             self.disable_kicks(count);
             // Number of task numbers that are not reserved: a request of any unit may take one.
             let free = self.in_flight.free_slots().saturating_sub(self.bus.reserved());
@@ -56,7 +55,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// `count` requests were taken: publish their slots as free.
     fn taken(&mut self, count: u32) {
         self.stats.requests += u64::from(count);
-        self.kicks.bursts.taken(count);
+        self.kicks.batches.taken(count);
         self.kicks.polling.taken(count);
         if let Some(rings) = &self.rings {
             rings.publish_taken();
@@ -217,7 +216,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         match self.bus.submit(&task) {
             None => {
                 self.in_flight.store(id, Pending::of(request), self.dma.footprint());
-                self.kicks.suppression.taken(id);
+                self.kicks.batches.suppression.taken(id);
             }
             Some(end) => {
                 self.in_flight.release(id);
@@ -257,7 +256,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             self.waiting = self.rings.as_ref().map_or(0, Rings::waiting) + self.backlog.len() as u32;
         }
         for &(id, ref end) in &ended {
-            self.kicks.suppression.ended(id, now);
+            self.kicks.batches.suppression.ended(id, now);
             if let TaskEnd::Answered { status: Status::Good, transferred, .. } = end
                 && let Some(context) = self.in_flight.complete_with(id, |pending| pending.context)
             {

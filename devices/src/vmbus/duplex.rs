@@ -5,29 +5,32 @@
 //! the guest has read the ring for another reason.
 //!
 //! The guest signals when it puts a packet into an empty ring whose mask is clear. With many requests in flight the mask stays set while
-//! the thread sleeps: the thread polls the ring with each completion, and a deadline bounds the wait ([`KickSuppression`]). The mask also
-//! stays set after the first request of a burst, until the others are due ([`Bursts`]).
+//! the thread sleeps: the thread polls the ring with each completion, and a deadline bounds the wait. A mask is all or nothing: the guest
+//! cannot be told to signal the last request of a batch ([`Batches`]). So it signals the first one, and the mask is set until the others are
+//! due by the guest's pace.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U64;
 
-use super::bursts::{Bursts, Forecast};
 use super::packet::Packet;
 use super::ring::{self, Broken, Incoming, Outgoing, PacketBuffer};
 use super::storvsc::spec::HostPacket;
 use super::synic::Synic;
 use crate::dma::Dma;
-use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, POLL_IDLE};
+use crate::kick_suppression::{Batches, POLL_IDLE};
 use crate::moderation::{Coalescing, ModerationState, Moderator};
 use crate::retry::Retry;
 use crate::time::Time;
 
 /// Bytes of the ring that a request with one page of data occupies.
 const REQUEST_BYTES: u32 = 112;
-/// Bytes of the ring that a completion occupies.
-const COMPLETION_BYTES: u32 = 88;
+/// The shortest time to a poll for the rest of a batch.
+const SHORTEST_POLL: Duration = Duration::from_micros(8);
+/// The pace before it is measured.
+const FIRST_PACE: Duration = Duration::from_micros(1);
 
 /// The sink of the channels' signals, and their number.
 pub(super) struct Signals {
@@ -50,11 +53,12 @@ pub(super) struct Duplex<M> {
     retry: Retry,
     /// Estimate of the requests in the ring when completions were last posted: they count as outstanding, too.
     waiting: u32,
-    suppression: KickSuppression,
-    bursts: Bursts,
+    batches: Batches,
+    /// Time that the guest takes for each request of a batch.
+    pace: Duration,
     suppressed: Option<Suppressed>,
-    /// The time of the poll has come.
-    polled: bool,
+    /// The signals that were suppressed until a poll that was due.
+    polled: Option<Suppressed>,
 }
 
 /// The guest's signals are suppressed while the thread sleeps.
@@ -62,8 +66,8 @@ pub(super) struct Duplex<M> {
 struct Suppressed {
     since: Time,
     poll: Time,
-    /// For the requests of a burst.
-    burst: bool,
+    /// Requests of the batch that had not come.
+    missing: u32,
 }
 
 impl<M> Duplex<M> {
@@ -84,10 +88,10 @@ impl<M> Duplex<M> {
             late: VecDeque::new(),
             retry: Retry::default(),
             waiting: 0,
-            suppression: KickSuppression::new(),
-            bursts: Bursts::new(),
+            batches: Batches::new(),
+            pace: FIRST_PACE,
             suppressed: None,
-            polled: false,
+            polled: None,
         })
     }
 
@@ -106,26 +110,13 @@ impl<M> Duplex<M> {
     /// Before packets are taken, with `in_flight` requests in flight.
     pub(super) fn begin(&mut self, in_flight: u32, now: Time) {
         if let Some(suppressed) = self.suppressed.take() {
-            self.polled = now >= suppressed.poll;
-            if !suppressed.burst {
-                self.note_suppressed(suppressed.since, now);
+            self.polled = Some(suppressed).filter(|suppressed| now >= suppressed.poll);
+            if self.batches.busy && self.incoming.waiting() > 0 {
+                self.batches.suppression.found_masked(now.since(suppressed.since), now);
             }
         }
         if in_flight > 0 {
             self.incoming.mask();
-        }
-    }
-
-    #[cold]
-    fn note_suppressed(&mut self, since: Time, now: Time) {
-        if self.incoming.waiting() == 0 {
-            return;
-        }
-        let waited = now.since(since);
-        if waited < POLL_IDLE {
-            self.suppression.complete();
-        } else {
-            self.suppression.polled(1, u32::MAX, waited, now);
         }
     }
 
@@ -138,13 +129,13 @@ impl<M> Duplex<M> {
     /// The request of the packet that was taken has this task number.
     #[inline]
     pub(super) fn taken(&mut self, number: u32) {
-        self.suppression.taken(number);
+        self.batches.suppression.taken(number);
     }
 
     /// A request has completed.
     #[inline]
     pub(super) fn ended(&mut self, number: u32, now: Time) {
-        self.suppression.ended(number, now);
+        self.batches.suppression.ended(number, now);
     }
 
     /// `count` packets were taken: free their space in the ring.
@@ -152,7 +143,7 @@ impl<M> Duplex<M> {
         if count > 1 {
             self.incoming.mask();
         }
-        self.bursts.taken(count);
+        self.batches.taken(count);
         if self.incoming.publish() {
             self.signal(signals);
         }
@@ -266,31 +257,30 @@ impl<M> Duplex<M> {
 
     /// Whether to suppress the guest's signals while the thread sleeps.
     fn suppress(&mut self, in_flight: u32, now: Time) -> Option<Suppressed> {
-        let late = std::mem::take(&mut self.polled);
-        if in_flight >= MIN_REQUESTS {
-            self.bursts.stop();
-            let suppressed = self.suppression.before_sleep(in_flight, 0, late);
-            let poll = now.after(suppressed.poll_after);
-            return (suppressed.kicks > 0).then_some(Suppressed { since: now, poll, burst: false });
+        let polled = self.polled.take();
+        if let Some(Suppressed { since, missing, .. }) = polled {
+            let left = self.batches.missing();
+            if left <= missing / 8 {
+                // Perhaps all came long before.
+                self.pace -= self.pace / 16;
+            } else if left < missing {
+                // Perhaps the guest has stopped.
+                self.pace = (now.since(since) / (missing - left)).min(2 * self.pace);
+            }
         }
-        let unread = self.outgoing.unread() / COMPLETION_BYTES;
-        let forecast = self.bursts.before_sleep(in_flight, unread, now);
-        match forecast {
-            Forecast::Complete => self.suppression.complete(),
-            // With requests in flight, the guest waits for those.
-            Forecast::StoppedShort if in_flight == 0 => self.suppression.stopped_short(),
-            Forecast::StoppedShort | Forecast::Due(_) | Forecast::Signals => {}
+        let suppressed = self.batches.before_sleep(in_flight, polled.is_some(), now);
+        if suppressed.kicks == 0 {
+            return None;
         }
-        let Forecast::Due(poll) = forecast else {
-            // Count a sleep of the back-off.
-            let _ = self.suppression.before_sleep(0, 0, late);
+        let missing = self.batches.missing();
+        let poll_after = if self.batches.busy {
+            suppressed.poll_after
+        } else if self.batches.begun() {
+            (self.pace * missing).clamp(SHORTEST_POLL, POLL_IDLE)
+        } else {
             return None;
         };
-        if self.suppression.before_sleep(0, MIN_REQUESTS, false).kicks == 0 {
-            self.bursts.stop();
-            return None;
-        }
-        Some(Suppressed { since: now, poll, burst: true })
+        Some(Suppressed { since: now, poll: now.after(poll_after), missing })
     }
 
     /// When the device must be called again at the latest.
