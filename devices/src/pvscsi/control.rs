@@ -16,6 +16,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::causes::Causes;
 use super::collector::{Collector, Command};
+use super::kicks::Kicks;
 use super::request::{Parsed, Pending, Request};
 use super::rings::{Messages, Rings};
 use super::spec::{
@@ -23,7 +24,6 @@ use super::spec::{
     CONFIG_PAGE_HEADER_SIZE, CmdDescAbortCmd, CmdDescConfigCmd, CmdDescResetDevice, ConfigPageController,
     HostStatus,
 };
-use super::threshold::Kicks;
 use super::{MAX_TARGETS, Pvscsi};
 use crate::hba::Hba;
 use crate::scsi::{Address, single_level_lun};

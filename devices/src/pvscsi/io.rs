@@ -66,7 +66,6 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
         if count == 0 {
             return false;
         }
-        self.note_outstanding();
         self.disable_kicks(count);
         let mut taken = 0;
         while taken < count && self.can_fetch() {
@@ -96,7 +95,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
 
     #[inline(always)]
     fn complete_task(&mut self, id: u32, pending: &Pending, end: &TaskEnd, now: Time) {
-        self.kicks.suppression.ended(id, now);
+        self.kicks.batches.suppression.ended(id, now);
         self.end(pending, end, now);
     }
 
@@ -135,7 +134,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     }
 
     fn next_poll(&self) -> Option<Time> {
-        self.kicks.poll_at
+        self.kicks.poll_at()
     }
 
     /// Without bus mastering there is none: the disks have completed all requests, and none is started.
@@ -167,7 +166,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// `count` requests were taken: publish their slots as free.
     fn publish_taken(&mut self, count: u32) {
         self.engine.stats.requests += u64::from(count);
-        self.kicks.bursts.taken(count);
+        self.kicks.batches.taken(count);
         self.kicks.polling.taken(count);
         if let Some(rings) = &self.rings {
             rings.publish_taken();
@@ -237,7 +236,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             len: parsed.len,
         };
         match self.engine.submit(task, || Pending::of(request)) {
-            Ok(id) => self.kicks.suppression.taken(id),
+            Ok(id) => self.kicks.batches.suppression.taken(id),
             Err(end) => self.end_at_once(request, &end, now),
         }
     }
