@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 
-use crate::in_flight::InFlight;
 use crate::scsi::{Address, Bus};
 
 /// Requests by unit, oldest first.
@@ -57,17 +56,6 @@ impl<P> Backlog<P> {
     /// The next request of a unit that may start one now that `free` task numbers are left. The units take turns.
     pub(crate) fn next(&mut self, bus: &Bus, free: usize) -> Option<P> {
         self.next_where(|address| bus.admits(address, free))
-    }
-
-    /// The same, with a task number for the request.
-    pub(crate) fn next_task<T>(&mut self, bus: &Bus, in_flight: &mut InFlight<T>) -> Option<(u32, P)> {
-        let free = in_flight.free_slots();
-        let number = in_flight.allocate()?;
-        let request = self.next(bus, free);
-        if request.is_none() {
-            in_flight.release(number);
-        }
-        Some((number, request?))
     }
 
     fn next_where(&mut self, mut admits: impl FnMut(Address) -> bool) -> Option<P> {

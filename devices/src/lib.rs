@@ -29,10 +29,6 @@
 mod adapter;
 #[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
 mod backlog;
-#[cfg(any(feature = "pvscsi", feature = "vmbus"))]
-mod bursts;
-#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "vmbus"))]
-mod bus_adapter;
 #[cfg(feature = "buslogic")]
 pub mod buslogic;
 mod device;
@@ -40,6 +36,8 @@ mod dma;
 #[cfg(feature = "event-loop")]
 pub mod event_loop;
 mod fault;
+#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "vmbus"))]
+mod hba;
 #[cfg(feature = "ide")]
 pub mod ide;
 mod identity;

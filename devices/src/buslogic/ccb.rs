@@ -14,7 +14,7 @@ use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd};
 
 /// The fields of a CCB in flight that its completion needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
+pub struct Pending {
     /// Guest-physical address of the CCB.
     pub(super) ccb: u32,
     pub(super) sense_address: u32,
@@ -43,7 +43,7 @@ enum Data {
 
 /// A SCSI command: everything is checked except the memory of its data.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub struct Request {
     pub(super) pending: Pending,
     pub(super) address: Address,
     pub(super) attribute: Attribute,

@@ -18,8 +18,9 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         let completed = match self.protocol.write(byte) {
             Written::Nothing => false,
             Written::Doorbell => {
-                // `before_sleep` returns `No` while the doorbell is rung, so `service` follows, once for all doorbells until then.
-                self.rung = true;
+                // `before_sleep` returns `No` while mailboxes are loaded, so they are taken, once for all doorbells until then.
+                self.engine.stats.doorbells += u64::from(!self.loaded);
+                self.loaded = true;
                 false
             }
             Written::Command(command) => {
@@ -51,7 +52,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     /// The driver acknowledges the cause in the interrupt register. The line falls, and rises again if another cause is pending.
     pub(super) fn acknowledge(&mut self) {
         let seen = self.causes.unread()
-            && self.mailboxes.as_ref().is_none_or(|mailboxes| mailboxes.all_read(&mut self.dma));
+            && self.mailboxes.as_ref().is_none_or(|mailboxes| mailboxes.all_read(&mut self.engine.dma));
         self.protocol.acknowledge();
         self.change_interrupt(|causes| causes.acknowledge(seen));
         self.change_interrupt(Causes::present_pending);
@@ -63,18 +64,20 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             Command::Nothing => Answer::Done,
             Command::NothingQuiet => Answer::Quiet,
             Command::BoardId => Answer::Reply(replies::board_id()),
-            Command::Installed { first } => Answer::Reply(replies::installed(self.bus.addresses(), first)),
+            Command::Installed { first } => {
+                Answer::Reply(replies::installed(self.engine.bus.addresses(), first))
+            }
             Command::Configuration => Answer::Reply(replies::configuration(self.irq())),
             Command::Setup { len } => Answer::Reply(replies::cut(replies::setup(mailboxes).as_bytes(), len)),
             Command::Echo(byte) => Answer::Reply(vec![byte]),
-            Command::Targets => Answer::Reply(replies::targets(self.bus.addresses())),
+            Command::Targets => Answer::Reply(replies::targets(self.engine.bus.addresses())),
             Command::EnableInterrupt(enabled) => {
                 self.change_interrupt(|causes| causes.enable(enabled));
                 Answer::Done
             }
             Command::Mailboxes { count, base } => {
                 self.mailboxes = Some(Mailboxes::new(base, count));
-                self.mailboxes_refused = false;
+                self.engine.queue_refused = false;
                 Answer::Done
             }
             Command::Firmware3rd => Answer::Reply(vec![replies::FIRMWARE_3RD]),

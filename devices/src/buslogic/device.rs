@@ -1,13 +1,10 @@
 //! Register space, and the contract with the owner.
 
-use std::ops::Range;
-
 use vm_memory::GuestAddressSpace;
 
 use super::BusLogic;
 use super::spec::{Control, GEOMETRY, opcode, reg};
-use crate::bus_adapter::bus_adapter_methods;
-use crate::device::{AccessKind, Bar, Doorbell, IoDevice, PciDevice, Sleep};
+use crate::device::{AccessKind, Bar, Doorbell, PciDevice};
 use crate::time::Time;
 
 impl<A: GuestAddressSpace> BusLogic<A> {
@@ -99,47 +96,4 @@ where
     fn needs_prompt_writes(&self) -> bool {
         true
     }
-}
-
-impl<A> IoDevice for BusLogic<A>
-where
-    A: GuestAddressSpace + Send,
-    A::T: Send,
-{
-    /// [`doorbells`](PciDevice::doorbells) is empty: the doorbell is one value of the data register.
-    fn on_doorbell(&mut self, _index: usize, now: Time) {
-        self.service(now);
-    }
-
-    fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.more || self.rung || self.can_fetch() || self.bus.fail_lost() {
-            return Sleep::No;
-        }
-        let deadlines = [self.moderator.deadline(), self.retry.deadline(!self.late.is_empty(), now)];
-        deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
-    }
-
-    fn reset(&mut self, _now: Time) {
-        self.power_on();
-    }
-
-    fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
-        self.complete(now);
-        // Completions of requests in flight write the mailboxes.
-        let in_mailboxes = self.in_flight.count() > 0 && self.has_mailboxes_in(ranges);
-        in_mailboxes || self.memory_in_use().meets(self.dma.users_of(ranges))
-    }
-
-    fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
-        self.dma.refuse(ranges);
-        self.mailboxes_refused |= self.has_mailboxes_in(ranges);
-    }
-
-    fn memory_replaced(&mut self, _now: Time) {
-        let in_use = self.memory_in_use();
-        self.dma.replaced(in_use);
-        self.more |= std::mem::take(&mut self.mailboxes_refused);
-    }
-
-    bus_adapter_methods!(raise_mailbox_in);
 }

@@ -25,7 +25,7 @@ pub(super) struct Outgoing {
 
 /// An incoming mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Incoming {
+pub struct Incoming {
     /// Address of the CCB, as in the outgoing mailbox.
     pub(super) ccb: u32,
     pub(super) adapter_status: u8,

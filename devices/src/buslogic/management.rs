@@ -11,6 +11,7 @@ use super::ccb::Pending;
 use super::command::Protocol;
 use super::interrupts::Causes;
 use super::spec::{adapter_status, completion};
+use crate::hba::Hba;
 use crate::scsi::TaskEnd;
 use crate::time::Time;
 
@@ -18,14 +19,15 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     /// Abort the CCB at this address. The abort counts as a request only if it posts a completion: in the statistics each request has one.
     #[cold]
     pub(super) fn abort(&mut self, ccb: u32, now: Time) {
-        let in_flight = self.in_flight.iter().find(|(_, pending)| pending.ccb == ccb).map(|(id, _)| id);
+        let in_flight =
+            self.engine.in_flight.iter().find(|(_, pending)| pending.ccb == ccb).map(|(id, _)| id);
         tracing::info!(ccb, in_flight = in_flight.is_some(), "BusLogic abort");
         if let Some(id) = in_flight {
-            self.bus.abort(id);
+            self.engine.bus.abort(id);
             return;
         }
         let mut found = false;
-        let taken = self.backlog.take(|_, request| {
+        let taken = self.engine.backlog.take(|_, request| {
             let this = !found && request.pending.ccb == ccb;
             found |= this;
             this
@@ -33,7 +35,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         match taken.first() {
             Some(request) => self.end(&request.pending, &TaskEnd::Aborted, now),
             None => {
-                self.stats.requests += 1;
+                self.engine.stats.requests += 1;
                 self.refuse(ccb, completion::ABORT_NOT_FOUND, adapter_status::NORMAL, now);
             }
         }
@@ -46,14 +48,14 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         if self.resets.len() >= usize::from(u8::MAX) {
             return self.fail(&pending, adapter_status::SOFTWARE_ERROR, now);
         }
-        if self.bus.addresses().all(|address| address.target != target) {
+        if self.engine.bus.addresses().all(|address| address.target != target) {
             return self.end(&pending, &TaskEnd::NoTarget, now);
         }
-        let taken = self.backlog.take(|address, _| address.target == target);
+        let taken = self.engine.backlog.take(|address, _| address.target == target);
         for request in &taken {
             self.end(&request.pending, &TaskEnd::Reset, now);
         }
-        self.bus.reset_target(target);
+        self.engine.bus.reset_target(target);
         // Completed in `complete`, after the completions of the target's requests.
         self.resets.push((target, pending));
     }
@@ -61,13 +63,13 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     /// Complete the CCBs whose targets have been reset.
     #[cold]
     pub(super) fn complete_target_resets(&mut self, now: Time) {
-        let bus = &self.bus;
+        let bus = &self.engine.bus;
         let is_over = |&(target, _): &(u8, Pending)| !bus.resetting(|address| address.target == target);
         let (over, waiting): (Vec<_>, Vec<_>) = self.resets.iter().copied().partition(is_over);
         self.resets = waiting;
         for (_, pending) in over {
-            let incoming = pending.done(&mut self.dma);
-            self.post(incoming, now);
+            let incoming = pending.done(&mut self.engine.dma);
+            self.post_incoming(incoming, now);
         }
     }
 
@@ -75,38 +77,31 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     /// drivers respond to it with a reset of the adapter.
     pub(super) fn reset_bus(&mut self, now: Time) {
         tracing::info!("BusLogic bus reset");
-        let taken = self.backlog.take(|_, _| true);
+        let taken = self.engine.backlog.take(|_, _| true);
         for request in &taken {
             self.end(&request.pending, &TaskEnd::Reset, now);
         }
-        self.bus.reset_all();
+        self.engine.bus.reset_all();
         self.complete(now);
     }
 
     /// Reset the adapter. Waits for the disk requests in flight: the kernel accesses guest memory for them, and cannot be stopped.
     pub(super) fn reset_adapter(&mut self) {
-        tracing::debug!(in_flight = self.bus.in_flight(), "BusLogic reset");
-        self.bus.reset_all();
-        self.bus.drain();
-        self.bus.discard();
-        self.stats.completions += self.unanswered();
-        self.in_flight.clear();
-        self.backlog.clear();
+        tracing::debug!(in_flight = self.engine.bus.in_flight(), "BusLogic reset");
+        self.engine.bus.reset_all();
+        self.engine.bus.drain();
+        self.engine.stats.completions += self.resets.len() as u64;
+        self.engine.drop_waiting();
+        self.engine.drop_in_flight();
         self.resets.clear();
-        self.late.clear();
-        let _ = self.moderator.flush();
         self.mailboxes = None;
         (self.strict, self.extended, self.loaded) = (false, false, false);
-        self.mailboxes_refused = false;
-        self.more = false;
         self.protocol = Protocol::reset();
-        self.rung = false;
         self.change_interrupt(|causes| *causes = Causes::new());
-        self.dma.release();
     }
 
     /// Set the power-on state. Waits for the disks.
-    pub(super) fn power_on(&mut self) {
+    pub(super) fn power_on_reset(&mut self) {
         self.reset_adapter();
         self.protocol = Protocol::new();
         self.function.reset();

@@ -7,7 +7,6 @@
 //! - `mailbox`: the mailboxes, `ccb`: parses and completes CCBs,
 //! - `io`: the I/O path of a batch of requests, `management`: aborts and resets,
 //! - `interrupts`: the interrupt register,
-//! - `hotplug`: attached and detached disks,
 //! - `device`: register space and the contract with the owner.
 //!
 //! Not implemented: CCBs and mailboxes with 24-bit addresses, which belong to ISA adapters, and the commands of the adapter's BIOS.
@@ -16,15 +15,12 @@ mod ccb;
 mod command;
 mod control;
 mod device;
-mod hotplug;
 mod interrupts;
 mod io;
 mod mailbox;
 mod management;
 mod replies;
 pub mod spec;
-
-use std::collections::VecDeque;
 
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
@@ -33,15 +29,12 @@ use self::ccb::{Pending, Request};
 use self::command::Protocol;
 use self::interrupts::Causes;
 use self::mailbox::{Incoming, Mailboxes};
-use crate::backlog::Backlog;
-use crate::device::{BarKind, Stats};
-use crate::dma::Dma;
-use crate::in_flight::InFlight;
+use crate::device::BarKind;
+use crate::hba::Engine;
 use crate::interrupt::InterruptSink;
-use crate::moderation::{Coalescing, Moderator};
+use crate::moderation::Coalescing;
 use crate::pci::{Function, Identity, LayoutError};
-use crate::retry::Retry;
-use crate::scsi::{Bus, TaskEnd};
+use crate::scsi::Bus;
 
 /// Targets of the bus, the adapter among them.
 pub const TARGETS: u8 = 16;
@@ -75,14 +68,9 @@ impl Default for Config {
 ///
 /// Base address register 0 is I/O ports, 1 the same registers in memory.
 pub struct BusLogic<A: GuestAddressSpace> {
-    /// First, so that it is dropped first: requests in flight are waited for while `dma` still keeps their memory.
-    bus: Bus,
-    dma: Dma<A>,
+    engine: Engine<A, Pending, Request, Incoming>,
     function: Function,
-    moderator: Moderator,
     causes: Causes,
-    /// The doorbell was rung since the device last polled it.
-    rung: bool,
     protocol: Protocol,
     mailboxes: Option<Mailboxes>,
     /// Strict round robin: outgoing mailboxes are used in turn.
@@ -91,24 +79,10 @@ pub struct BusLogic<A: GuestAddressSpace> {
     extended: bool,
     /// Outgoing mailboxes may be loaded: the doorbell has been rung since the device last found no loaded mailbox.
     loaded: bool,
-    /// Requests in flight, by task number.
-    in_flight: InFlight<Pending>,
-    /// Requests that were taken from the mailboxes and wait for a task number: no more than there are mailboxes.
-    backlog: Backlog<Request>,
     /// Resets of targets that wait for disk requests.
     resets: Vec<(u8, Pending)>,
-    /// Completions that wait for a free incoming mailbox, oldest first.
-    late: VecDeque<Incoming>,
-    /// When to try to post them again.
-    retry: Retry,
-    /// The mailboxes lie in memory that is about to be unmapped: no request is taken before that.
-    mailboxes_refused: bool,
-    /// `service` has more to do, and no event reports it.
-    more: bool,
     /// Scratch memory for one request.
     bufs: Vec<IoBuf>,
-    ended: Vec<(u32, TaskEnd)>,
-    stats: Stats,
 }
 
 impl<A: GuestAddressSpace> BusLogic<A> {
@@ -135,30 +109,18 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             .with_bar(0, BarKind::Io, spec::REGISTER_SPACE)?
             .with_bar(1, BarKind::Memory32, spec::REGISTER_SPACE)?
             .with_intx(1);
-        let tasks = config.tasks.max(1);
         bus.limit_cdbs(LONGEST_CDB);
         Ok(Self {
-            dma: Dma::new(memory),
-            bus,
-            moderator: Moderator::new(config.coalescing),
+            engine: Engine::new(memory, bus, config.coalescing, config.tasks),
             function,
             causes: Causes::new(),
-            rung: false,
             protocol: Protocol::new(),
             mailboxes: None,
             strict: false,
             extended: false,
             loaded: false,
-            in_flight: InFlight::new(tasks),
-            backlog: Backlog::new(),
             resets: Vec::new(),
-            late: VecDeque::with_capacity(tasks as usize),
-            retry: Retry::default(),
-            mailboxes_refused: false,
-            more: false,
             bufs: Vec::with_capacity(256),
-            ended: Vec::with_capacity(tasks as usize),
-            stats: Stats::default(),
         })
     }
 }

@@ -1,7 +1,5 @@
 //! Register space, controller states, and the device's PCI and I/O thread interfaces.
 
-use std::ops::Range;
-
 use vm_memory::GuestAddressSpace;
 
 use super::Lsi;
@@ -10,8 +8,8 @@ use super::personality::REPLY_FRAME;
 use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
-use crate::bus_adapter::bus_adapter_methods;
-use crate::device::{AccessKind, Bar, Doorbell, IoDevice, PciDevice, Sleep};
+use crate::device::{AccessKind, Bar, Doorbell, PciDevice};
+use crate::hba::Hba;
 use crate::pci::BusMaster;
 use crate::time::Time;
 
@@ -49,7 +47,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             }
             reg::INT_MASK => {
                 let asserted = self.port.set_mask(value & (int::REPLY | int::DOORBELL));
-                self.signal(asserted);
+                self.signal_if(asserted);
             }
             // The request stays in the FIFO: `before_sleep` does not let the I/O thread sleep while there are requests, and `service` then
             // takes all of them.
@@ -103,6 +101,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
             // Take the requests from the FIFO first: the tasks to abort may be among them, and requests that were
             // posted earlier must not follow.
             self.service(now);
+            while self.fetch(now) {
+                self.complete(now);
+            }
             self.task_management(frame, now);
         } else {
             let reply = self.answer(frame);
@@ -115,7 +116,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     fn show_handshake(&mut self) {
         if self.handshake.interrupt() {
             let asserted = self.port.set_doorbell(true);
-            self.signal(asserted);
+            self.signal_if(asserted);
         } else {
             let _ = self.port.set_doorbell(false);
             self.update_line();
@@ -162,20 +163,16 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// requests, until the disks have completed all requests and so no longer access guest memory. A driver waits for
     /// READY (MPI 1.5, message unit reset).
     fn message_unit_reset(&mut self) {
-        tracing::debug!(in_flight = self.bus.in_flight(), "LSI message unit reset");
-        self.bus.reset_all();
-        self.stats.completions += self.backlog.len() as u64;
-        self.backlog.clear();
+        tracing::debug!(in_flight = self.engine.bus.in_flight(), "LSI message unit reset");
+        self.engine.bus.reset_all();
+        self.engine.drop_waiting();
         self.management.clear();
-        self.late_replies.clear();
-        let _ = self.moderator.flush();
         self.port.reset();
         self.handshake = Handshake::new();
         self.event_context = None;
         // Parameters of IOC INIT, back to their defaults.
         self.reply_frame_size = REPLY_FRAME as u16;
         (self.mfa_high, self.sense_high) = (0, 0);
-        self.more = false;
         self.state = IocState::Reset;
         self.update_line();
         self.finish_reset();
@@ -183,21 +180,25 @@ impl<A: GuestAddressSpace> Lsi<A> {
 
     /// Complete a reset if the disks have completed all requests.
     pub(super) fn finish_reset(&mut self) {
-        if self.state != IocState::Reset {
+        if self.state != IocState::Reset || !self.engine.drop_in_flight() {
             return;
         }
-        self.bus.discard();
-        if self.bus.in_flight() > 0 {
-            return;
-        }
-        self.stats.completions += u64::from(self.in_flight.count());
-        self.in_flight.clear();
         // Requests that were posted during the reset are lost.
         self.port.empty();
-        self.frames_refused = false;
         self.state = IocState::Ready;
-        self.dma.release();
         self.update_line();
+    }
+
+    /// Power-on reset. Waits for the disks.
+    pub(super) fn power_on_reset(&mut self) {
+        self.message_unit_reset();
+        self.engine.bus.drain();
+        self.finish_reset();
+        self.pages.reset();
+        self.who_init = 0;
+        self.diagnostic = 0;
+        self.keys = 0;
+        self.function.reset();
     }
 
     /// Enter the state FAULT: no requests are processed until the guest resets the controller.
@@ -207,6 +208,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             tracing::warn!(code, "LSI controller in FAULT until it is reset");
             self.state = IocState::Fault;
             self.fault = code;
+            self.engine.deferred.clear();
         }
     }
 }
@@ -224,12 +226,12 @@ where
         match self.function.config_write(offset, data) {
             BusMaster::Same => {}
             // From here on guest memory is not accessed. Completions are posted when bus mastering is enabled again.
-            BusMaster::Off => self.bus.drain(),
+            BusMaster::Off => self.engine.bus.drain(),
             BusMaster::On => {
-                self.more = true;
+                self.engine.has_work = true;
                 // An interrupt that was asserted while bus mastering was off is signaled now.
                 let asserted = self.port.asserted();
-                self.signal(asserted);
+                self.signal_if(asserted);
             }
         }
         self.update_line();
@@ -263,65 +265,11 @@ where
         }
         match (offset, write) {
             (reg::REPLY_FIFO | reg::INT_STATUS | reg::INT_MASK, None) => AccessKind::Register,
-            (reg::REPLY_FIFO, Some(_)) if self.late_replies.is_empty() => AccessKind::Register,
+            (reg::REPLY_FIFO, Some(_)) if self.engine.deferred.is_empty() => AccessKind::Register,
             (reg::REPLY_FIFO | reg::REQUEST_FIFO | reg::HI_PRI_REQUEST_FIFO, Some(_)) => {
                 AccessKind::Submission
             }
             _ => AccessKind::Command,
         }
     }
-}
-
-impl<A> IoDevice for Lsi<A>
-where
-    A: GuestAddressSpace + Send,
-    A::T: Send,
-{
-    fn on_doorbell(&mut self, _index: usize, now: Time) {
-        self.service(now);
-    }
-
-    fn before_sleep(&mut self, now: Time) -> Sleep {
-        let requests = self.port.waiting() > 0 && self.can_fetch() && !self.frames_refused;
-        if self.more || requests || self.bus.fail_lost() {
-            return Sleep::No;
-        }
-        let starved = !self.late_replies.is_empty() && self.state != IocState::Fault;
-        let deadlines = [self.moderator.deadline(), self.retry.deadline(starved, now)];
-        // Without bus mastering, the deadlines would have no effect.
-        let deadlines = deadlines.map(|deadline| deadline.filter(|_| self.function.bus_master()));
-        deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
-    }
-
-    fn reset(&mut self, _now: Time) {
-        self.message_unit_reset();
-        self.bus.drain();
-        self.finish_reset();
-        self.pages.reset();
-        self.who_init = 0;
-        self.diagnostic = 0;
-        self.keys = 0;
-        self.function.reset();
-    }
-
-    fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
-        self.complete(now);
-        // Replies to requests in flight go to these frames.
-        let in_frames =
-            self.function.bus_master() && self.in_flight.count() > 0 && self.has_frames_in(ranges);
-        in_frames || self.memory_in_use().meets(self.dma.users_of(ranges))
-    }
-
-    fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
-        self.dma.refuse(ranges);
-        self.frames_refused |= self.has_frames_in(ranges);
-    }
-
-    fn memory_replaced(&mut self, _now: Time) {
-        let in_use = self.memory_in_use();
-        self.dma.replaced(in_use);
-        self.more |= std::mem::take(&mut self.frames_refused);
-    }
-
-    bus_adapter_methods!(raise);
 }

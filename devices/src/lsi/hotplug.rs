@@ -7,50 +7,16 @@ use super::pages::{PHYS, device_of};
 use super::personality::Personality;
 use super::reply::Reply;
 use super::spec::{EventReply, PhyLinkStatus, SasDeviceStatus, event, function};
-use crate::device::HotPlug;
-use crate::kind::AdapterKind;
-use crate::scsi::{Address, AttachError, LogicalUnit};
-use crate::time::Time;
 
 /// Maximum number of replies that wait for frames before events are dropped. A guest that reads no events has to scan
 /// for disks.
-const MAX_LATE_EVENTS: usize = 64;
-
-/// A SAS controller reports hot-plug by events. On parallel SCSI the guest must scan for the unit: MPI has an event for that
-/// ([`event::SCSI_DEVICE_STATUS_CHANGE`]), but Linux ignores it, so it is not sent.
-impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
-    fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
-        if !self.personality.has_target(address.target) {
-            return Err(AttachError::Target(address));
-        }
-        let kind = match self.personality {
-            Personality::Spi1030 => AdapterKind::Lsi,
-            Personality::Sas1068 => AdapterKind::LsiSas,
-        };
-        self.bus.attach(address, unit.named(|| kind.serial_of_place(address)))?;
-        self.announce(address.target, true);
-        Ok(())
-    }
-
-    fn detach(&mut self, address: Address, now: Time) -> bool {
-        let there = self.bus.detach(address);
-        // Requests in the backlog for the unit can be answered now.
-        self.more |= !self.backlog.is_empty();
-        self.complete(now);
-        if there {
-            self.announce(address.target, false);
-        }
-        there
-    }
-
-    fn detaching(&self, address: Address) -> bool {
-        self.bus.detaching(address)
-    }
-}
+const MAX_DEFERRED_EVENTS: usize = 64;
 
 impl<A: GuestAddressSpace> Lsi<A> {
-    fn announce(&mut self, target: u8, added: bool) {
-        let others = self.bus.addresses().filter(|address| address.target == target).count();
+    /// A SAS controller reports hot-plug by events. On parallel SCSI the guest must scan for the unit: MPI has an event for
+    /// that ([`event::SCSI_DEVICE_STATUS_CHANGE`]), but Linux ignores it, so it is not sent.
+    pub(super) fn announce_device(&mut self, target: u8, added: bool) {
+        let others = self.engine.bus.addresses().filter(|address| address.target == target).count();
         // The device appears with its first unit, and disappears with its last.
         let changed = others == usize::from(added);
         if self.personality != Personality::Sas1068 || target >= PHYS || !changed {
@@ -87,7 +53,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Report an event to the guest, if it has enabled event notification.
     fn notify(&mut self, event: u32, data: &(impl zerocopy::IntoBytes + zerocopy::Immutable)) {
         let Some(context) = self.event_context else { return };
-        if self.late_replies.len() >= MAX_LATE_EVENTS {
+        if self.engine.deferred.len() >= MAX_DEFERRED_EVENTS {
             return;
         }
         let head = EventReply {
@@ -105,7 +71,6 @@ impl<A: GuestAddressSpace> Lsi<A> {
             event: event.into(),
             event_context: 0.into(),
         };
-        self.post(Reply::with_data(&head, data));
-        self.signal_others();
+        self.reply(Reply::with_data(&head, data));
     }
 }

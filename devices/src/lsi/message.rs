@@ -14,6 +14,7 @@ use super::spec::{
     config_action, function, ioc_status,
 };
 use crate::dma::Access;
+use crate::hba::Engine;
 
 /// Minimum number of credits: Linux reserves ten of them.
 const LEAST_CREDITS: usize = 32;
@@ -68,7 +69,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Number of requests that the guest may post at a time: the number of task numbers, but at least
     /// [`LEAST_CREDITS`]. If a request has to wait for a task number, task management passes it.
     fn credits(&self) -> u16 {
-        self.in_flight.limit().clamp(LEAST_CREDITS, REQUEST_CREDITS) as u16
+        self.engine.in_flight.limit().clamp(LEAST_CREDITS, REQUEST_CREDITS) as u16
     }
 
     fn port_facts(&self, header: &Header) -> Reply {
@@ -175,7 +176,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// The targets with at least one unit.
     fn attached(&self) -> Attached {
         let bit = |target: u8| 1u32.checked_shl(target.into()).unwrap_or(0);
-        Attached(self.bus.addresses().fold(0, |bits, address| bits | bit(address.target)))
+        Attached(self.engine.bus.addresses().fold(0, |bits, address| bits | bit(address.target)))
     }
 
     /// Map the page's buffer: `len` bytes, or fewer if the request's element is shorter.
@@ -195,7 +196,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         wanted: u64,
         access: Access,
     ) -> Result<(), SglError> {
-        let Self { dma, bufs, segment, .. } = self;
+        let Self { engine: Engine { dma, .. }, bufs, segment, .. } = self;
         bufs.clear();
         // Both closures borrow `dma`, but never at the same time.
         let dma = std::cell::RefCell::new(dma);

@@ -28,8 +28,6 @@ mod sgl;
 pub mod spec;
 mod task;
 
-use std::collections::VecDeque;
-
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 
@@ -44,15 +42,12 @@ use self::port::Port;
 use self::reply::Reply;
 use self::sgl::MAX_SEGMENT;
 use self::spec::IocState;
-use crate::backlog::Backlog;
-use crate::device::{BarKind, Stats};
-use crate::dma::Dma;
-use crate::in_flight::InFlight;
+use crate::device::BarKind;
+use crate::hba::Engine;
 use crate::interrupt::InterruptSink;
-use crate::moderation::{Coalescing, Moderator};
+use crate::moderation::Coalescing;
 use crate::pci::{Function, LayoutError};
-use crate::retry::Retry;
-use crate::scsi::{Bus, TaskEnd};
+use crate::scsi::Bus;
 
 /// Options of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +70,8 @@ impl Default for Config {
 ///
 /// BAR 0 has the registers as I/O ports, BAR 1 the same registers in memory, BAR 3 is diagnostic memory.
 pub struct Lsi<A: GuestAddressSpace> {
-    /// The first field, so dropped first: its drop waits for the requests in flight while `dma` still holds their
-    /// memory.
-    bus: Bus,
-    dma: Dma<A>,
+    engine: Engine<A, Pending, (u32, Pending), Reply>,
     function: Function,
-    moderator: Moderator,
     personality: Personality,
     port: Port,
     state: IocState,
@@ -98,27 +89,11 @@ pub struct Lsi<A: GuestAddressSpace> {
     sense_high: u64,
     /// Context of asynchronous events, if the guest has enabled them.
     event_context: Option<u32>,
-    /// SCSI I/Os in flight, by task number.
-    in_flight: InFlight<Pending>,
-    /// SCSI I/Os that were taken from the FIFO and wait for a task number, with the addresses of their frames. At most
-    /// as many as there are credits.
-    backlog: Backlog<(u32, Pending)>,
     /// Task management that waits for tasks or resets.
     management: Vec<Management>,
-    /// Replies that wait for a free reply frame, oldest first.
-    late_replies: VecDeque<Reply>,
-    /// Timer for retrying replies that wait for a free frame.
-    retry: Retry,
-    /// Reply frames are in memory that is about to be unmapped. No requests are taken until it is unmapped, or the
-    /// frames are gone.
-    frames_refused: bool,
-    /// There are more requests to take.
-    more: bool,
     /// Scratch memory for processing a request.
     bufs: Vec<IoBuf>,
     segment: Box<[u8; MAX_SEGMENT]>,
-    ended: Vec<(u32, TaskEnd)>,
-    stats: Stats,
 }
 
 /// Size in bytes of each of the two memory spaces.
@@ -144,11 +119,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
             .with_bar(3, BarKind::Memory64, MEMORY_SIZE)?
             .with_intx(1)
             .with_msi(1)?;
-        let tasks = config.tasks.max(1);
         Ok(Self {
-            bus,
-            dma: Dma::new(memory),
-            moderator: Moderator::new(config.coalescing),
+            engine: Engine::new(memory, bus, config.coalescing, config.tasks),
             personality,
             port: Port::new(),
             function,
@@ -163,17 +135,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
             mfa_high: 0,
             sense_high: 0,
             event_context: None,
-            in_flight: InFlight::new(tasks),
-            backlog: Backlog::new(),
             management: Vec::new(),
-            late_replies: VecDeque::with_capacity(tasks as usize),
-            retry: Retry::default(),
-            frames_refused: false,
-            more: false,
             bufs: Vec::with_capacity(512),
             segment: Box::new([0; MAX_SEGMENT]),
-            ended: Vec::with_capacity(tasks as usize),
-            stats: Stats::default(),
         })
     }
 }

@@ -8,7 +8,7 @@ pub(super) const ADDRESS_REPLY: u32 = 0x8000_0000;
 
 /// The state of a request in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
+pub struct Pending {
     pub(super) context: u32,
     pub(super) target: u8,
     /// `None` for a LUN that no unit can have.

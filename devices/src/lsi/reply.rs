@@ -7,7 +7,7 @@ use super::spec::{DEFAULT_REPLY_LEN, Header};
 
 /// The content of a reply frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reply {
+pub struct Reply {
     bytes: [u8; REPLY_FRAME],
     len: usize,
 }

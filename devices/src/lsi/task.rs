@@ -12,6 +12,7 @@ use super::message::parse;
 use super::pending::Pending;
 use super::reply::Reply;
 use super::spec::{Header, IocState, TaskMgmtReply, TaskMgmtRequest, ioc_status, response, task_type};
+use crate::hba::Hba;
 use crate::scsi::{Address, Bus, TaskEnd, single_level_lun};
 use crate::time::Time;
 
@@ -19,8 +20,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     pub(super) fn task_management(&mut self, frame: &[u8], now: Time) {
         let Some(request) = parse::<TaskMgmtRequest>(frame) else {
             let header = parse::<Header>(frame).unwrap_or_default();
-            self.post(Reply::default_to(&header, ioc_status::INVALID_FIELD));
-            return self.signal_others();
+            return self.reply(Reply::default_to(&header, ioc_status::INVALID_FIELD));
         };
         tracing::info!(
             task_type = request.task_type,
@@ -47,7 +47,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             reply.ioc_status = ioc_status::INVALID_STATE.into();
             return self.finish_management(reply);
         }
-        if self.management.len() >= self.in_flight.limit() {
+        if self.management.len() >= self.engine.in_flight.limit() {
             reply.ioc_status = ioc_status::INSUFFICIENT_RESOURCES.into();
             return self.finish_management(reply);
         }
@@ -67,8 +67,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 return self.finish_management(reply);
             }
         };
-        let taken = self.backlog.take(|address, _| scope.has(address));
+        let taken = self.engine.backlog.take(|address, _| scope.has(address));
         let in_flight = self
+            .engine
             .in_flight
             .iter()
             .filter(|(_, pending)| pending.address().is_some_and(|address| scope.has(address)))
@@ -78,9 +79,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
             self.end(pending, &TaskEnd::Reset, now);
         }
         match scope {
-            Scope::Unit(address) => self.bus.reset_unit(address),
-            Scope::Target(target) => self.bus.reset_target(target),
-            Scope::Bus => self.bus.reset_all(),
+            Scope::Unit(address) => self.engine.bus.reset_unit(address),
+            Scope::Target(target) => self.engine.bus.reset_target(target),
+            Scope::Bus => self.engine.bus.reset_all(),
         }
         // The replies of the ended tasks come first.
         self.management.push(Management { waits_for: WaitsFor::Units(scope), reply });
@@ -91,7 +92,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     fn one_task(&mut self, request: &TaskMgmtRequest, mut reply: TaskMgmtReply, now: Time) {
         let abort = request.task_type == task_type::ABORT_TASK;
         if let Some(task) = self.find(request) {
-            if abort && self.bus.abort(task) {
+            if abort && self.engine.bus.abort(task) {
                 reply.termination_count = 1.into();
                 self.management.push(Management { waits_for: WaitsFor::Task(task), reply });
                 // The task may have ended already.
@@ -101,7 +102,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             return self.finish_management(reply);
         }
         let mut found = false;
-        let taken = self.backlog.take(|_, (_, pending)| {
+        let taken = self.engine.backlog.take(|_, (_, pending)| {
             let this = !found && names(request, pending);
             found |= this;
             this && abort
@@ -120,7 +121,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
 
     /// The task in flight that has the context of the request.
     fn find(&self, request: &TaskMgmtRequest) -> Option<u32> {
-        self.in_flight.iter().find(|(_, pending)| names(request, pending)).map(|(task, _)| task)
+        self.engine.in_flight.iter().find(|(_, pending)| names(request, pending)).map(|(task, _)| task)
     }
 
     /// Reply to task management that waited for this task.
@@ -136,7 +137,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
             .management
             .iter()
             .map(|waiting| waiting.waits_for)
-            .filter(|waits_for| matches!(waits_for, WaitsFor::Units(scope) if !still(*scope, &self.bus)))
+            .filter(
+                |waits_for| matches!(waits_for, WaitsFor::Units(scope) if !still(*scope, &self.engine.bus)),
+            )
             .collect();
         if !over.is_empty() {
             self.complete_management(|waits_for| over.contains(&waits_for));
@@ -151,8 +154,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 
     fn finish_management(&mut self, reply: TaskMgmtReply) {
-        self.post(Reply::new(&reply));
-        self.signal_others();
+        self.reply(Reply::new(&reply));
     }
 }
 

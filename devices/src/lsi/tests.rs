@@ -134,7 +134,7 @@ impl Guest {
 
     /// Number of SCSI I/Os that were taken from the FIFO and have not ended.
     fn held(&self) -> u64 {
-        u64::from(self.device.in_flight.count()) + self.device.backlog.len() as u64
+        u64::from(self.device.engine.in_flight.count()) + self.device.engine.backlog.len() as u64
     }
 
     fn read(&mut self, offset: u64) -> u32 {

@@ -16,6 +16,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::causes::Causes;
 use super::collector::{Collector, Command};
+use super::kicks::Kicks;
 use super::request::{Parsed, Pending, Request};
 use super::rings::{Messages, Rings};
 use super::spec::{
@@ -23,8 +24,8 @@ use super::spec::{
     CONFIG_PAGE_HEADER_SIZE, CmdDescAbortCmd, CmdDescConfigCmd, CmdDescResetDevice, ConfigPageController,
     HostStatus,
 };
-use super::threshold::Kicks;
 use super::{MAX_TARGETS, Pvscsi};
+use crate::hba::Hba;
 use crate::scsi::{Address, single_level_lun};
 use crate::time::Time;
 
@@ -47,23 +48,23 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             Command::SetupRings(setup) => {
                 // A driver resets the adapter first. If it has not, its requests in flight end without completions, and nothing is written
                 // late.
-                self.bus.drain();
+                self.engine.bus.drain();
                 self.drop_rings();
-                self.rings = Rings::new(&mut self.dma, setup);
+                self.rings = Rings::new(&mut self.engine.dma, setup);
                 // A kick (an event) may have arrived before this command (a message).
-                self.more = self.rings.is_some();
-                self.more
+                self.engine.has_work = self.rings.is_some();
+                self.engine.has_work
             }
             Command::SetupMsgRing(setup) => match &self.rings {
                 Some(rings) => {
-                    self.messages = Messages::new(&mut self.dma, setup, rings);
+                    self.messages = Messages::new(&mut self.engine.dma, setup, rings);
                     self.messages.is_some()
                 }
                 None => true,
             },
             Command::ResetBus => {
                 self.take_all(HostStatus::BusReset, |_, _| true, now);
-                self.bus.reset_all();
+                self.engine.bus.reset_all();
                 self.wait_for_reset(|_| true, now);
                 true
             }
@@ -78,7 +79,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
                 if !self.kicks.enabled
                     && let Some(rings) = &mut self.rings
                 {
-                    self.more |= rings.set_threshold(0);
+                    self.engine.has_work |= rings.set_threshold(0);
                 }
                 // For this command alone, a status of zero means "not enabled".
                 self.collector.status = u32::from(self.kicks.enabled);
@@ -99,10 +100,13 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     fn wait_for_reset(&mut self, wanted: impl Fn(Address) -> bool, now: Time) {
         let start = Instant::now();
         self.complete(now);
-        while self.function.bus_master() && self.bus.resetting(&wanted) && start.elapsed() < self.reset_wait {
+        while self.function.bus_master()
+            && self.engine.bus.resetting(&wanted)
+            && start.elapsed() < self.reset_wait
+        {
             thread::sleep(RESET_POLL);
             self.complete(now);
-            if self.bus.fail_lost() {
+            if self.engine.bus.fail_lost() {
                 self.complete(now);
             }
         }
@@ -113,7 +117,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let (Some(target), Some(lun)) = (target, single_level_lun(&reset.lun)) else { return false };
         let address = Address { target, lun };
         self.take_all(HostStatus::BusReset, |_, parsed| parsed.address == address, now);
-        self.bus.reset_unit(address);
+        self.engine.bus.reset_unit(address);
         self.wait_for_reset(|unit| unit == address, now);
         true
     }
@@ -122,7 +126,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     fn abort(&mut self, abort: &CmdDescAbortCmd, now: Time) {
         let (context, target) = (abort.context.get(), abort.target.get());
         let named = |pending: &Pending| pending.context == context && u32::from(pending.target) == target;
-        let in_flight = self.in_flight.iter().find(|(_, pending)| named(pending)).map(|(id, _)| id);
+        let in_flight = self.engine.in_flight.iter().find(|(_, pending)| named(pending)).map(|(id, _)| id);
         let mut found = in_flight.is_some();
         // Linux does not kick before this command: the request may still be in the ring or the backlog.
         let waits = |request: &Request, _: &Parsed| {
@@ -132,7 +136,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         };
         self.take_all(HostStatus::AbortQueue, waits, now);
         if let Some(id) = in_flight {
-            self.bus.abort(id);
+            self.engine.bus.abort(id);
         }
         self.complete(now);
     }
@@ -153,14 +157,14 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         put_text(&mut page.manufacturer, "paradisk");
         put_text(&mut page.firmware_version, env!("CARGO_PKG_VERSION"));
         page.num_phys = u32::from(self.targets).into();
-        self.dma.write_bytes(config.cmp_addr.get(), page.as_bytes()).is_ok()
+        self.engine.dma.write_bytes(config.cmp_addr.get(), page.as_bytes()).is_ok()
     }
 
     /// Reset everything but configuration space, the scratch register and the request-call threshold as negotiated. Linux does not
     /// negotiate the threshold again after a reset. A driver that has never negotiated it kicks for each request.
     fn adapter_reset(&mut self) {
-        self.bus.reset_all();
-        self.bus.drain();
+        self.engine.bus.reset_all();
+        self.engine.bus.drain();
         self.drop_rings();
         self.collector = Collector::new();
         self.causes = Causes::new();
@@ -169,22 +173,15 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     /// Drop rings and requests. The disks have completed all of them. Nothing is written to guest memory afterwards.
     fn drop_rings(&mut self) {
-        self.bus.discard();
-        self.stats.completions += self.unanswered();
-        self.in_flight.clear();
-        self.backlog.clear();
-        self.stuck = false;
-        self.late_completions.clear();
-        self.late_messages.clear();
-        let _ = self.moderator.flush();
+        self.engine.drop_waiting();
+        self.engine.drop_in_flight();
+        self.deferred_messages.clear();
         self.rings = None;
         self.messages = None;
-        self.more = false;
-        self.dma.release();
     }
 
     /// As after power-on.
-    pub(super) fn power_on(&mut self) {
+    pub(super) fn power_on_reset(&mut self) {
         self.adapter_reset();
         self.kicks = Kicks::new();
         self.bus_posts_writes = false;

@@ -1,7 +1,5 @@
 //! Register space, and the contract with the owner.
 
-use std::ops::Range;
-
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
@@ -9,8 +7,8 @@ use super::spec::{
     REG_COMMAND, REG_COMMAND_DATA, REG_COMMAND_STATUS, REG_DEBUG, REG_INTR_MASK, REG_INTR_STATUS,
     REG_KICK_NON_RW_IO, REG_KICK_RW_IO,
 };
-use crate::bus_adapter::bus_adapter_methods;
-use crate::device::{AccessKind, Bar, Doorbell, IoDevice, PciDevice, Sleep};
+use crate::device::{AccessKind, Bar, Doorbell, IoDevice, PciDevice};
+use crate::hba::Hba;
 use crate::pci::BusMaster;
 use crate::time::Time;
 
@@ -44,15 +42,13 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             }
             REG_INTR_STATUS => self.acknowledge(value),
             REG_INTR_MASK => self.set_mask(value),
-            REG_KICK_RW_IO | REG_KICK_NON_RW_IO => self.on_kick(now),
+            REG_KICK_RW_IO | REG_KICK_NON_RW_IO => {
+                self.engine.stats.doorbells += 1;
+                self.service(now);
+            }
             REG_DEBUG => self.debug = value,
             _ => {}
         }
-    }
-
-    fn on_kick(&mut self, now: Time) {
-        self.stats.doorbells += 1;
-        self.service(now);
     }
 }
 
@@ -69,9 +65,9 @@ where
         match self.function.config_write(offset, data) {
             BusMaster::Same => {}
             // No access to memory from here on: completions are posted when bus mastering is enabled again.
-            BusMaster::Off => self.bus.drain(),
+            BusMaster::Off => self.engine.bus.drain(),
             BusMaster::On => {
-                self.more = true;
+                self.engine.has_work = true;
                 self.signal_again();
             }
         }
@@ -119,50 +115,6 @@ where
 
     fn on_blocking_doorbell(&mut self, _index: usize, now: Time) {
         self.kicks.polling.blocked();
-        self.on_kick(now);
+        self.on_doorbell(0, now);
     }
-}
-
-impl<A> IoDevice for Pvscsi<A>
-where
-    A: GuestAddressSpace + Send,
-    A::T: Send,
-{
-    fn on_doorbell(&mut self, _index: usize, now: Time) {
-        self.on_kick(now);
-    }
-
-    fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.enable_kicks(now) || self.more || self.bus.fail_lost() {
-            return Sleep::No;
-        }
-        let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();
-        let deadlines = [self.moderator.deadline(), self.kicks.poll_at, self.retry.deadline(full, now)];
-        // Without bus mastering the device can neither read the ring nor signal, so no deadline matters.
-        let first = deadlines.into_iter().flatten().min().filter(|_| self.function.bus_master());
-        first.map_or(Sleep::Forever, Sleep::Until)
-    }
-
-    fn reset(&mut self, _now: Time) {
-        self.power_on();
-    }
-
-    fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
-        let before = self.in_flight.count();
-        self.complete(now);
-        // Requests that wait for task numbers, in the ring or the backlog, can start now, and no event will report that.
-        self.more |= self.in_flight.count() < before;
-        self.memory_in_use().meets(self.dma.users_of(ranges))
-    }
-
-    fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
-        self.dma.refuse(ranges);
-    }
-
-    fn memory_replaced(&mut self, _now: Time) {
-        let in_use = self.memory_in_use();
-        self.dma.replaced(in_use);
-    }
-
-    bus_adapter_methods!(raise_completions);
 }

@@ -9,19 +9,15 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Raise causes: set their status bits, send a message if messages are enabled, and update the line.
     pub(super) fn raise(&mut self, causes: Interrupts) {
         if self.causes.raise(causes) {
-            self.stats.interrupts += u64::from(self.function.signal(0));
+            self.engine.stats.interrupts += u64::from(self.function.signal(0));
         }
         self.update_line();
-    }
-
-    pub(super) fn raise_completions(&mut self) {
-        self.raise(Interrupts::CMPL_0);
     }
 
     /// A message is a memory write: a cause that was raised without bus mastering is signalled when bus mastering is enabled again.
     pub(super) fn signal_again(&mut self) {
         if self.causes.asserted() {
-            self.stats.interrupts += u64::from(self.function.signal(0));
+            self.engine.stats.interrupts += u64::from(self.function.signal(0));
         }
     }
 
@@ -48,6 +44,6 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     pub(super) fn update_line(&mut self) {
         let raised = self.function.set_line(self.causes.asserted());
-        self.stats.interrupts += u64::from(raised);
+        self.engine.stats.interrupts += u64::from(raised);
     }
 }

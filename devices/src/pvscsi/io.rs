@@ -5,125 +5,172 @@ use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
-use super::request::{Parsed, Pending, Request, failed, good, map_data, parse};
+use super::request::{Parsed, Pending, Request, failed, map_data, parse};
 use super::rings::Rings;
-use super::spec::{HostStatus, RingCmpDesc};
-use crate::bus_adapter::work;
+use super::spec::{HostStatus, Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingCmpDesc};
 use crate::dma::Footprint;
-use crate::scsi::{Status, Task, TaskEnd};
+use crate::hba::{BATCH, EngineOf, Hba};
+use crate::kind::AdapterKind;
+use crate::scsi::{Address, Status, Task, TaskEnd};
 use crate::time::Time;
 
-/// Requests taken before the disks are kicked.
-const BATCH: u32 = 128;
+impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
+    type Memory = A;
+    type Pending = Pending;
+    type Queued = Request;
+    type Completion = RingCmpDesc;
 
-impl<A: GuestAddressSpace> Pvscsi<A> {
-    /// Complete requests that have ended, and take requests that wait.
-    pub(super) fn service(&mut self, now: Time) {
-        self.more = false;
-        self.note_waiting(now);
-        self.retry_late();
-        let more = work(self, |adapter| adapter.fetch(now), |adapter| adapter.complete(now));
-        self.more |= more;
+    const SIGNALS_FULL_QUEUE: bool = true;
+
+    fn engine(&self) -> &EngineOf<Self> {
+        &self.engine
     }
 
-    /// Start requests of the backlog, take a batch from the ring, and submit both to the disks. False: there were none.
-    pub(super) fn fetch(&mut self, now: Time) -> bool {
-        if !self.can_fetch() {
+    fn engine_mut(&mut self) -> &mut EngineOf<Self> {
+        &mut self.engine
+    }
+
+    fn kind(&self) -> AdapterKind {
+        AdapterKind::Pvscsi
+    }
+
+    fn place(&self, address: Address) -> Option<Address> {
+        (address.target < self.targets).then_some(address)
+    }
+
+    fn announce(&mut self, place: Address, attached: bool) {
+        self.put_message(if attached { MSG_DEV_ADDED } else { MSG_DEV_REMOVED }, place);
+    }
+
+    fn power_on(&mut self) {
+        self.power_on_reset();
+    }
+
+    fn can_start(&self) -> bool {
+        self.rings.is_some() && self.function.bus_master()
+    }
+
+    fn can_post(&self) -> bool {
+        self.function.bus_master()
+    }
+
+    /// With a single unit, a request that cannot start waits in the ring.
+    fn max_backlog(&self) -> usize {
+        let starts = self.engine.bus.reserved() > 0 || self.engine.in_flight.free_slots() > 0;
+        self.rings.as_ref().filter(|_| starts).map_or(0, Rings::request_entries)
+    }
+
+    fn take_batch(&mut self, now: Time) -> bool {
+        self.note_waiting(now);
+        let count = self.rings.as_ref().map_or(0, Rings::waiting).min(BATCH);
+        if count == 0 {
             return false;
         }
-        let started = !self.backlog.is_empty() && self.start_backlog(now);
-        let Some(rings) = &self.rings else { return false };
-        let count = rings.waiting().min(BATCH);
+        self.disable_kicks(count);
         let mut taken = 0;
-        if count > 0 {
-            self.note_outstanding();
-            self.disable_kicks(count);
-            // Number of task numbers that are not reserved: a request of any unit may take one.
-            let free = self.in_flight.free_slots().saturating_sub(self.bus.reserved());
-            let free = if self.backlog.is_empty() { count.min(free as u32) } else { 0 };
-            for _ in 0..free {
-                self.take_request(now);
-            }
-            taken = if free < count { free + self.take_scarce(count - free, now) } else { free };
-            self.taken(taken);
+        while taken < count && self.can_fetch() {
+            self.take_request(now, |_, _| None);
+            taken += 1;
         }
-        if taken > 0 || started {
-            self.bus.kick();
+        self.publish_taken(taken);
+        // Requests that came meanwhile, perhaps without a kick.
+        self.engine.has_work |= self.rings.as_ref().is_some_and(|rings| rings.waiting() > 0);
+        taken > 0
+    }
+
+    fn has_requests(&mut self, now: Time) -> bool {
+        self.enable_kicks(now)
+    }
+
+    fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    fn start_queued(&mut self, request: Request, now: Time) {
+        match parse(&request, super::MAX_TARGETS) {
+            Ok(parsed) => self.start(&request, &parsed, now),
+            Err(host) => self.fail(&request, host, now),
         }
-        taken > 0 || started
+    }
+
+    #[inline(always)]
+    fn complete_task(&mut self, id: u32, pending: &Pending, end: &TaskEnd, now: Time) {
+        self.kicks.batches.suppression.ended(id, now);
+        self.end(pending, end, now);
+    }
+
+    fn batch_reaped(&mut self, any: bool) {
+        self.waiting = if any { self.rings.as_ref().map_or(0, Rings::waiting) } else { 0 };
+    }
+
+    fn batch_posted(&mut self, _now: Time) {
+        if let Some(rings) = &mut self.rings {
+            rings.post_completions();
+        }
+        if !self.deferred_messages.is_empty() {
+            self.post_messages();
+        }
+    }
+
+    #[inline(always)]
+    fn try_post(&mut self, completion: &RingCmpDesc) -> bool {
+        let Some(rings) = &mut self.rings else { return true };
+        let free = rings.has_free_slot();
+        if free {
+            rings.put(*completion);
+        }
+        free
+    }
+
+    fn signal(&mut self) {
+        if let Some(rings) = &mut self.rings {
+            rings.post_completions();
+        }
+        self.raise(Interrupts::CMPL_0);
+    }
+
+    fn has_deferred(&self) -> bool {
+        !self.engine.deferred.is_empty() || !self.deferred_messages.is_empty()
+    }
+
+    fn next_poll(&self) -> Option<Time> {
+        self.kicks.poll_at()
+    }
+
+    /// Without bus mastering there is none: the disks have completed all requests, and none is started.
+    fn memory_in_use(&mut self) -> Footprint {
+        if !self.function.bus_master() {
+            return Footprint::NONE;
+        }
+        let engine = &mut self.engine;
+        engine.in_flight.footprint(&mut engine.dma, |pending| pending.sense_addr)
+    }
+}
+
+impl<A: GuestAddressSpace> Pvscsi<A> {
+    /// Take a request from the ring. End it with the status that `ends` returns. If it returns none, start the request, or put it into the
+    /// backlog.
+    #[inline(always)]
+    fn take_request(&mut self, now: Time, ends: impl FnOnce(&Request, &Parsed) -> Option<HostStatus>) {
+        let Some(rings) = &mut self.rings else { return };
+        let request = rings.take();
+        let parsed = parse(&request, super::MAX_TARGETS)
+            .and_then(|parsed| ends(&request, &parsed).map_or(Ok(parsed), Err));
+        match parsed {
+            Ok(parsed) if self.engine.admits(parsed.address) => self.start(&request, &parsed, now),
+            Ok(parsed) => self.engine.backlog.push(parsed.address, request),
+            Err(host) => self.fail(&request, host, now),
+        }
     }
 
     /// `count` requests were taken: publish their slots as free.
-    fn taken(&mut self, count: u32) {
-        self.stats.requests += u64::from(count);
-        self.kicks.bursts.taken(count);
+    fn publish_taken(&mut self, count: u32) {
+        self.engine.stats.requests += u64::from(count);
+        self.kicks.batches.taken(count);
         self.kicks.polling.taken(count);
         if let Some(rings) = &self.rings {
             rings.publish_taken();
         }
-    }
-
-    /// Whether requests may be taken at all. No request is taken while a completion waits for a free slot: this bounds the memory for a
-    /// guest that reads no completions.
-    pub(super) fn can_fetch(&self) -> bool {
-        self.late_completions.is_empty() && !self.stuck && self.function.bus_master()
-    }
-
-    /// Take up to `count` requests while task numbers are short. Returns their number.
-    #[cold]
-    fn take_scarce(&mut self, count: u32, now: Time) -> u32 {
-        for taken in 0..count {
-            let Some(rings) = &mut self.rings else { return taken };
-            // With a single unit, a request that cannot start waits in the ring.
-            let free = match self.bus.reserved() {
-                0 => self.in_flight.free_slots() > 0,
-                _ => self.backlog.len() < rings.request_entries(),
-            };
-            if !free {
-                self.stuck = true;
-                return taken;
-            }
-            let request = rings.take();
-            self.start_or_queue(&request, now);
-        }
-        count
-    }
-
-    /// Start a request. If its unit is not granted a task number yet, put the request into the backlog.
-    #[cold]
-    fn start_or_queue(&mut self, request: &Request, now: Time) {
-        let parsed = match parse(request, super::MAX_TARGETS) {
-            Ok(parsed) => parsed,
-            Err(host) => return self.fail(request, host, now),
-        };
-        let free = self.in_flight.free_slots();
-        if self.backlog.admits(&self.bus, parsed.address, free)
-            && let Some(id) = self.in_flight.allocate()
-        {
-            self.start_out_of_line(id, request, &parsed, now);
-        } else {
-            self.backlog.push(parsed.address, *request);
-        }
-    }
-
-    /// Start requests of the backlog while there are task numbers. False: nothing was started, perhaps because requests may not start now.
-    #[cold]
-    pub(super) fn start_backlog(&mut self, now: Time) -> bool {
-        let mut started = false;
-        while self.rings.is_some()
-            && self.function.bus_master()
-            && let Some((id, request)) = self.backlog.next_task(&self.bus, &mut self.in_flight)
-        {
-            started = true;
-            match parse(&request, super::MAX_TARGETS) {
-                Ok(parsed) => self.start_out_of_line(id, &request, &parsed, now),
-                Err(host) => {
-                    self.in_flight.release(id);
-                    self.fail(&request, host, now);
-                }
-            }
-        }
-        started
     }
 
     /// Take all requests that the driver has put in so far. Those for which `ends` returns true end with this status; the others are
@@ -138,6 +185,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             return;
         }
         let ended = self
+            .engine
             .backlog
             .take(|_, request| parse(request, super::MAX_TARGETS).is_ok_and(|parsed| ends(request, &parsed)));
         for request in &ended {
@@ -150,63 +198,36 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         {
             // Not reached by a driver that has no more requests outstanding than the ring has entries, and reads its completions.
             let most = rings.request_entries();
-            if self.backlog.len() >= most || self.late_completions.len() >= most {
+            if self.engine.backlog.len() >= most || self.engine.deferred.len() >= most {
                 break;
             }
-            let request = rings.take();
             taken += 1;
-            match parse(&request, super::MAX_TARGETS) {
-                Ok(parsed) if ends(&request, &parsed) => self.fail(&request, host, now),
-                _ => self.start_or_queue(&request, now),
-            }
+            self.take_request(now, |request, parsed| ends(request, parsed).then_some(host));
         }
-        self.taken(taken);
-        self.bus.kick();
-        self.stuck = false;
+        self.publish_taken(taken);
+        self.engine.bus.kick();
         // The task numbers of ended requests are free for the backlog.
-        self.more = true;
+        self.engine.has_work = true;
     }
 
     /// End a request that was not started.
     #[cold]
     fn fail(&mut self, request: &Request, host: HostStatus, now: Time) {
-        self.stats.errors += 1;
-        self.put_completion(failed(request.context.get(), host), now);
+        self.engine.stats.errors += 1;
+        self.post(failed(request.context.get(), host), now);
     }
 
-    #[inline]
-    fn take_request(&mut self, now: Time) {
-        let (Some(rings), Some(id)) = (&mut self.rings, self.in_flight.allocate()) else { return };
-        let request = rings.take();
-        match parse(&request, super::MAX_TARGETS) {
-            Ok(parsed) => self.start(id, &request, &parsed, now),
-            Err(host) => {
-                self.in_flight.release(id);
-                self.fail(&request, host, now);
-            }
-        }
-    }
-
-    /// [`start`](Self::start), not inlined, for requests that had to wait.
-    #[cold]
-    fn start_out_of_line(&mut self, id: u32, request: &Request, parsed: &Parsed, now: Time) {
-        self.start(id, request, parsed, now);
-    }
-
-    /// Hand a request to its unit. Always inlined, for the requests that come from the ring while there are enough task numbers.
+    /// Hand a request to its unit. Always inlined, for the requests that come from the ring.
     #[inline(always)]
-    fn start(&mut self, id: u32, request: &Request, parsed: &Parsed, now: Time) {
-        self.dma.begin();
+    fn start(&mut self, request: &Request, parsed: &Parsed, now: Time) {
+        self.engine.dma.begin();
         let mut one = IoBuf::empty();
-        let bufs = match map_data(request, parsed, &mut self.dma, &mut one, &mut self.bufs) {
+        let bufs = match map_data(request, parsed, &mut self.engine.dma, &mut one, &mut self.bufs) {
             Ok(bufs) => bufs,
-            Err(host) => {
-                self.in_flight.release(id);
-                return self.fail(request, host, now);
-            }
+            Err(host) => return self.fail(request, host, now),
         };
         let task = Task {
-            id,
+            id: 0,
             address: parsed.address,
             cdb: request.cdb.get(..parsed.cdb_len).unwrap_or(&request.cdb),
             attribute: parsed.attribute,
@@ -214,124 +235,23 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             bufs,
             len: parsed.len,
         };
-        match self.bus.submit(&task) {
-            None => {
-                self.in_flight.store(id, Pending::of(request), self.dma.footprint());
-                self.kicks.suppression.taken(id);
-            }
-            Some(end) => {
-                self.in_flight.release(id);
-                self.end_at_once(request, &end, now);
-            }
+        match self.engine.submit(task, || Pending::of(request)) {
+            Ok(id) => self.kicks.batches.suppression.taken(id),
+            Err(end) => self.end_at_once(request, &end, now),
         }
-    }
-
-    /// Complete a request that was not successful.
-    #[cold]
-    fn end_badly(&mut self, id: u32, end: &TaskEnd, now: Time) {
-        let Some(pending) = self.in_flight.end(id) else { return };
-        self.stats.errors += 1;
-        let completion = pending.completion(end, &mut self.dma);
-        self.put_completion(completion, now);
     }
 
     /// Complete a request that the bus completed during `submit`.
     #[cold]
     fn end_at_once(&mut self, request: &Request, end: &TaskEnd, now: Time) {
-        let good = matches!(end, TaskEnd::Answered { status: Status::Good, .. });
-        self.stats.errors += u64::from(!good);
-        let completion = Pending::of(request).completion(end, &mut self.dma);
-        self.put_completion(completion, now);
+        self.end(&Pending::of(request), end, now);
     }
 
-    /// Post the completions of requests that have ended, and interrupt unless the moderator holds the signal back.
-    pub(super) fn complete(&mut self, now: Time) {
-        if !self.function.bus_master() {
-            return;
-        }
-        let mut ended = std::mem::take(&mut self.ended);
-        self.bus.reap(&mut ended);
-        self.waiting = 0;
-        if !ended.is_empty() {
-            self.stuck = false;
-            self.waiting = self.rings.as_ref().map_or(0, Rings::waiting) + self.backlog.len() as u32;
-        }
-        for &(id, ref end) in &ended {
-            self.kicks.suppression.ended(id, now);
-            if let TaskEnd::Answered { status: Status::Good, transferred, .. } = end
-                && let Some(context) = self.in_flight.complete_with(id, |pending| pending.context)
-            {
-                self.put_completion(good(context, *transferred), now);
-            } else {
-                self.end_badly(id, end, now);
-            }
-        }
-        ended.clear();
-        self.ended = ended;
-        self.end_batch(now);
-    }
-
-    /// Put a completion into the ring, or queue it until a slot is free. The guest sees it when the ring's index is published: at the end
-    /// of the batch, or here before a signal. Always inlined: called for each request.
     #[inline(always)]
-    fn put_completion(&mut self, completion: RingCmpDesc, now: Time) {
-        let Some(rings) = &mut self.rings else { return };
-        if !self.late_completions.is_empty() || !rings.has_free_slot() {
-            return self.post_late(completion);
-        }
-        rings.put(completion);
-        self.stats.completions += 1;
-        let cif = self.in_flight.count() + self.waiting;
-        if self.moderator.completed(cif, now) {
-            rings.post_completions();
-            self.raise_completions();
-        }
-    }
-
-    #[cold]
-    fn post_late(&mut self, completion: RingCmpDesc) {
-        self.late_completions.push_back(completion);
-    }
-
-    fn end_batch(&mut self, now: Time) {
-        if let Some(rings) = &mut self.rings {
-            rings.post_completions();
-        }
-        if self.moderator.end_batch(now) {
-            self.raise_completions();
-        }
-    }
-
-    /// Put completions and messages that wait for free slots into the rings. While the completion ring stays full, each try
-    /// interrupts the guest again.
-    fn retry_late(&mut self) {
-        self.retry.tried();
-        if !self.late_completions.is_empty() {
-            let (Some(rings), true) = (&mut self.rings, self.function.bus_master()) else { return };
-            while rings.has_free_slot() {
-                let Some(completion) = self.late_completions.pop_front() else { break };
-                rings.put(completion);
-                self.stats.completions += 1;
-            }
-            rings.post_completions();
-            let _ = self.moderator.flush();
-            self.raise_completions();
-        }
-        if !self.late_messages.is_empty() {
-            self.post_messages();
-        }
-    }
-
-    /// Requests that were taken from the request ring and have no completion in the completion ring yet.
-    pub(super) fn unanswered(&self) -> u64 {
-        u64::from(self.in_flight.count()) + (self.backlog.len() + self.late_completions.len()) as u64
-    }
-
-    /// Guest memory that requests use. Without bus mastering there is none: the disks have completed all requests, and none is started.
-    pub(super) fn memory_in_use(&mut self) -> Footprint {
-        if !self.function.bus_master() {
-            return Footprint::NONE;
-        }
-        self.in_flight.footprint(&mut self.dma, |pending| pending.sense_addr)
+    fn end(&mut self, pending: &Pending, end: &TaskEnd, now: Time) {
+        let good = matches!(end, TaskEnd::Answered { status: Status::Good, .. });
+        self.engine.stats.errors += u64::from(!good);
+        let completion = pending.completion(end, &mut self.engine.dma);
+        self.post(completion, now);
     }
 }

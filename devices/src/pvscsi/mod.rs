@@ -7,14 +7,12 @@
 //! - `rings`: the rings,
 //! - `request`: parses a ring entry into a task, and makes the completion of a task,
 //! - `io`: the path of a batch of requests,
-//! - `kicks`, `threshold`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the
-//!   driver,
+//! - `kicks`: the request-call threshold; `polling`: polls in place of kicks that block the driver,
 //! - `control`: executes the commands,
 //! - `causes`, `interrupts`: the interrupt registers, and the signals by INTx, MSI or MSI-X,
 //! - `hotplug`: disks attached and detached while the guest runs,
 //! - `device`: register space and the contract with the owner.
 
-mod bursts;
 mod causes;
 mod collector;
 mod control;
@@ -27,7 +25,6 @@ mod polling;
 mod request;
 mod rings;
 pub mod spec;
-mod threshold;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -36,19 +33,16 @@ use vm_memory::GuestAddressSpace;
 
 use self::causes::Causes;
 use self::collector::Collector;
+use self::kicks::Kicks;
 use self::request::{Pending, Request};
 use self::rings::{Messages, Rings};
 use self::spec::{RingCmpDesc, RingMsgDesc};
-use self::threshold::Kicks;
-use crate::backlog::Backlog;
-use crate::device::{BarKind, Stats};
-use crate::dma::Dma;
-use crate::in_flight::InFlight;
+use crate::device::BarKind;
+use crate::hba::Engine;
 use crate::interrupt::InterruptSink;
-use crate::moderation::{Coalescing, Moderator};
+use crate::moderation::Coalescing;
 use crate::pci::{Function, Identity, LayoutError};
-use crate::retry::Retry;
-use crate::scsi::{Bus, TaskEnd};
+use crate::scsi::Bus;
 
 /// Maximum number of targets.
 pub const MAX_TARGETS: u8 = 64;
@@ -78,44 +72,26 @@ impl Default for Config {
 ///
 /// Its base address register 0 is memory; MSI-X, MSI and INTx have one vector.
 pub struct Pvscsi<A: GuestAddressSpace> {
-    /// First, so that it is dropped first: requests in flight are waited for while `dma` still keeps their memory.
-    bus: Bus,
-    dma: Dma<A>,
+    engine: Engine<A, Pending, Request, RingCmpDesc>,
     function: Function,
-    moderator: Moderator,
     targets: u8,
     collector: Collector,
     rings: Option<Rings<A::T>>,
     messages: Option<Messages<A::T>>,
     /// Messages that found the ring full.
-    late_messages: VecDeque<RingMsgDesc>,
+    deferred_messages: VecDeque<RingMsgDesc>,
     causes: Causes,
     /// The bus posts register writes: they may arrive late.
     bus_posts_writes: bool,
     /// Scratch register.
     debug: u32,
     kicks: Kicks,
-    /// Requests that waited in the ring and the backlog when completions were last reaped; 0 if there were no completions to reap.
-    /// Moderation counts them as in flight.
+    /// Requests that waited in the ring when completions were last reaped; 0 if there were no completions to reap.
     waiting: u32,
-    /// Requests in flight, by task number.
-    in_flight: InFlight<Pending>,
-    /// Requests that were taken from the ring and have no task number yet; at most as many as the ring has entries.
-    backlog: Backlog<Request>,
-    /// Requests wait in the ring, and none can be taken until a request in flight completes.
-    stuck: bool,
     /// How long a reset of a bus or device waits for disk I/O.
     reset_wait: Duration,
-    /// Completions that found the ring full, oldest first.
-    late_completions: VecDeque<RingCmpDesc>,
-    /// When to try to post late completions and messages again.
-    retry: Retry,
-    /// There may be work that no event announces, such as requests left in the ring: serve again before sleeping.
-    more: bool,
-    /// Buffers of a request, and ends of a batch: reused, so that they need not be allocated.
+    /// Buffers of a request: reused, so that they need not be allocated.
     bufs: Vec<paradisk_disk_formats::IoBuf>,
-    ended: Vec<(u32, TaskEnd)>,
-    stats: Stats,
 }
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
@@ -143,32 +119,21 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             .with_intx(1)
             .with_msi(1)?
             .with_msix(1, 0, spec::MSIX_TABLE_OFFSET, spec::MSIX_PBA_OFFSET)?;
-        let tasks = config.tasks.max(1);
         Ok(Self {
+            engine: Engine::new(memory, bus, config.coalescing, config.tasks),
             function,
-            dma: Dma::new(memory),
-            bus,
-            moderator: Moderator::new(config.coalescing),
             targets: config.targets.clamp(1, MAX_TARGETS),
             collector: Collector::new(),
             rings: None,
             messages: None,
-            late_messages: VecDeque::new(),
+            deferred_messages: VecDeque::new(),
             causes: Causes::new(),
             bus_posts_writes: false,
             debug: 0,
             kicks: Kicks::new(),
             waiting: 0,
-            in_flight: InFlight::new(tasks),
-            backlog: Backlog::new(),
-            stuck: false,
             reset_wait: RESET_WAIT,
-            late_completions: VecDeque::with_capacity(tasks as usize),
-            retry: Retry::default(),
-            more: false,
             bufs: Vec::with_capacity(request::MAX_SEGMENTS),
-            ended: Vec::with_capacity(tasks as usize),
-            stats: Stats::default(),
         })
     }
 }

@@ -2,10 +2,9 @@
 //!
 //! A kick blocks if the virtual CPU waits until the owner of the device has replied to it (a vfio-user client that posts no writes). Such a
 //! kick costs several thread switches, and a fast disk completes the request before the driver can put in the next one. The device then
-//! never sees more than one request outstanding and cannot forecast a burst. Therefore, after a kick that blocked, the device suppresses
-//! all kicks and polls the ring every [`INTERVAL`], for as long as polls find several requests. A driver with one request at a time never
-//! puts in a second one between two polls: the device asks it for kicks again, and waits for more and more of them before it tries to poll
-//! again.
+//! never sees more than one request outstanding. Therefore, after a kick that blocked, the device suppresses all kicks and polls the ring
+//! every [`INTERVAL`], for as long as polls find several requests. A driver with one request at a time never puts in a second one between
+//! two polls: the device asks it for kicks again, and waits for more and more of them before it tries to poll again.
 
 use std::time::Duration;
 

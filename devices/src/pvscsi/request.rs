@@ -20,7 +20,7 @@ pub(super) const MAX_SEGMENTS: usize = 1024;
 /// The first 72 of the 128 bytes of a [`RingReqDesc`], which hold all its fields. The device does not read the rest.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes)]
 #[repr(C)]
-pub(super) struct Request {
+pub struct Request {
     pub(super) context: U64,
     data_addr: U64,
     data_len: U64,
@@ -42,7 +42,7 @@ const _: () = assert!(
 
 /// The fields of a request in flight that its completion needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
+pub struct Pending {
     pub(super) context: u64,
     pub(super) target: u8,
     pub(super) sense_addr: u64,
@@ -61,9 +61,19 @@ impl Pending {
     }
 
     /// The completion. Sense data go to guest memory.
+    #[inline(always)]
     pub(super) fn completion<A: GuestAddressSpace>(&self, end: &TaskEnd, dma: &mut Dma<A>) -> RingCmpDesc {
         match end {
-            TaskEnd::Answered { status: Status::Good, transferred, .. } => good(self.context, *transferred),
+            TaskEnd::Answered { status: Status::Good, transferred, .. } => {
+                completion(self.context, *transferred, 0, HostStatus::Success, Status::Good as u16)
+            }
+            _ => self.failure(end, dma),
+        }
+    }
+
+    #[cold]
+    fn failure<A: GuestAddressSpace>(&self, end: &TaskEnd, dma: &mut Dma<A>) -> RingCmpDesc {
+        match end {
             // A transfer that is shorter than the buffer is no adapter error: drivers compare the lengths.
             TaskEnd::Answered { status, transferred, sense, .. } => {
                 let (host, sense_len) = self.deliver_sense(sense.as_ref(), dma);
@@ -102,12 +112,6 @@ fn completion(context: u64, data_len: u64, sense_len: u32, host: HostStatus, scs
         scsi_status: scsi.into(),
         pad: [U32::ZERO; 2],
     }
-}
-
-/// The completion of a successful request.
-#[inline(always)]
-pub(super) fn good(context: u64, transferred: u64) -> RingCmpDesc {
-    completion(context, transferred, 0, HostStatus::Success, Status::Good as u16)
 }
 
 /// The completion of a request that was not executed.

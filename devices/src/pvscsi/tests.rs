@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::spec::*;
 use super::*;
-use crate::device::{IoDevice, PciDevice};
+use crate::device::{IoDevice, PciDevice, Sleep};
 use crate::moderation::Policy;
 use crate::scsi::Address;
 use crate::testing::{Counts, Hold, MEMORY, MEMORY_END, MIB, Owner, Sink, bus, transfer10, unit};
@@ -150,6 +150,17 @@ impl Guest {
 
     fn kick(&mut self) {
         self.write(REG_KICK_RW_IO, 0);
+    }
+
+    /// Run what the I/O thread runs after an event, until it would sleep.
+    fn serve(&mut self) {
+        for _ in 0..1000 {
+            self.device.on_completions(self.now);
+            if self.device.before_sleep(self.now) != Sleep::No {
+                return;
+            }
+        }
+        panic!("never sleeps");
     }
 
     /// Take the posted completions, at most as many as the largest ring holds: a random test may have changed the index.

@@ -13,6 +13,7 @@ use super::spec::{
 use super::storvsc::spec::SCSI_CLASS;
 use super::synic::HypercallStatus;
 use super::{FIRST_RELID, Vmbus, gpadl};
+use crate::hba::Hba;
 use crate::time::Time;
 
 /// Instance GUID of the controller, 9d0e1f53-2c6b-4a5c-8b1e-7061726b6469, as on the wire. Guests recognize the controller by it after a
@@ -29,10 +30,10 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         match (header.kind.get(), self.link) {
             (message::INITIATE_CONTACT, _) => {
                 if let Ok((contact, _)) = InitiateContact::read_from_prefix(payload) {
-                    self.begin_reset(Answer::of(&contact), Some(contact.target_vp.get()), now);
+                    self.reset_by_guest(Answer::of(&contact), Some(contact.target_vp.get()), now);
                 }
             }
-            (message::UNLOAD, _) => self.begin_reset(Answer::Unload, None, now),
+            (message::UNLOAD, _) => self.reset_by_guest(Answer::Unload, None, now),
             // The guest sends the message again.
             _ if !self.outbox.has_space() => return HypercallStatus::InsufficientBuffers,
             (kind, Link::Up { version }) => self.on_connected(version, kind, payload, now),
@@ -156,7 +157,8 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         let relid = FIRST_RELID + index as u32;
         let pages = self.gpadls.pages(relid, open.gpadl).filter(|_| open.vp < self.cpus);
         let duplex = pages.and_then(|pages| {
-            Duplex::new(&mut self.dma, (pages, open.split), (relid as u16, open.vp), self.coalescing)
+            let coalescing = *self.engine.moderator.options();
+            Duplex::new(&mut self.engine.dma, (pages, open.split), (relid as u16, open.vp), coalescing)
         });
         let Some(duplex) = duplex else {
             return self.send_open_result(relid, open.id, status::INVALID_PARAMETER);
@@ -166,7 +168,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         }
         self.channels[index].opened(open.gpadl, duplex);
         // The ring may already hold packets.
-        self.more = true;
+        self.engine.has_work = true;
         self.send_open_result(relid, open.id, status::SUCCESS);
     }
 

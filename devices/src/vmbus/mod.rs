@@ -13,19 +13,16 @@
 //! - `spec`: messages and rings; `storvsc::spec`: the controller's protocol,
 //! - `control`: handles messages; `link`, `reset`: connection, reconnection and unload,
 //! - `io`: the I/O path of a batch of packets,
-//! - `hotplug`: attached and detached disks,
 //! - `device`: the contract with the owner.
 //!
 //! Guest memory and messages are untrusted. If the guest breaks the rules of a ring, the channel is not served until the guest opens it
 //! again. An invalid message is answered with an error status, or ignored if the protocol has no answer to it.
 
-mod bursts;
 mod channel;
 mod control;
 mod device;
 mod duplex;
 mod gpadl;
-mod hotplug;
 mod io;
 mod link;
 mod outbox;
@@ -44,13 +41,12 @@ use self::gpadl::Gpadls;
 use self::link::Link;
 use self::outbox::Outbox;
 use self::ring::PacketBuffer;
-use self::storvsc::Storvsc;
 use self::storvsc::spec::HostPacket;
+use self::storvsc::{Storvsc, StorvscEngine};
 pub use self::synic::{HypercallStatus, Posted, Synic, VmbusDevice};
-use crate::device::Stats;
-use crate::dma::Dma;
+use crate::hba::Engine;
 use crate::moderation::Coalescing;
-use crate::scsi::{Bus, TaskEnd};
+use crate::scsi::Bus;
 
 /// Maximum number of sub-channels.
 pub const MAX_SUB_CHANNELS: u16 = 63;
@@ -92,9 +88,9 @@ impl Config {
 
 /// A VMBus with a synthetic SCSI controller.
 pub struct Vmbus<A: GuestAddressSpace> {
-    /// First, so that it is dropped first: requests in flight are waited for while `dma` still keeps their memory.
+    /// Its moderator has the options for the moderators of the channels.
+    engine: StorvscEngine<A>,
     storvsc: Storvsc,
-    dma: Dma<A>,
     signals: Signals,
     link: Link,
     outbox: Outbox,
@@ -103,16 +99,11 @@ pub struct Vmbus<A: GuestAddressSpace> {
     channels: Box<[Channel<A::T>]>,
     connections: Box<[u32]>,
     cpus: u32,
-    coalescing: Coalescing,
     /// Index of the channel that is served first.
     first: usize,
-    /// `service` has more to do, and no event reports it.
-    more: bool,
     /// Scratch memory for a batch.
     buffer: PacketBuffer,
-    ended: Vec<(u32, TaskEnd)>,
     answers: Vec<(u8, HostPacket)>,
-    stats: Stats,
 }
 
 impl<A: GuestAddressSpace> Vmbus<A> {
@@ -123,8 +114,8 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         let sub_channels = sub_channels.min(MAX_SUB_CHANNELS);
         let channels = 0..=u32::from(sub_channels);
         Self {
-            storvsc: Storvsc::new(bus, tasks.max(1), sub_channels),
-            dma: Dma::new(memory),
+            storvsc: Storvsc::new(bus.addresses(), sub_channels),
+            engine: Engine::new(memory, bus, coalescing, tasks),
             signals: Signals { synic, sent: 0 },
             link: Link::Down,
             outbox: Outbox::default(),
@@ -132,13 +123,9 @@ impl<A: GuestAddressSpace> Vmbus<A> {
             channels: channels.clone().map(|_| Channel::default()).collect(),
             connections: channels.map(|n| FIRST_CONNECTION + FIRST_RELID + n).collect(),
             cpus: cpus.max(1),
-            coalescing,
             first: 0,
-            more: false,
             buffer: PacketBuffer::default(),
-            ended: Vec::with_capacity(tasks as usize),
             answers: Vec::new(),
-            stats: Stats::default(),
         }
     }
 }

@@ -6,16 +6,18 @@ use vm_memory::GuestAddressSpace;
 use super::Vmbus;
 use super::link::{Answer, Link};
 use super::spec::{MessageHeader, VMBUS_MESSAGE_CONNECTION_ID_4, VersionResponse, message, version};
+use crate::hba::Hba;
 use crate::time::Time;
 
 impl<A: GuestAddressSpace> Vmbus<A> {
     /// Reset the bus; [`finish_reset`](Self::finish_reset) sends `answer`. `vp`: send messages to this virtual processor from here on.
-    pub(super) fn begin_reset(&mut self, answer: Answer, vp: Option<u32>, now: Time) {
-        tracing::debug!(?answer, in_flight = self.storvsc.in_flight(), "VMBus reset by the guest");
+    pub(super) fn reset_by_guest(&mut self, answer: Answer, vp: Option<u32>, now: Time) {
+        tracing::debug!(?answer, in_flight = self.engine.in_flight.count(), "VMBus reset by the guest");
         self.outbox.reset(vp);
         self.link = Link::Resetting(answer);
         self.forget();
-        self.storvsc.reset();
+        self.storvsc.restart();
+        self.engine.bus.reset_all();
         self.complete(now);
     }
 
@@ -31,10 +33,10 @@ impl<A: GuestAddressSpace> Vmbus<A> {
     /// Send the answer of a reset, if all requests have completed.
     pub(super) fn finish_reset(&mut self) {
         let Link::Resetting(answer) = self.link else { return };
-        if self.storvsc.in_flight() > 0 {
+        if self.engine.in_flight.count() > 0 {
             return;
         }
-        self.dma.release();
+        self.engine.dma.release();
         self.link = match answer {
             Answer::Version(Some(version)) => Link::Up { version },
             Answer::Version(None) | Answer::Unload => Link::Down,
@@ -55,16 +57,20 @@ impl<A: GuestAddressSpace> Vmbus<A> {
     }
 
     /// Set the power-on state. Waits for the disks.
-    pub(super) fn power_on(&mut self) {
+    pub(super) fn power_on_reset(&mut self) {
         self.outbox.reset(Some(0));
         self.link = Link::Down;
         self.gpadls.clear();
-        self.storvsc.power_on();
+        self.storvsc.restart();
+        let engine = &mut self.engine;
+        engine.bus.reset_all();
+        engine.bus.drain();
+        engine.stats.errors += u64::from(engine.in_flight.count()) + engine.backlog.len() as u64;
+        engine.drop_waiting();
+        engine.drop_in_flight();
         for channel in &mut self.channels {
-            self.stats.completions += u64::from(std::mem::take(&mut channel.requests));
+            channel.requests = 0;
             channel.forget();
         }
-        self.more = false;
-        self.dma.release();
     }
 }

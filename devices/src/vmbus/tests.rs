@@ -1,7 +1,7 @@
 //! A guest with its own implementation of the bus, written from the layouts and not from `spec`: bytes at offsets, indices, masks. It
 //! executes what the test requires, valid or not.
 
-mod bursts;
+mod batches;
 mod control;
 mod packets;
 mod random;
@@ -288,7 +288,7 @@ impl Guest {
     /// Let the device work until it would sleep. Returns the packets that it has posted to a channel.
     fn run_all(&mut self, relid: u32) -> Vec<Received> {
         let mut taken = Vec::new();
-        for _ in 0..1000 {
+        for _ in 0..10_000 {
             self.device.on_completions(self.now);
             taken.extend(self.take(relid));
             if self.device.before_sleep(self.now) != Sleep::No {

@@ -103,7 +103,7 @@ fn ends_wait_for_incoming_mailboxes() {
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
     // Four mailboxes are free; the others are in use.
-    assert_eq!(guest.device.late.len(), 8);
+    assert_eq!(guest.device.engine.deferred.len(), 8);
     assert_eq!(guest.interrupt(), 0x81, "moderation holds nothing back then");
     let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no poll") };
     assert_eq!(poll, guest.now.after(Duration::from_millis(1)));

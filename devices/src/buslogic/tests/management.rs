@@ -16,7 +16,7 @@ fn crowded(tasks: u32, count: u32) -> (Guest, Vec<u64>) {
         .collect();
     guest.ring();
     guest.serve();
-    assert!(guest.device.in_flight.count() <= tasks && guest.incoming().is_empty());
+    assert!(guest.device.engine.in_flight.count() <= tasks && guest.incoming().is_empty());
     (guest, put)
 }
 
@@ -26,8 +26,8 @@ fn let_go(guest: &mut Guest) -> Vec<(u64, (u8, u8, u8))> {
     guest.device.on_completions(guest.now);
     guest.serve();
     guest.acknowledge();
-    assert_eq!(guest.device.in_flight.count(), 0);
-    assert!(guest.device.backlog.is_empty() && guest.device.resets.is_empty());
+    assert_eq!(guest.device.engine.in_flight.count(), 0);
+    assert!(guest.device.engine.backlog.is_empty() && guest.device.resets.is_empty());
     ends(guest)
 }
 
@@ -147,8 +147,11 @@ fn requests_that_a_reset_drops_have_completed() {
         guest.ring();
         guest.serve();
         let before = guest.device.stats();
-        assert!(guest.device.in_flight.count() > 0 && guest.device.resets.len() == 1);
-        assert_eq!(before.requests, before.completions + guest.device.unanswered());
+        assert!(guest.device.engine.in_flight.count() > 0 && guest.device.resets.len() == 1);
+        assert_eq!(
+            before.requests,
+            before.completions + (guest.device.engine.unanswered() + guest.device.resets.len() as u64)
+        );
         guest.reset(Control::SOFT_RESET);
         let after = guest.device.stats();
         assert_eq!((after.requests, after.completions), (before.requests, before.requests));
@@ -163,7 +166,7 @@ fn requests_that_a_reset_drops_have_completed() {
 fn what_was_taken_is_done_before_memory_is_saved() {
     let (mut guest, put) = crowded(2, 10);
     guest.device.quiesce(guest.now);
-    assert_eq!(guest.device.in_flight.count(), 0);
+    assert_eq!(guest.device.engine.in_flight.count(), 0);
     assert_eq!(ends(&mut guest).len(), put.len());
     assert!(guest.line());
 }
@@ -180,7 +183,7 @@ fn memory_of_requests_is_in_use_until_they_end() {
     guest.put(&read);
     guest.ring();
     guest.serve();
-    assert_eq!(guest.device.in_flight.count(), 3, "its end would be posted there");
+    assert_eq!(guest.device.engine.in_flight.count(), 3, "its end would be posted there");
     guest.hold.set(false);
     assert!(!guest.device.uses_memory(&[mib(0), mib(1)], guest.now));
     assert_eq!(guest.incoming().len(), 3);
@@ -215,5 +218,7 @@ fn disks_come_and_go() {
 
 #[test]
 fn disks_without_names_have_that_of_their_place() {
-    attach_nameless(&mut Guest::new().device, "buslogic", 5, |device, address| device.bus.serial(address));
+    attach_nameless(&mut Guest::new().device, "buslogic", 5, |device, address| {
+        device.engine.bus.serial(address)
+    });
 }

@@ -219,9 +219,9 @@ fn a_fifo_full_of_task_management_is_served() {
 fn replies_that_nobody_takes_do_not_pile_up_for_ever() {
     let mut guest = Guest::new();
     for _ in 0..5000 {
-        guest.device.post(Reply::default_to(&Header::default(), 0));
+        guest.device.reply(Reply::default_to(&Header::default(), 0));
     }
-    assert!(guest.device.late_replies.len() <= 2048);
+    assert!(guest.device.engine.deferred.len() <= 2048);
     assert_eq!(guest.device.state, IocState::Fault);
 }
 
@@ -264,7 +264,7 @@ fn let_go(guest: &mut Guest) -> Vec<(u32, u16)> {
         guest.serve();
         replies.extend(statuses(&guest.replies()));
     }
-    assert_eq!((guest.device.in_flight.count(), guest.device.backlog.len()), (0, 0));
+    assert_eq!((guest.device.engine.in_flight.count(), guest.device.engine.backlog.len()), (0, 0));
     replies
 }
 

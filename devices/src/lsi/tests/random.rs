@@ -82,7 +82,7 @@ fn nothing_that_a_guest_writes_breaks_it() {
         }
         guest.hold.set(false);
         guest.hard_reset();
-        assert_eq!(guest.device.in_flight.count(), 0);
+        assert_eq!(guest.device.engine.in_flight.count(), 0);
         guest.works_again();
         let stats = guest.device.stats();
         assert!(stats.requests == stats.completions && stats.requests > 500, "{stats:?}");

@@ -269,5 +269,5 @@ fn reply_frames_are_in_use_while_requests_are_in_flight() {
 
 #[test]
 fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
-    attach_nameless(&mut Guest::new().device, "lsi", 5, |device, address| device.bus.serial(address));
+    attach_nameless(&mut Guest::new().device, "lsi", 5, |device, address| device.engine.bus.serial(address));
 }

@@ -169,7 +169,7 @@ fn events_without_frames_are_bounded() {
         guest.device.attach(address, disk).unwrap();
         assert!(guest.device.detach(address, guest.now));
     }
-    assert!(guest.device.late_replies.len() <= 64, "{}", guest.device.late_replies.len());
+    assert!(guest.device.engine.deferred.len() <= 64, "{}", guest.device.engine.deferred.len());
     for index in 0..16 {
         guest.write(reg::REPLY_FIFO, (REPLIES + index * REPLY_SIZE) as u32);
     }

@@ -110,7 +110,7 @@ fn run(seed: u64, steps: u32, tasks: u32) -> Guest {
     for _ in 0..steps {
         step(&mut guest, &mut random);
         let stats = guest.device.stats();
-        assert_eq!(stats.requests, stats.completions + guest.device.unanswered());
+        assert_eq!(stats.requests, stats.completions + guest.device.engine.unanswered());
     }
     guest
 }
@@ -130,7 +130,7 @@ fn anything_goes_and_a_clean_start_follows() {
         guest.write(REG_INTR_MASK, 0xf);
         guest.clear_unit_attention(&[0]);
         guest.check_io();
-        assert_eq!(guest.device.in_flight.count(), 0);
+        assert_eq!(guest.device.engine.in_flight.count(), 0);
         let stats = guest.device.stats();
         assert_eq!(stats.requests, stats.completions);
     }

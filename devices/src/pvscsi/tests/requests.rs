@@ -208,7 +208,9 @@ fn no_data_means_no_data() {
 
 #[test]
 fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
-    attach_nameless(&mut Guest::new().device, "pvscsi", 5, |device, address| device.bus.serial(address));
+    attach_nameless(&mut Guest::new().device, "pvscsi", 5, |device, address| {
+        device.engine.bus.serial(address)
+    });
 }
 
 #[test]

@@ -144,6 +144,7 @@ fn a_full_request_ring_is_taken_whole() {
                 guest.put(&request);
             }
             guest.kick();
+            guest.serve();
             let completions = guest.completions();
             assert_eq!(completions.len(), pages as usize * 32);
             completions.iter().for_each(|completion| assert_good(completion, 512));
@@ -161,10 +162,10 @@ fn more_requests_than_tasks_wait_in_the_ring_of_a_single_unit() {
         guest.put(&request);
     }
     guest.kick();
-    assert_eq!(guest.device.in_flight.count(), 5);
+    assert_eq!(guest.device.engine.in_flight.count(), 5);
     assert_eq!(guest.state(offset_of!(RingsState, req_cons_idx)), guest.req_prod - 27);
     guest.hold.set(false);
-    guest.device.on_completions(guest.now);
+    guest.serve();
     assert_eq!(guest.completions().len(), 32);
 }
 

@@ -22,7 +22,7 @@ fn crowded(tasks: u32, count: u64) -> Guest {
         guest.put(&request);
     }
     guest.kick();
-    assert!(guest.device.in_flight.count() <= tasks && guest.completions().is_empty());
+    assert!(guest.device.engine.in_flight.count() <= tasks && guest.completions().is_empty());
     guest
 }
 
@@ -63,8 +63,8 @@ fn let_go(guest: &mut Guest) -> Vec<RingCmpDesc> {
             break;
         }
     }
-    assert_eq!(guest.device.in_flight.count(), 0);
-    assert!(guest.device.backlog.is_empty());
+    assert_eq!(guest.device.engine.in_flight.count(), 0);
+    assert!(guest.device.engine.backlog.is_empty());
     ended
 }
 
@@ -73,7 +73,7 @@ fn a_bus_reset_ends_what_waits_for_a_task() {
     for (tasks, count) in [(1, 2), (1, 32), (2, 5), (4, 32), (5, 20)] {
         let mut guest = crowded(tasks, count);
         assert_eq!(guest.command(command::RESET_BUS, &[]), COMMAND_SUCCEEDED);
-        let on_disk = u64::from(guest.device.in_flight.count());
+        let on_disk = u64::from(guest.device.engine.in_flight.count());
         let mut ended = guest.completions();
         assert_eq!(ended.len() as u64, count - on_disk, "{tasks}");
         // The driver may reuse the memory of completed requests.
@@ -163,7 +163,7 @@ fn a_reset_does_not_wait_long_and_is_over_for_each_request_with_its_completion()
     guest.command(command::RESET_BUS, &[]);
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     let early = guest.completions().len();
-    let on_disk = guest.device.in_flight.count();
+    let on_disk = guest.device.engine.in_flight.count();
     assert!(on_disk > 0 && early + on_disk as usize == 6);
     // A command that comes after the reset completes after all earlier requests: Linux frees memory when that command has succeeded.
     let mut ready = guest.request(&[0; 6]);

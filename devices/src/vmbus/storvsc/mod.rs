@@ -12,33 +12,37 @@ mod request;
 mod session;
 pub mod spec;
 
-use paradisk_disk_formats::{IoBuf, QueueStats};
+use std::convert::Infallible;
+
+use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U64;
 
-use self::request::{NOWHERE, Parsed, Pending, address, completion, host_packet};
+pub(super) use self::request::Pending;
+use self::request::{NOWHERE, Parsed, address, completion, host_packet};
 use self::session::Session;
 use self::spec::{HostPacket, VstorPacket, nt_status, operation};
 use super::packet::Packet;
 use super::spec::{VM_PKT_DATA_INBAND, VM_PKT_DATA_USING_GPA_DIRECT};
-use crate::backlog::Backlog;
-use crate::dma::{Dma, Footprint};
-use crate::in_flight::InFlight;
-use crate::scsi::{Address, AttachError, Bus, LogicalUnit, TaskEnd};
+use crate::hba::Engine;
+use crate::scsi::{Address, TaskEnd};
 
 /// Maximum number of logical units.
 pub const MAX_LUNS: u8 = 64;
 
 /// Maximum number of requests of the backlog, which wait for a task number. Linux with up to 12 virtual processors has fewer outstanding.
 /// Further requests wait in the rings.
-const MAX_BACKLOG: usize = 1024;
+pub(super) const MAX_BACKLOG: usize = 1024;
 
 /// A request of the backlog, which waits for a task number.
-struct Queued {
-    channel: u8,
-    packet: Box<[U64]>,
+pub struct Queued {
+    pub(super) channel: u8,
+    pub(super) packet: Box<[U64]>,
 }
+
+/// The engine of the adapter. Answers that wait for free space are in their channels.
+pub(super) type StorvscEngine<A> = Engine<A, Pending, Queued, Infallible>;
 
 /// The result of taking a packet.
 pub(super) enum Taken {
@@ -54,44 +58,24 @@ pub(super) enum Taken {
     Controlled(HostPacket),
 }
 
-/// Statistics of a controller.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    /// SCSI requests.
-    pub(super) requests: u64,
-    /// SCSI requests that failed.
-    pub(super) errors: u64,
-}
-
-/// A controller.
+/// A controller, without its requests.
 pub(super) struct Storvsc {
-    /// First, so that it is dropped first: requests in flight are waited for.
-    bus: Bus,
     /// Logical unit numbers that have a unit, by bit.
     luns: u64,
     sub_channels: u16,
     session: Session,
-    in_flight: InFlight<Pending>,
-    backlog: Backlog<Queued>,
     bufs: Vec<IoBuf>,
-    counts: Counts,
 }
 
 impl Storvsc {
-    /// A controller in front of `bus`, whose units are at target 0, with at most `tasks` requests in flight and `sub_channels`
-    /// sub-channels.
-    pub(super) fn new(bus: Bus, tasks: u32, sub_channels: u16) -> Self {
-        let luns = bus.addresses().filter(|at| at.target == 0 && at.lun < MAX_LUNS.into());
-        let luns = luns.fold(0, |luns, at| luns | 1 << at.lun);
+    /// A controller with up to `sub_channels` sub-channels. Of the units at `addresses`, it has those at target 0.
+    pub(super) fn new(addresses: impl Iterator<Item = Address>, sub_channels: u16) -> Self {
+        let luns = addresses.filter(|at| at.target == 0 && at.lun < MAX_LUNS.into());
         Self {
-            bus,
-            luns,
+            luns: luns.fold(0, |luns, at| luns | 1 << at.lun),
             sub_channels,
             session: Session::default(),
-            in_flight: InFlight::new(tasks),
-            backlog: Backlog::new(),
             bufs: Vec::with_capacity(session::MAX_TRANSFER as usize / 4096 + 1),
-            counts: Counts::default(),
         }
     }
 
@@ -110,12 +94,6 @@ impl Storvsc {
         self.session.sub_channels()
     }
 
-    /// Whether another packet can be taken.
-    #[inline]
-    pub(super) const fn can_take(&self) -> bool {
-        self.backlog.len() < MAX_BACKLOG
-    }
-
     /// Take a packet of a channel; the primary channel is 0. The answers of requests that a reset ends are appended to `ended`, with their
     /// channels.
     #[inline]
@@ -123,7 +101,7 @@ impl Storvsc {
         &mut self,
         channel: u8,
         packet: &Packet<'_>,
-        dma: &mut Dma<A>,
+        engine: &mut StorvscEngine<A>,
         ended: &mut Vec<(u8, HostPacket)>,
     ) -> Taken {
         let known = [VM_PKT_DATA_INBAND, VM_PKT_DATA_USING_GPA_DIRECT].contains(&packet.kind());
@@ -132,15 +110,17 @@ impl Storvsc {
         }
         match packet.payload::<VstorPacket>() {
             Ok(payload) if payload.operation.get() == operation::EXECUTE_SRB => {
-                self.counts.requests += 1;
-                let taken = self.execute(channel, packet, payload, dma);
-                if let Taken::Queued = taken {
-                    self.push_to_backlog(channel, *packet, payload);
+                engine.stats.requests += 1;
+                if !self.session.ready() {
+                    failed(Pending::new(channel, packet, payload).not_ready(), engine)
+                } else if engine.admits(address(&payload.srb)) {
+                    self.start(channel, packet, payload, engine)
+                } else {
+                    push_to_backlog(channel, *packet, payload, engine)
                 }
-                taken
             }
             Ok(payload) => {
-                let answer = self.control(channel, payload, ended);
+                let answer = self.control(channel, payload, engine, ended);
                 Taken::Controlled(completion(packet.transaction(), answer))
             }
             Err(_) => {
@@ -149,41 +129,18 @@ impl Storvsc {
         }
     }
 
-    /// Start a request of the backlog. Returns its channel and the result.
+    /// Start a request of the backlog.
     #[cold]
-    pub(super) fn start_from_backlog<A: GuestAddressSpace>(
+    pub(super) fn start_queued<A: GuestAddressSpace>(
         &mut self,
-        dma: &mut Dma<A>,
-    ) -> Option<(u8, Taken)> {
-        let next = self.backlog.next(&self.bus, self.in_flight.free_slots())?;
-        let packet = Packet::new(&next.packet).ok()?;
-        let payload = packet.payload::<VstorPacket>().ok()?;
-        Some((next.channel, self.start(next.channel, &packet, payload, dma)))
-    }
-
-    /// Start a request, if its unit may have a task number now.
-    #[inline]
-    fn execute<A: GuestAddressSpace>(
-        &mut self,
-        channel: u8,
-        packet: &Packet<'_>,
-        payload: &VstorPacket,
-        dma: &mut Dma<A>,
+        request: &Queued,
+        engine: &mut StorvscEngine<A>,
     ) -> Taken {
-        let free = self.in_flight.free_slots();
-        let admitted = self.backlog.admits(&self.bus, address(&payload.srb), free);
-        if admitted && self.session.ready() {
-            return self.start(channel, packet, payload, dma);
+        match Packet::new(&request.packet).and_then(|packet| Ok((packet, packet.payload::<VstorPacket>()?))) {
+            Ok((packet, payload)) => self.start(request.channel, &packet, payload, engine),
+            // It was valid when it was taken.
+            Err(_) => Taken::Ignored,
         }
-        if !self.session.ready() {
-            return self.failed(Pending::new(channel, packet, payload).not_ready());
-        }
-        Taken::Queued
-    }
-
-    #[cold]
-    fn push_to_backlog(&mut self, channel: u8, packet: Packet<'_>, payload: &VstorPacket) {
-        self.backlog.push(address(&payload.srb), Queued { channel, packet: packet.words().into() });
     }
 
     /// Always inlined, for the requests that come from a ring while there are enough task numbers.
@@ -193,31 +150,21 @@ impl Storvsc {
         channel: u8,
         packet: &Packet<'_>,
         payload: &VstorPacket,
-        dma: &mut Dma<A>,
+        engine: &mut StorvscEngine<A>,
     ) -> Taken {
         let pending = || Pending::new(channel, packet, payload);
-        let Ok(parsed) = Parsed::new(packet, payload) else { return self.failed(pending().malformed()) };
+        let Ok(parsed) = Parsed::new(packet, payload) else { return failed(pending().malformed(), engine) };
         if !has_unit(self.luns, parsed.address) {
-            return self.answer_without_unit(channel, *packet, payload, dma);
+            return self.answer_without_unit(channel, *packet, payload, engine);
         }
-        dma.begin();
+        engine.dma.begin();
         let mut one = IoBuf::empty();
-        let Ok(bufs) = parsed.map(dma, &mut one, &mut self.bufs) else {
-            return self.failed(pending().malformed());
+        let Ok(bufs) = parsed.map(&mut engine.dma, &mut one, &mut self.bufs) else {
+            return failed(pending().malformed(), engine);
         };
-        let Some(id) = self.in_flight.allocate() else {
-            debug_assert!(false, "a request was admitted without a task number");
-            return self.failed(pending().malformed());
-        };
-        match self.bus.submit(&parsed.task(id, bufs)) {
-            None => {
-                self.in_flight.store(id, pending(), dma.footprint());
-                Taken::InFlight(id)
-            }
-            Some(end) => {
-                self.in_flight.release(id);
-                self.answered(&pending(), &end)
-            }
+        match engine.submit(parsed.task(bufs), pending) {
+            Ok(id) => Taken::InFlight(id),
+            Err(end) => answered(&pending(), &end, engine),
         }
     }
 
@@ -228,55 +175,43 @@ impl Storvsc {
         channel: u8,
         packet: Packet<'_>,
         payload: &VstorPacket,
-        dma: &mut Dma<A>,
+        engine: &mut StorvscEngine<A>,
     ) -> Taken {
         let pending = Pending::new(channel, &packet, payload);
-        dma.begin();
+        engine.dma.begin();
         let mut one = IoBuf::empty();
-        let Ok(parsed) = Parsed::new(&packet, payload) else { return self.failed(pending.malformed()) };
-        let Ok(bufs) = parsed.map(dma, &mut one, &mut self.bufs) else {
-            return self.failed(pending.malformed());
+        let Ok(parsed) = Parsed::new(&packet, payload) else { return failed(pending.malformed(), engine) };
+        let Ok(bufs) = parsed.map(&mut engine.dma, &mut one, &mut self.bufs) else {
+            return failed(pending.malformed(), engine);
         };
-        match self.bus.no_unit_on_target(&parsed.task(0, bufs)) {
-            end @ TaskEnd::Answered { sense: None, .. } => self.answered(&pending, &end),
-            _ => self.failed(pending.no_unit()),
+        match engine.bus.no_unit_on_target(&parsed.task(bufs)) {
+            end @ TaskEnd::Answered { sense: None, .. } => answered(&pending, &end, engine),
+            _ => failed(pending.no_unit(), engine),
         }
-    }
-
-    #[cold]
-    fn answered(&mut self, pending: &Pending, end: &TaskEnd) -> Taken {
-        let (answer, good) = pending.answer(end);
-        self.counts.errors += u64::from(!good);
-        Taken::Answered(answer)
-    }
-
-    #[cold]
-    fn failed(&mut self, answer: HostPacket) -> Taken {
-        self.counts.errors += 1;
-        Taken::Answered(answer)
     }
 
     /// Execute an operation that is not a request.
     #[cold]
-    fn control(
+    fn control<A: GuestAddressSpace>(
         &mut self,
         channel: u8,
         payload: &VstorPacket,
+        engine: &mut StorvscEngine<A>,
         ended: &mut Vec<(u8, HostPacket)>,
     ) -> VstorPacket {
         match payload.operation.get() {
             operation::RESET_LUN if self.session.ready() => {
                 let unit = address(&payload.srb);
                 tracing::info!(?unit, "vstor unit reset");
-                self.bus.reset_unit(unit);
-                self.end_backlog(|at| at == unit, ended);
+                engine.bus.reset_unit(unit);
+                end_backlog(|at| at == unit, engine, ended);
                 answer(nt_status::SUCCESS)
             }
             // Each request is still answered; drivers wait for that.
             operation::RESET_ADAPTER | operation::RESET_BUS if self.session.ready() => {
                 tracing::info!("vstor bus reset");
-                self.bus.reset_all();
-                self.end_backlog(|_| true, ended);
+                engine.bus.reset_all();
+                end_backlog(|_| true, engine, ended);
                 answer(nt_status::SUCCESS)
             }
             _ if channel == 0 => self.session.control(payload, self.sub_channels),
@@ -284,117 +219,50 @@ impl Storvsc {
         }
     }
 
-    /// End requests of the backlog with the status of a reset.
-    fn end_backlog(&mut self, wanted: impl Fn(Address) -> bool, ended: &mut Vec<(u8, HostPacket)>) {
-        for request in self.backlog.take(|at, _| wanted(at)) {
-            self.counts.errors += 1;
-            if let Ok(packet) = Packet::new(&request.packet)
-                && let Ok(payload) = packet.payload::<VstorPacket>()
-            {
-                let pending = Pending::new(request.channel, &packet, payload);
-                ended.push((request.channel, pending.answer(&TaskEnd::Reset).0));
-            }
+    /// A unit was attached to this logical unit number, or detached.
+    pub(super) fn set_unit(&mut self, lun: u16, attached: bool) {
+        self.luns = self.luns & !(1 << lun) | u64::from(attached) << lun;
+    }
+}
+
+#[cold]
+fn push_to_backlog<A: GuestAddressSpace>(
+    channel: u8,
+    packet: Packet<'_>,
+    payload: &VstorPacket,
+    engine: &mut StorvscEngine<A>,
+) -> Taken {
+    engine.backlog.push(address(&payload.srb), Queued { channel, packet: packet.words().into() });
+    Taken::Queued
+}
+
+#[cold]
+fn answered<A: GuestAddressSpace>(pending: &Pending, end: &TaskEnd, engine: &mut StorvscEngine<A>) -> Taken {
+    let (answer, good) = pending.answer(end);
+    engine.stats.errors += u64::from(!good);
+    Taken::Answered(answer)
+}
+
+#[cold]
+fn failed<A: GuestAddressSpace>(answer: HostPacket, engine: &mut StorvscEngine<A>) -> Taken {
+    engine.stats.errors += 1;
+    Taken::Answered(answer)
+}
+
+/// End requests of the backlog with the status of a reset.
+fn end_backlog<A: GuestAddressSpace>(
+    wanted: impl Fn(Address) -> bool,
+    engine: &mut StorvscEngine<A>,
+    ended: &mut Vec<(u8, HostPacket)>,
+) {
+    for request in engine.backlog.take(|at, _| wanted(at)) {
+        engine.stats.errors += 1;
+        if let Ok(packet) = Packet::new(&request.packet)
+            && let Ok(payload) = packet.payload::<VstorPacket>()
+        {
+            let pending = Pending::new(request.channel, &packet, payload);
+            ended.push((request.channel, pending.answer(&TaskEnd::Reset).0));
         }
-    }
-
-    /// Submit the started requests to the disks.
-    pub(super) fn kick(&mut self) {
-        self.bus.kick();
-    }
-
-    /// Append the task number and result of each completed request.
-    #[inline]
-    pub(super) fn reap(&mut self, ended: &mut Vec<(u32, TaskEnd)>) {
-        self.bus.reap(ended);
-    }
-
-    /// Complete a request. Returns its channel and the answer. Always inlined, so that the answer is made where it is used.
-    #[inline(always)]
-    pub(super) fn end(&mut self, id: u32, end: &TaskEnd) -> Option<(u8, HostPacket)> {
-        let (channel, (answer, good)) =
-            self.in_flight.complete_with(id, |pending| (pending.channel, pending.answer(end)))?;
-        self.counts.errors += u64::from(!good);
-        Some((channel, answer))
-    }
-
-    /// Abort the requests of a channel. Returns how many were in the backlog: these have ended.
-    pub(super) fn abandon(&mut self, channel: u8) -> u32 {
-        let of = self.in_flight.iter().filter(|(_, pending)| pending.channel == channel);
-        let ids: Vec<u32> = of.map(|(id, _)| id).collect();
-        for id in ids {
-            self.bus.abort(id);
-        }
-        let over = self.backlog.take(|_, request| request.channel == channel).len() as u32;
-        self.counts.errors += u64::from(over);
-        over
-    }
-
-    /// The guest has reset the VMBus: restart the initialization, and reset all units.
-    pub(super) fn reset(&mut self) {
-        self.restart();
-        self.bus.reset_all();
-    }
-
-    /// Power-on reset: wait for the disks, and drop all requests.
-    pub(super) fn power_on(&mut self) {
-        self.reset();
-        self.bus.drain();
-        self.bus.discard();
-        self.counts.errors += u64::from(self.in_flight.count()) + self.backlog.len() as u64;
-        self.in_flight.clear();
-        self.backlog.clear();
-    }
-
-    /// Requests that have a task number.
-    pub(super) fn in_flight(&self) -> u32 {
-        self.in_flight.count()
-    }
-
-    /// Whether no request waits for a task number.
-    pub(super) const fn backlog_is_empty(&self) -> bool {
-        self.backlog.is_empty()
-    }
-
-    pub(super) const fn bus(&self) -> &Bus {
-        &self.bus
-    }
-
-    pub(super) const fn bus_mut(&mut self) -> &mut Bus {
-        &mut self.bus
-    }
-
-    pub(super) const fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    pub(super) fn queue_stats(&self) -> QueueStats {
-        self.bus.queue_stats()
-    }
-
-    /// Guest memory that requests use.
-    pub(super) fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
-        // Without the memory of answers: the rings hold their pages by themselves.
-        self.in_flight.footprint(dma, |_| u64::MAX)
-    }
-
-    /// Attach a unit with this logical unit number.
-    pub(super) fn attach(&mut self, lun: u8, unit: LogicalUnit) -> Result<(), AttachError> {
-        self.bus.attach(Address { target: 0, lun: lun.into() }, unit)?;
-        self.luns |= 1 << lun;
-        Ok(())
-    }
-
-    /// Detach a unit. False: there is none.
-    pub(super) fn detach(&mut self, lun: u8) -> bool {
-        let there = self.bus.detach(Address { target: 0, lun: lun.into() });
-        if there {
-            self.luns &= !(1 << lun);
-        }
-        there
-    }
-
-    pub(super) fn detaching(&self, lun: u8) -> bool {
-        self.bus.detaching(Address { target: 0, lun: lun.into() })
     }
 }
 

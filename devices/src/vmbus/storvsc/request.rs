@@ -42,7 +42,7 @@ const ANSWER: u64 = VM_PKT_COMP as u64
 
 /// The fields of a request in flight that its answer needs.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::vmbus) struct Pending {
+pub struct Pending {
     transaction: U64,
     /// The bits that the answer [repeats](REPEATED).
     place: u64,
@@ -106,11 +106,11 @@ impl<'a> Parsed<'a> {
         })
     }
 
-    /// The task with this number, whose data are in `bufs`.
+    /// The task, whose data are in `bufs`.
     #[inline(always)]
-    pub(super) fn task<'b>(&'b self, id: u32, bufs: &'b [IoBuf]) -> Task<'b> {
+    pub(super) fn task<'b>(&'b self, bufs: &'b [IoBuf]) -> Task<'b> {
         Task {
-            id,
+            id: 0,
             address: self.address,
             // The bound, which holds anyhow, spares a check for each byte of the CDB.
             cdb: self.cdb.as_bytes().get(..self.cdb_len.min(MAX_CDB)).unwrap_or_default(),
@@ -193,7 +193,7 @@ impl Pending {
 
     /// The answer, and whether the request succeeded.
     #[inline]
-    pub(super) fn answer(&self, end: &TaskEnd) -> (HostPacket, bool) {
+    pub(in crate::vmbus) fn answer(&self, end: &TaskEnd) -> (HostPacket, bool) {
         match end {
             TaskEnd::Answered { status: Status::Good, transferred, wanted, .. }
                 if *wanted <= self.len.into() =>

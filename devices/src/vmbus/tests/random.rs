@@ -158,7 +158,7 @@ fn anything_goes_and_a_clean_start_follows() {
         guest.clear_unit_attention(&LUNS);
         guest.clear_unit_attention(&LUNS);
         guest.check_io(1);
-        assert_eq!(guest.device.storvsc.in_flight(), 0);
+        assert_eq!(guest.device.engine.in_flight.count(), 0);
         guest.device.reset(guest.now);
         guest.writes_nothing(|guest| guest.device.on_completions(guest.now));
         let stats = guest.device.stats();

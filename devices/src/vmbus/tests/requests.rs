@@ -263,7 +263,7 @@ fn a_unit_that_comes_before_the_driver_is_not_announced() {
 #[test]
 fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
     attach_nameless(&mut Guest::new().device, "storvsc", 0, |device, address| {
-        device.storvsc.bus().serial(Address { target: 0, lun: address.target.into() })
+        device.engine.bus.serial(Address { target: 0, lun: address.target.into() })
     });
 }
 
