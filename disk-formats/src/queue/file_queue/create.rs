@@ -12,7 +12,8 @@ use crate::contract::escaped::escaped;
 use crate::contract::queue::{DiskQueue, EngineKind, QueueConfig};
 use crate::map::format::Format;
 #[cfg(feature = "io-uring")]
-use crate::queue::engine::{Engine, Threads, Uring};
+use crate::queue::engine::Uring;
+use crate::queue::engine::{Engine, Threads};
 
 /// Maximum number of requests in flight.
 pub(crate) const MAX_DEPTH: u32 = 4096;
