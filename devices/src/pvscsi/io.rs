@@ -5,7 +5,7 @@ use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
-use super::kicks::Kicks;
+use super::polling::Kicks;
 use super::request::{Parsed, Pending, Request, failed, map_data, parse};
 use super::rings::Rings;
 use super::spec::{HostStatus, Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingCmpDesc};
@@ -139,7 +139,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     }
 
     fn next_poll(&self) -> Option<Time> {
-        self.kicks.poll_at()
+        self.kicks.poll_at
     }
 
     /// Without bus mastering there is none: the disks have completed all requests, and none is started.
