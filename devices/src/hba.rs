@@ -212,6 +212,7 @@ pub trait Hba {
     fn try_post(&mut self, completion: &Self::Completion) -> bool;
 
     /// Store a completion until the guest's queue has a free slot.
+    #[cold]
     fn defer(&mut self, completion: Self::Completion) {
         self.engine_mut().deferred.push_back(completion);
     }
@@ -330,9 +331,11 @@ pub trait Hba {
         engine.has_work |= !ended.is_empty() && !engine.backlog.is_empty();
         self.batch_reaped(!ended.is_empty());
         for &(id, ref end) in &ended {
-            if let Some(pending) = self.engine_mut().in_flight.end(id) {
-                self.complete_task(id, &pending, end, now);
-            }
+            let Some(pending) = self.engine_mut().in_flight.complete(id) else {
+                debug_assert!(false, "task {id} ended and was not in flight");
+                continue;
+            };
+            self.complete_task(id, &pending, end, now);
         }
         ended.clear();
         self.engine_mut().ended = ended;

@@ -1,4 +1,7 @@
-//! Requests of an adapter that are in flight, by number.
+//! Requests of an adapter that are in flight, by task number.
+//!
+//! The number is the slot in this table, in the bus's table (`scsi::tasks`: the state of the SCSI task), and the tag of the disk request: no
+//! look-up, no lock. The two tables are not one, because the bus exists before its adapter and does not depend on its types.
 
 use vm_memory::GuestAddressSpace;
 
@@ -73,14 +76,6 @@ impl<P> InFlight<P> {
         let (request, _) = self.slots.get_mut(number as usize)?.take()?;
         self.free.push(number);
         Some(request)
-    }
-
-    /// As [`complete`](Self::complete), for a task that the bus has ended. `None` is a bug of the bus.
-    #[inline]
-    pub(crate) fn end(&mut self, number: u32) -> Option<P> {
-        let ended = self.complete(number);
-        debug_assert!(ended.is_some(), "task {number} ended and was not in flight");
-        ended
     }
 
     /// As [`complete`](Self::complete), without a move of the stored request: returns the result of `read`.

@@ -8,6 +8,7 @@ use std::ops::Range;
 use vm_memory::GuestAddressSpace;
 
 use super::ccb::{Parsed, Pending, Request};
+use super::command::Protocol;
 use super::interrupts::Causes;
 use super::mailbox::{Incoming, Outgoing};
 use super::spec::{Ccb, action, adapter_status, completion};
@@ -42,7 +43,9 @@ impl<A: GuestAddressSpace> Hba for BusLogic<A> {
     }
 
     fn power_on(&mut self) {
-        self.power_on_reset();
+        self.reset_adapter();
+        self.protocol = Protocol::new();
+        self.function.reset();
     }
 
     fn can_start(&self) -> bool {

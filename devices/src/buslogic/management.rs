@@ -99,11 +99,4 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.protocol = Protocol::reset();
         self.change_interrupt(|causes| *causes = Causes::new());
     }
-
-    /// Set the power-on state. Waits for the disks.
-    pub(super) fn power_on_reset(&mut self) {
-        self.reset_adapter();
-        self.protocol = Protocol::new();
-        self.function.reset();
-    }
 }

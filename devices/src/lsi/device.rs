@@ -162,7 +162,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Message unit reset: requests in flight end without a reply. The controller is in the state RESET, and takes no
     /// requests, until the disks have completed all requests and so no longer access guest memory. A driver waits for
     /// READY (MPI 1.5, message unit reset).
-    fn message_unit_reset(&mut self) {
+    pub(super) fn message_unit_reset(&mut self) {
         tracing::debug!(in_flight = self.engine.bus.in_flight(), "LSI message unit reset");
         self.engine.bus.reset_all();
         self.engine.drop_waiting();
@@ -187,18 +187,6 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.port.empty();
         self.state = IocState::Ready;
         self.update_line();
-    }
-
-    /// Power-on reset. Waits for the disks.
-    pub(super) fn power_on_reset(&mut self) {
-        self.message_unit_reset();
-        self.engine.bus.drain();
-        self.finish_reset();
-        self.pages.reset();
-        self.who_init = 0;
-        self.diagnostic = 0;
-        self.keys = 0;
-        self.function.reset();
     }
 
     /// Enter the state FAULT: no requests are processed until the guest resets the controller.

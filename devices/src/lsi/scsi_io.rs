@@ -60,7 +60,14 @@ impl<A: GuestAddressSpace> Hba for Lsi<A> {
     }
 
     fn power_on(&mut self) {
-        self.power_on_reset();
+        self.message_unit_reset();
+        self.engine.bus.drain();
+        self.finish_reset();
+        self.pages.reset();
+        self.who_init = 0;
+        self.diagnostic = 0;
+        self.keys = 0;
+        self.function.reset();
     }
 
     fn poll_reset(&mut self) {
@@ -138,6 +145,7 @@ impl<A: GuestAddressSpace> Hba for Lsi<A> {
         true
     }
 
+    #[cold]
     fn defer(&mut self, reply: Reply) {
         if self.engine.deferred.len() >= MAX_DEFERRED {
             // The guest keeps posting requests, but provides no reply frames.

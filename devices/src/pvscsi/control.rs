@@ -16,7 +16,6 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::causes::Causes;
 use super::collector::{Collector, Command};
-use super::kicks::Kicks;
 use super::request::{Parsed, Pending, Request};
 use super::rings::{Messages, Rings};
 use super::spec::{
@@ -162,7 +161,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     /// Reset everything but configuration space, the scratch register and the request-call threshold as negotiated. Linux does not
     /// negotiate the threshold again after a reset. A driver that has never negotiated it kicks for each request.
-    fn adapter_reset(&mut self) {
+    pub(super) fn adapter_reset(&mut self) {
         self.engine.bus.reset_all();
         self.engine.bus.drain();
         self.drop_rings();
@@ -178,14 +177,6 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.deferred_messages.clear();
         self.rings = None;
         self.messages = None;
-    }
-
-    /// As after power-on.
-    pub(super) fn power_on_reset(&mut self) {
-        self.adapter_reset();
-        self.kicks = Kicks::new();
-        self.bus_posts_writes = false;
-        self.function.reset();
     }
 }
 

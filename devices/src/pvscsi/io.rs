@@ -5,6 +5,7 @@ use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
+use super::polling::Kicks;
 use super::request::{Parsed, Pending, Request, failed, map_data, parse};
 use super::rings::Rings;
 use super::spec::{HostStatus, Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingCmpDesc};
@@ -43,7 +44,10 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     }
 
     fn power_on(&mut self) {
-        self.power_on_reset();
+        self.adapter_reset();
+        self.kicks = Kicks::new();
+        self.bus_posts_writes = false;
+        self.function.reset();
     }
 
     fn can_start(&self) -> bool {
@@ -55,6 +59,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     }
 
     /// With a single unit, a request that cannot start waits in the ring.
+    #[inline]
     fn max_backlog(&self) -> usize {
         let starts = self.engine.bus.reserved() > 0 || self.engine.in_flight.free_slots() > 0;
         self.rings.as_ref().filter(|_| starts).map_or(0, Rings::request_entries)
@@ -68,7 +73,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
         }
         self.disable_kicks(count);
         let mut taken = 0;
-        while taken < count && self.can_fetch() {
+        while taken < count && self.engine.backlog.len() < self.max_backlog() {
             self.take_request(now, |_, _| None);
             taken += 1;
         }
@@ -134,7 +139,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     }
 
     fn next_poll(&self) -> Option<Time> {
-        self.kicks.poll_at()
+        self.kicks.poll_at
     }
 
     /// Without bus mastering there is none: the disks have completed all requests, and none is started.

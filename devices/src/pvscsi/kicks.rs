@@ -3,39 +3,9 @@
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
-use super::polling::Polling;
 use crate::hba::Hba;
-use crate::kick_suppression::{Batches, MIN_REQUESTS, POLL_IDLE, Suppressed};
+use crate::kick_suppression::{MIN_REQUESTS, POLL_IDLE, Suppressed};
 use crate::time::Time;
-
-/// The kicks that are suppressed during each sleep.
-#[derive(Debug)]
-pub(super) struct Kicks {
-    /// The driver has enabled the request-call threshold: it kicks only if at least that many requests wait.
-    pub(super) enabled: bool,
-    /// When to poll for requests that came without a kick.
-    poll_at: Option<Time>,
-    /// When the threshold for a sleep was last changed.
-    since: Time,
-    pub(super) batches: Batches,
-    pub(super) polling: Polling,
-}
-
-impl Kicks {
-    pub(super) const fn new() -> Self {
-        Self {
-            enabled: false,
-            poll_at: None,
-            since: Time(0),
-            batches: Batches::new(),
-            polling: Polling::new(),
-        }
-    }
-
-    pub(super) const fn poll_at(&self) -> Option<Time> {
-        self.poll_at
-    }
-}
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Before the ring is served: pass the number of waiting requests to the suppression.
