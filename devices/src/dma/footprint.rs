@@ -6,7 +6,7 @@ use super::window::{NO_WINDOW, Window, overlap};
 
 /// A set of regions: one bit for each of up to 63 regions, and one bit for all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Footprint(u64);
+pub struct Footprint(u64);
 
 impl Footprint {
     /// No region.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount as mount_at};
 use rustix::system::{RebootCommand, finit_module, reboot};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Modules in the order in which they are loaded: a line for each, its name and those of the modules that it depends on.
 const MODULES: &str = "/modules/order";
@@ -28,8 +29,22 @@ pub(crate) fn mount() -> Result<(), String> {
 }
 
 /// Load the modules that the initramfs brings, if it brings any.
+///
+/// On CPU 0 alone: Linux' `blogic_cmd` takes no lock. Where it polls beside the handler of its interrupt on another CPU, that handler may
+/// report the completion when the next command has begun ("Excess Parameters Supplied").
 pub(crate) fn load_modules() -> Result<(), String> {
     let Ok(order) = fs::read_to_string(MODULES) else { return Ok(()) };
+    let failed = |error: Errno| format!("processor affinity: {error}");
+    let all = sched_getaffinity(None).map_err(failed)?;
+    let mut first = CpuSet::new();
+    first.set(0);
+    sched_setaffinity(None, &first).map_err(failed)?;
+    let loaded = load_in(&order);
+    sched_setaffinity(None, &all).map_err(failed)?;
+    loaded
+}
+
+fn load_in(order: &str) -> Result<(), String> {
     // Those whose hardware is not there: a bus (hv_vmbus), and with it its drivers.
     let mut absent = Vec::new();
     for line in order.lines() {
