@@ -413,9 +413,7 @@ impl<T: Hba + Send> IoDevice for T {
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        let has_requests = self.has_requests(now);
-        let engine = self.engine_mut();
-        if has_requests || engine.has_work || engine.bus.fail_lost() {
+        if self.engine().has_work || self.has_requests(now) || self.engine_mut().bus.fail_lost() {
             return Sleep::No;
         }
         self.deadline(now).map_or(Sleep::Forever, Sleep::Until)

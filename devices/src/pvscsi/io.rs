@@ -84,7 +84,9 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     }
 
     fn has_requests(&mut self, now: Time) -> bool {
-        self.enable_kicks(now)
+        // All kicks stay suppressed while requests wait: the suppression decides once for each sleep.
+        let awake = |rings: &Rings<_>| rings.suppressed().is_none() && rings.waiting() > 0;
+        self.can_fetch() && self.rings.as_ref().is_some_and(awake) || self.enable_kicks(now)
     }
 
     fn waiting(&self) -> u32 {
