@@ -25,16 +25,10 @@ const POLL_BUSY: Duration = Duration::from_millis(1);
 /// Time to the poll for requests without a kick while fewer than [`MIN_REQUESTS`] are in flight.
 pub(crate) const POLL_IDLE: Duration = Duration::from_micros(100);
 
-/// The longest time to the poll for the rest of a batch.
-const POLL_BATCH: Duration = Duration::from_micros(400);
-
 /// Bounds of the back-off after a request was found late, in sleeps of the device. It doubles each time, so that a guest that often puts in
 /// fewer requests than expected seldom waits for a poll.
 const MIN_BACKOFF: u16 = 64;
 const MAX_BACKOFF: u16 = 4096;
-
-/// Requests that a guest with unknown batches is expected to put in, and the number of batches after which a larger one is expected.
-const TRIAL: u32 = 64;
 
 /// The kicks that are suppressed while the device sleeps. The default: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,15 +56,13 @@ pub(crate) struct KickSuppression {
     /// Remaining sleeps of the back-off, without suppressed kicks; and the length of the next back-off.
     backoff: u16,
     next_backoff: u16,
-    /// The shortest back-off.
-    min_backoff: u16,
     /// The request whose service time is measured.
     late: Option<Late>,
 }
 
 impl KickSuppression {
     pub(crate) const fn new() -> Self {
-        Self { backoff: 0, next_backoff: MIN_BACKOFF, min_backoff: MIN_BACKOFF, late: None }
+        Self { backoff: 0, next_backoff: MIN_BACKOFF, late: None }
     }
 
     /// Before the device sleeps, with `in_flight` requests in flight and `expected` more expected: the kicks to suppress.
@@ -92,6 +84,11 @@ impl KickSuppression {
         Suppressed { kicks: expected - expected / 16 - 1, poll_after: POLL_IDLE }
     }
 
+    /// Whether the guest is asked for a kick for each request, because requests were found late.
+    pub(crate) const fn backs_off(&self) -> bool {
+        self.backoff > 0
+    }
+
     /// Before the queue is served, by a poll or a kick: `waiting` requests wait. The guest was allowed to put in `suppressed` of them
     /// without a kick, and the threshold was set `waited` ago.
     pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
@@ -105,24 +102,15 @@ impl KickSuppression {
         }
     }
 
-    /// As [`polled`](Self::polled), with requests in the ring and all kicks suppressed since `waited`.
-    pub(crate) fn found_masked(&mut self, waited: Duration, now: Time) {
-        if waited < POLL_IDLE {
-            self.complete();
-        } else {
-            self.polled(1, u32::MAX, waited, now);
-        }
-    }
-
     /// The guest put in fewer requests than expected, and they waited for a poll: back off.
-    fn stopped_short(&mut self) {
+    pub(crate) fn stopped_short(&mut self) {
         self.backoff = self.next_backoff;
         self.next_backoff = (2 * self.next_backoff).min(MAX_BACKOFF);
     }
 
     /// The guest has put in all requests that were expected.
-    fn complete(&mut self) {
-        self.next_backoff = (self.next_backoff / 2).max(self.min_backoff);
+    pub(crate) fn complete(&mut self) {
+        self.next_backoff = (self.next_backoff / 2).max(MIN_BACKOFF);
     }
 
     /// A request was taken from the queue and has this number until it ends.
@@ -146,126 +134,72 @@ impl KickSuppression {
     }
 }
 
-/// What is expected of a guest whose ring does not show how many requests it keeps outstanding: batches. The guest puts a batch in, and
-/// then waits for completions.
-///
-/// The size of a batch is learned from the guest's stops. A poll that finds fewer requests than expected is a stop, and the requests since
-/// the last stop are a batch. Without a stop the size may be too small: a device that is faster than its guest is woken for each request,
-/// and a batch may consist of several smaller ones. So after [`TRIAL`] batches without a stop the device expects more. If a stop shows that
-/// the guest puts in few, the device tries again after the back-off.
-#[derive(Debug)]
-pub(crate) struct Batches {
-    /// Requests of a batch.
-    size: u32,
-    /// Requests that were taken: of the current batch, and since the guest last stopped.
-    taken: u32,
-    run: u32,
-    /// When the current batch began, and the duration of a batch.
-    since: Time,
-    took: Duration,
-    /// Requests that were missing from the current batch when kicks were suppressed; 0: none is.
-    expected: u32,
-    /// Kicks are suppressed because many requests are in flight.
-    pub(crate) busy: bool,
-    pub(crate) suppression: KickSuppression,
-}
-
-impl Batches {
-    pub(crate) const fn new() -> Self {
-        // A wrong size of a batch is corrected at the first stop, so the first back-offs are short.
-        let suppression = KickSuppression { min_backoff: 1, next_backoff: 1, ..KickSuppression::new() };
-        Self {
-            size: 0,
-            taken: 0,
-            run: 0,
-            since: Time(0),
-            took: Duration::ZERO,
-            expected: 0,
-            busy: false,
-            suppression,
-        }
-    }
-
-    /// `count` requests were taken.
-    #[inline]
-    pub(crate) const fn taken(&mut self, count: u32) {
-        self.taken = self.taken.saturating_add(count);
-        self.run = self.run.saturating_add(count);
-    }
-
-    /// Whether a request of the current batch was taken.
-    pub(crate) const fn begun(&self) -> bool {
-        self.taken > 0
-    }
-
-    /// Requests of the current batch that were not taken yet.
-    pub(crate) const fn missing(&self) -> u32 {
-        self.size.saturating_sub(self.taken)
-    }
-
-    /// As [`KickSuppression::polled`], which judges only requests beside many others. [`before_sleep`](Self::before_sleep) judges batches.
-    pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
-        if self.busy {
-            self.suppression.polled(waiting, suppressed, waited, now);
-        }
-    }
-
-    /// As [`KickSuppression::before_sleep`], after all waiting requests were taken. `late`: a poll was due.
-    pub(crate) fn before_sleep(&mut self, in_flight: u32, late: bool, now: Time) -> Suppressed {
-        let expected = std::mem::take(&mut self.expected);
-        self.busy = in_flight >= MIN_REQUESTS;
-        if self.busy {
-            self.begin(now);
-            return self.suppression.before_sleep(in_flight, 0, late);
-        }
-        let missing = self.missing();
-        let late = late && expected > 0;
-        if late && self.taken == 0 {
-            // The guest has not begun the batch: it kicks for the first request.
-            return Suppressed::default();
-        }
-        if late || missing == 0 {
-            if self.taken >= MIN_REQUESTS {
-                // Also if the poll may have come too early.
-                let took = now.since(self.since).min(POLL_BATCH);
-                self.took = took.max((3 * self.took + took) / 4);
-            }
-            let found = expected.saturating_sub(missing);
-            if missing > self.size / 8 || late && found < MIN_REQUESTS {
-                self.suppression.stopped_short();
-                // After more batches, the guest has stopped for another reason.
-                if self.run / 8 <= self.size {
-                    self.size = self.run;
-                }
-                self.run = 0;
-            } else if expected > 0 && self.run / 2 >= self.size {
-                // It is not the first one since the guest stopped.
-                self.suppression.complete();
-            }
-            self.begin(now);
-        }
-        // After so many batches without a stop, these may be parts of larger ones.
-        let tries = (1..MIN_REQUESTS).contains(&self.size) || self.run / TRIAL >= self.size.max(1);
-        if tries && self.taken == 0 && self.suppression.backoff == 0 {
-            let larger = TRIAL.max(2 * self.size);
-            if self.size >= MIN_REQUESTS {
-                self.took = (self.took * larger / self.size).min(POLL_BATCH);
-            }
-            (self.size, self.run) = (larger, 0);
-        }
-        let expected = self.missing().saturating_sub(in_flight);
-        // The guest kicks for the last request: the size of a batch is exact.
-        let mut kicks = 0;
-        if self.suppression.before_sleep(in_flight, expected, false).kicks > 0 {
-            (kicks, self.expected) = (expected - 1, expected);
-        }
-        Suppressed { kicks, poll_after: (3 * self.took / 2).clamp(POLL_IDLE, POLL_BATCH) }
-    }
-
-    const fn begin(&mut self, now: Time) {
-        (self.taken, self.since) = (0, now);
-    }
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_of_many_requests_is_kicked_for() {
+        let mut suppression = KickSuppression::new();
+        for expected in [8, 32, 100, 256] {
+            let Suppressed { kicks, poll_after } = suppression.before_sleep(0, expected, false);
+            assert!(kicks < expected && kicks >= expected - expected / 8 - 2, "{expected}: {kicks}");
+            assert_eq!(poll_after, POLL_IDLE);
+        }
+        for expected in 0..8 {
+            assert_eq!(suppression.before_sleep(0, expected, false), Suppressed::default(), "{expected}");
+        }
+        // With requests in flight, by their number; with a few, by what may come beside them.
+        let beside = Suppressed { kicks: 9, poll_after: POLL_BUSY };
+        assert_eq!(suppression.before_sleep(20, 12, false), beside);
+        assert_eq!(suppression.before_sleep(7, 25, false), Suppressed { kicks: 23, poll_after: POLL_IDLE });
+        assert_eq!(
+            suppression.before_sleep(0, 32, true),
+            Suppressed::default(),
+            "the time of the poll has come"
+        );
+    }
+
+    /// A request of this number is found after it has waited so long, and takes so long.
+    fn found(suppression: &mut KickSuppression, waiting: u32, waited: Duration, takes: Duration) {
+        let now = Time(1 << 40);
+        suppression.polled(waiting, 29, waited, now);
+        suppression.taken(5);
+        suppression.taken(6);
+        suppression.ended(6, now);
+        suppression.ended(5, now.after(takes));
+    }
+
+    /// Sleeps without suppression.
+    fn backoff(suppression: &mut KickSuppression) -> u32 {
+        (0..).find(|_| suppression.before_sleep(0, 32, false) != Suppressed::default()).unwrap_or(0)
+    }
+
+    #[test]
+    fn each_late_request_doubles_the_backoff() {
+        let mut suppression = KickSuppression::new();
+        for expected in [64, 128, 256, 512, 1024, 2048, 4096, 4096] {
+            found(&mut suppression, 3, POLL_IDLE, POLL_IDLE / 3);
+            assert_eq!(backoff(&mut suppression), expected);
+        }
+        for _ in 0..10 {
+            suppression.polled(30, 29, POLL_IDLE, Time(0));
+        }
+        found(&mut suppression, 29, POLL_IDLE, POLL_IDLE / 3);
+        assert_eq!(backoff(&mut suppression), 64);
+    }
+
+    #[test]
+    fn a_wait_shorter_than_the_request_causes_no_backoff() {
+        let mut suppression = KickSuppression::new();
+        for (waiting, waited, takes) in [
+            (3, POLL_IDLE / 2, Duration::ZERO),
+            (0, POLL_IDLE, Duration::ZERO),
+            (3, POLL_IDLE, POLL_IDLE),
+            (3, 5 * POLL_IDLE, 4 * POLL_IDLE),
+        ] {
+            found(&mut suppression, waiting, waited, takes);
+            assert_eq!(backoff(&mut suppression), 0, "{waiting} waited {waited:?} and take {takes:?}");
+        }
+    }
+}

@@ -5,32 +5,29 @@
 //! the guest has read the ring for another reason.
 //!
 //! The guest signals when it puts a packet into an empty ring whose mask is clear. With many requests in flight the mask stays set while
-//! the thread sleeps: the thread polls the ring with each completion, and a deadline bounds the wait. A mask is all or nothing: the guest
-//! cannot be told to signal the last request of a batch ([`Batches`]). So it signals the first one, and the mask is set until the others are
-//! due by the guest's pace.
+//! the thread sleeps: the thread polls the ring with each completion, and a deadline bounds the wait ([`KickSuppression`]). The mask also
+//! stays set after the first request of a burst, until the others are due ([`Bursts`]).
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U64;
 
+use super::bursts::{Bursts, Forecast};
 use super::packet::Packet;
 use super::ring::{self, Broken, Incoming, Outgoing, PacketBuffer};
 use super::storvsc::spec::HostPacket;
 use super::synic::Synic;
 use crate::dma::Dma;
-use crate::kick_suppression::{Batches, POLL_IDLE};
+use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, POLL_IDLE};
 use crate::moderation::{Coalescing, ModerationState, Moderator};
 use crate::retry::Retry;
 use crate::time::Time;
 
 /// Bytes of the ring that a request with one page of data occupies.
 const REQUEST_BYTES: u32 = 112;
-/// The shortest time to a poll for the rest of a batch.
-const SHORTEST_POLL: Duration = Duration::from_micros(8);
-/// The pace before it is measured.
-const FIRST_PACE: Duration = Duration::from_micros(1);
+/// Bytes of the ring that a completion occupies.
+const COMPLETION_BYTES: u32 = 88;
 
 /// The sink of the channels' signals, and their number.
 pub(super) struct Signals {
@@ -48,17 +45,16 @@ pub(super) struct Duplex<M> {
     vp: u32,
     moderator: Moderator,
     /// Packets that found the ring full, oldest first.
-    deferred: VecDeque<HostPacket>,
-    /// When to try to put these packets in again, for guests that do not signal free space.
+    late: VecDeque<HostPacket>,
+    /// When to try to put `late` packets in again, for guests that do not signal free space.
     retry: Retry,
     /// Estimate of the requests in the ring when completions were last posted: they count as outstanding, too.
     waiting: u32,
-    batches: Batches,
-    /// Time that the guest takes for each request of a batch.
-    pace: Duration,
+    suppression: KickSuppression,
+    bursts: Bursts,
     suppressed: Option<Suppressed>,
-    /// The signals that were suppressed until a poll that was due.
-    polled: Option<Suppressed>,
+    /// The time of the poll has come.
+    polled: bool,
 }
 
 /// The guest's signals are suppressed while the thread sleeps.
@@ -66,8 +62,8 @@ pub(super) struct Duplex<M> {
 struct Suppressed {
     since: Time,
     poll: Time,
-    /// Requests of the batch that had not come.
-    missing: u32,
+    /// For the requests of a burst.
+    burst: bool,
 }
 
 impl<M> Duplex<M> {
@@ -85,13 +81,13 @@ impl<M> Duplex<M> {
             flag,
             vp,
             moderator: Moderator::new(coalescing),
-            deferred: VecDeque::new(),
+            late: VecDeque::new(),
             retry: Retry::default(),
             waiting: 0,
-            batches: Batches::new(),
-            pace: FIRST_PACE,
+            suppression: KickSuppression::new(),
+            bursts: Bursts::new(),
             suppressed: None,
-            polled: None,
+            polled: false,
         })
     }
 
@@ -104,19 +100,32 @@ impl<M> Duplex<M> {
     /// reads no answers.
     #[inline]
     pub(super) fn can_take(&self) -> bool {
-        self.deferred.is_empty()
+        self.late.is_empty()
     }
 
     /// Before packets are taken, with `in_flight` requests in flight.
-    pub(super) fn before_take(&mut self, in_flight: u32, now: Time) {
+    pub(super) fn begin(&mut self, in_flight: u32, now: Time) {
         if let Some(suppressed) = self.suppressed.take() {
-            self.polled = Some(suppressed).filter(|suppressed| now >= suppressed.poll);
-            if self.batches.busy && self.incoming.waiting() > 0 {
-                self.batches.suppression.found_masked(now.since(suppressed.since), now);
+            self.polled = now >= suppressed.poll;
+            if !suppressed.burst {
+                self.note_suppressed(suppressed.since, now);
             }
         }
         if in_flight > 0 {
             self.incoming.mask();
+        }
+    }
+
+    #[cold]
+    fn note_suppressed(&mut self, since: Time, now: Time) {
+        if self.incoming.waiting() == 0 {
+            return;
+        }
+        let waited = now.since(since);
+        if waited < POLL_IDLE {
+            self.suppression.complete();
+        } else {
+            self.suppression.polled(1, u32::MAX, waited, now);
         }
     }
 
@@ -129,13 +138,13 @@ impl<M> Duplex<M> {
     /// The request of the packet that was taken has this task number.
     #[inline]
     pub(super) fn taken(&mut self, number: u32) {
-        self.batches.suppression.taken(number);
+        self.suppression.taken(number);
     }
 
     /// A request has completed.
     #[inline]
     pub(super) fn ended(&mut self, number: u32, now: Time) {
-        self.batches.suppression.ended(number, now);
+        self.suppression.ended(number, now);
     }
 
     /// `count` packets were taken: free their space in the ring.
@@ -143,14 +152,14 @@ impl<M> Duplex<M> {
         if count > 1 {
             self.incoming.mask();
         }
-        self.batches.taken(count);
+        self.bursts.taken(count);
         if self.incoming.publish() {
             self.signal(signals);
         }
     }
 
     /// Before completions are posted.
-    pub(super) fn batch_reaped(&mut self) {
+    pub(super) fn begin_batch(&mut self) {
         self.waiting = self.incoming.waiting() / REQUEST_BYTES;
     }
 
@@ -163,8 +172,8 @@ impl<M> Duplex<M> {
         now: Time,
         signals: &mut Signals,
     ) -> Result<(), Broken> {
-        if !self.deferred.is_empty() || !self.outgoing.put(words(packet))? {
-            self.defer(packet);
+        if !self.late.is_empty() || !self.outgoing.put(words(packet))? {
+            self.post_late(packet);
             return Ok(());
         }
         if self.moderator.completed(in_flight + self.waiting, now) {
@@ -174,42 +183,42 @@ impl<M> Duplex<M> {
     }
 
     #[cold]
-    fn defer(&mut self, packet: &HostPacket) {
-        self.deferred.push_back(*packet);
+    fn post_late(&mut self, packet: &HostPacket) {
+        self.late.push_back(*packet);
     }
 
     /// All completions of a batch were posted.
     #[inline]
-    pub(super) fn batch_posted(&mut self, now: Time, signals: &mut Signals) -> Result<(), Broken> {
+    pub(super) fn end_batch(&mut self, now: Time, signals: &mut Signals) -> Result<(), Broken> {
         self.outgoing.publish();
         if self.moderator.end_batch(now) {
             self.deliver(signals);
         }
-        if self.deferred.is_empty() { Ok(()) } else { self.post_deferred(signals) }
+        if self.late.is_empty() { Ok(()) } else { self.retry_late(signals) }
     }
 
     /// Send an unsolicited packet, unless one with the same operation waits already.
     pub(super) fn send(&mut self, packet: &HostPacket, signals: &mut Signals) -> Result<(), Broken> {
-        let same = |deferred: &HostPacket| deferred.payload.operation == packet.payload.operation;
-        if !self.deferred.iter().any(same) {
-            self.deferred.push_back(*packet);
+        let same = |late: &HostPacket| late.payload.operation == packet.payload.operation;
+        if !self.late.iter().any(same) {
+            self.late.push_back(*packet);
         }
-        self.post_deferred(signals)
+        self.retry_late(signals)
     }
 
     /// Put the packets that wait for space into the ring.
     #[cold]
-    pub(super) fn post_deferred(&mut self, signals: &mut Signals) -> Result<(), Broken> {
+    pub(super) fn retry_late(&mut self, signals: &mut Signals) -> Result<(), Broken> {
         self.retry.tried();
-        while let Some(packet) = self.deferred.front() {
+        while let Some(packet) = self.late.front() {
             let (packet, outgoing) = (words(packet), &mut self.outgoing);
             let put = outgoing.put(packet)? || outgoing.await_space(packet)? && outgoing.put(packet)?;
             if !put {
                 break;
             }
-            self.deferred.pop_front();
+            self.late.pop_front();
         }
-        if self.deferred.is_empty() {
+        if self.late.is_empty() {
             self.outgoing.forget_space();
         }
         let _ = self.moderator.flush();
@@ -237,7 +246,7 @@ impl<M> Duplex<M> {
 
     /// Before the thread sleeps with `in_flight` requests in flight; `blocked`: no packets can be taken. True: packets wait.
     pub(super) fn before_sleep(&mut self, in_flight: u32, blocked: bool, now: Time) -> Result<bool, Broken> {
-        if blocked || !self.deferred.is_empty() {
+        if blocked || !self.late.is_empty() {
             self.incoming.mask();
             self.suppressed = None;
             return Ok(false);
@@ -257,36 +266,37 @@ impl<M> Duplex<M> {
 
     /// Whether to suppress the guest's signals while the thread sleeps.
     fn suppress(&mut self, in_flight: u32, now: Time) -> Option<Suppressed> {
-        let polled = self.polled.take();
-        if let Some(Suppressed { since, missing, .. }) = polled {
-            let left = self.batches.missing();
-            if left <= missing / 8 {
-                // Perhaps all came long before.
-                self.pace -= self.pace / 16;
-            } else if left < missing {
-                // Perhaps the guest has stopped.
-                self.pace = (now.since(since) / (missing - left)).min(2 * self.pace);
-            }
+        let late = std::mem::take(&mut self.polled);
+        if in_flight >= MIN_REQUESTS {
+            self.bursts.stop();
+            let suppressed = self.suppression.before_sleep(in_flight, 0, late);
+            let poll = now.after(suppressed.poll_after);
+            return (suppressed.kicks > 0).then_some(Suppressed { since: now, poll, burst: false });
         }
-        let suppressed = self.batches.before_sleep(in_flight, polled.is_some(), now);
-        if suppressed.kicks == 0 {
-            return None;
+        let unread = self.outgoing.unread() / COMPLETION_BYTES;
+        let forecast = self.bursts.before_sleep(in_flight, unread, now);
+        match forecast {
+            Forecast::Complete => self.suppression.complete(),
+            // With requests in flight, the guest waits for those.
+            Forecast::StoppedShort if in_flight == 0 => self.suppression.stopped_short(),
+            Forecast::StoppedShort | Forecast::Due(_) | Forecast::Signals => {}
         }
-        let missing = self.batches.missing();
-        let poll_after = if self.batches.busy {
-            suppressed.poll_after
-        } else if self.batches.begun() {
-            (self.pace * missing).clamp(SHORTEST_POLL, POLL_IDLE)
-        } else {
+        let Forecast::Due(poll) = forecast else {
+            // Count a sleep of the back-off.
+            let _ = self.suppression.before_sleep(0, 0, late);
             return None;
         };
-        Some(Suppressed { since: now, poll: now.after(poll_after), missing })
+        if self.suppression.before_sleep(0, MIN_REQUESTS, false).kicks == 0 {
+            self.bursts.stop();
+            return None;
+        }
+        Some(Suppressed { since: now, poll, burst: true })
     }
 
     /// When the device must be called again at the latest.
     pub(super) fn deadline(&mut self, now: Time) -> Option<Time> {
         let owed = self.moderator.deadline().filter(|_| self.outgoing.signal_owed());
-        let full = self.retry.deadline(!self.deferred.is_empty(), now);
+        let full = self.retry.deadline(!self.late.is_empty(), now);
         [owed, full, self.suppressed.map(|suppressed| suppressed.poll)].into_iter().flatten().min()
     }
 

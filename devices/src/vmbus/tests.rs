@@ -1,7 +1,7 @@
 //! A guest with its own implementation of the bus, written from the layouts and not from `spec`: bytes at offsets, indices, masks. It
 //! executes what the test requires, valid or not.
 
-mod batches;
+mod bursts;
 mod control;
 mod packets;
 mod random;
