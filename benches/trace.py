@@ -14,7 +14,7 @@ import subprocess
 
 import gdb
 
-ENTRY = r"IoDevice for paradisk_devices::pvscsi::.*::on_doorbell$|pvscsi::.*IoDevice>::on_doorbell$"
+ENTRY = r"paradisk_devices::hba::<impl paradisk_devices::device::IoDevice for T>::on_doorbell$"
 # Requests before the one that is traced: the adapter is set up, the map of the disk is filled.
 WARM_UP = 500
 LEAST = 20
