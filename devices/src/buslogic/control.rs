@@ -77,7 +77,8 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             }
             Command::Mailboxes { count, base } => {
                 self.mailboxes = Some(Mailboxes::new(base, count));
-                self.engine.queue_refused = false;
+                // Requests of the backlog may start again.
+                self.engine.has_work |= std::mem::take(&mut self.engine.queue_refused);
                 Answer::Done
             }
             Command::Firmware3rd => Answer::Reply(vec![replies::FIRMWARE_3RD]),

@@ -68,7 +68,8 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     fn take_batch(&mut self, now: Time) -> bool {
         self.note_waiting(now);
         let count = self.rings.as_ref().map_or(0, Rings::waiting).min(BATCH);
-        if count == 0 {
+        self.blocked = count > 0 && !self.can_fetch();
+        if count == 0 || self.blocked {
             return false;
         }
         self.note_outstanding();
@@ -80,14 +81,15 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
         }
         self.publish_taken(taken);
         // Requests that came meanwhile, perhaps without a kick.
-        self.engine.has_work |= self.rings.as_ref().is_some_and(|rings| rings.waiting() > 0);
+        if self.rings.as_ref().is_some_and(|rings| rings.waiting() > 0) {
+            self.blocked = !self.can_fetch();
+            self.engine.has_work |= !self.blocked;
+        }
         taken > 0
     }
 
     fn has_requests(&mut self, now: Time) -> bool {
-        // All kicks stay suppressed while requests wait: the suppression decides once for each sleep.
-        let awake = |rings: &Rings<_>| rings.suppressed().is_none() && rings.waiting() > 0;
-        self.can_fetch() && self.rings.as_ref().is_some_and(awake) || self.enable_kicks(now)
+        self.blocked && self.can_fetch() || self.enable_kicks(now)
     }
 
     fn waiting(&self) -> u32 {

@@ -91,6 +91,8 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     kicks: Kicks,
     /// Requests that waited in the ring when completions were last reaped; 0 if there were no completions to reap.
     waiting: u32,
+    /// Requests wait in the ring for task numbers.
+    blocked: bool,
     /// How long a reset of a bus or device waits for disk I/O.
     reset_wait: Duration,
     /// Buffers of a request: reused, so that they need not be allocated.
@@ -135,6 +137,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             debug: 0,
             kicks: Kicks::new(),
             waiting: 0,
+            blocked: false,
             reset_wait: RESET_WAIT,
             bufs: Vec::with_capacity(request::MAX_SEGMENTS),
         })

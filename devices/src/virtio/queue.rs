@@ -3,7 +3,7 @@
 //! `virtio_queue::Queue` holds and checks the registers. The rings are accessed here, each as one [`Span`] of guest memory that is
 //! translated once a batch; `virtio_queue` would translate and check every field. Completions are put into the used ring, and the guest
 //! sees them when the used index is [published](Virtqueue::publish): together at the end of a batch or before a signal, or one by one for
-//! in-flight tracking (`blk/ring.rs`).
+//! in-flight tracking (`blk/rings.rs`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};

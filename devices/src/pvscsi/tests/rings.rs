@@ -164,6 +164,8 @@ fn more_requests_than_tasks_wait_in_the_ring_of_a_single_unit() {
     guest.kick();
     assert_eq!(guest.device.engine.in_flight.count(), 5);
     assert_eq!(guest.state(offset_of!(RingsState, req_cons_idx)), guest.req_prod - 27);
+    // The device sleeps until the disk has completed one.
+    guest.serve();
     guest.hold.set(false);
     guest.serve();
     assert_eq!(guest.completions().len(), 32);

@@ -461,6 +461,7 @@ where
         self.kick(index);
         if let Served::Here(rings) = &mut self.served {
             rings.service(now);
+            self.finish_resets();
         }
     }
 
@@ -535,6 +536,7 @@ where
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {
         self.each(move |rings| rings.set_coalescing(coalescing));
+        self.finish_resets();
     }
 
     fn moderation(&self) -> Vec<ModerationState> {

@@ -219,6 +219,8 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
     fn fail(&mut self, queue: usize) {
         self.taking = false;
         self.broken = Some(queue);
+        // It is reported by the next `service`, whatever call has found it.
+        self.more = true;
     }
 
     /// Report a broken queue, after the completions before it were posted.

@@ -47,8 +47,9 @@ impl Transport {
 
     /// When the next delayed signal must be sent, or a poll of the queues is due.
     pub(in super::super) fn deadline(&self) -> Option<Time> {
-        // Without bus mastering nothing can be signalled or read: no reason to wake.
-        self.queues.iter().filter_map(Virtqueue::deadline).min().filter(|_| self.function.bus_master())
+        // Without bus mastering, and during a reset, nothing is signalled or read: no reason to wake.
+        let works = self.function.bus_master() && !self.resetting;
+        self.queues.iter().filter_map(Virtqueue::deadline).min().filter(|_| works)
     }
 
     /// Change the moderation. Signals that are held back are sent at the end of the batch.
