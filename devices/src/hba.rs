@@ -77,7 +77,7 @@ impl<A: GuestAddressSpace, P: Copy, Q, C> Engine<A, P, Q, C> {
         }
     }
 
-    /// Whether a request of this unit, which was just taken, may start. If not, put it into the backlog.
+    /// Whether a request of this unit, which was just taken, may start. If not, the caller puts it into the backlog.
     #[inline(always)]
     pub(crate) fn admits(&self, address: Address) -> bool {
         self.backlog.admits(&self.bus, address, self.in_flight.free_slots())

@@ -121,6 +121,5 @@ pub(crate) fn transfer(
             (true, true) => libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), count, offset, flags),
         }
     };
-    usize::try_from(moved)
-        .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    usize::try_from(moved).map_err(|_| last_error())
 }

@@ -317,6 +317,14 @@ where
         }
     }
 
+    /// Without threads: serve the queues. That may end the requests for which a reset waits.
+    fn service(&mut self, now: Time) {
+        if let Served::Here(rings) = &mut self.served {
+            rings.service(now);
+            self.finish_resets();
+        }
+    }
+
     /// Complete the resets whose requests the disk has completed.
     fn finish_resets(&mut self) {
         if self.resetting {
@@ -429,10 +437,8 @@ where
     fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
         let event = self.shared.transport().bar_write(bar, offset, data, &self.view());
         self.on_event(event);
-        if let Served::Here(rings) = &mut self.served
-            && rings.more
-        {
-            rings.service(now);
+        if matches!(&self.served, Served::Here(rings) if rings.more) {
+            self.service(now);
         }
     }
 
@@ -459,10 +465,7 @@ where
 {
     fn on_doorbell(&mut self, index: usize, now: Time) {
         self.kick(index);
-        if let Served::Here(rings) = &mut self.served {
-            rings.service(now);
-            self.finish_resets();
-        }
+        self.service(now);
     }
 
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
@@ -473,15 +476,15 @@ where
     }
 
     fn on_completions(&mut self, now: Time) {
-        match &mut self.served {
-            Served::Here(rings) => rings.service(now),
+        match &self.served {
+            Served::Here(_) => self.service(now),
             Served::Threads(_) => {
                 let attention = self.shared.attention.as_ref();
                 // Reading fails with EAGAIN if the event was not signalled.
                 let _ = attention.map(|attention| rustix::io::read(attention, &mut [0; 8]));
+                self.finish_resets();
             }
         }
-        self.finish_resets();
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
