@@ -22,13 +22,27 @@ pub(crate) const MIN_REQUESTS: u32 = 8;
 /// poll earlier.
 const POLL_BUSY: Duration = Duration::from_millis(1);
 
-/// Time to the poll for requests without a kick while fewer than [`MIN_REQUESTS`] are in flight.
+/// Bounds of the time to the poll for requests without a kick while fewer than [`MIN_REQUESTS`] are in flight: one and a half times as long as
+/// the guest takes for them.
 pub(crate) const POLL_IDLE: Duration = Duration::from_micros(100);
+const MAX_POLL_IDLE: Duration = POLL_BUSY;
 
 /// Bounds of the back-off after a request was found late, in sleeps of the device. It doubles each time, so that a guest that often puts in
 /// fewer requests than expected seldom waits for a poll.
 const MIN_BACKOFF: u16 = 64;
 const MAX_BACKOFF: u16 = 4096;
+
+/// Sleeps with few expected requests before a trial, and the number of requests that it expects. A device that is faster than its guest is
+/// woken for each request, and never sees many outstanding. Odd, so that trials begin at different requests of a batch.
+const BEFORE_TRIAL: u8 = 61;
+const TRIAL: u32 = 64;
+
+/// See [`KickSuppression::credit`].
+const EXCUSE: u8 = 4;
+const MAX_CREDIT: u8 = 8;
+
+/// Sleeps over which the maximum of outstanding requests is taken: between this number and twice as many.
+const WINDOW: u8 = 64;
 
 /// The kicks that are suppressed while the device sleeps. The default: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,16 +72,30 @@ pub(crate) struct KickSuppression {
     next_backoff: u16,
     /// The request whose service time is measured.
     late: Option<Late>,
+    /// Kicks are suppressed until the last of the requests that are expected, not because of those in flight.
+    idle: bool,
+    /// Time that the guest takes for the requests that are expected.
+    takes: Duration,
+    /// Times that the guest has put in all expected requests. [`EXCUSE`] of them pay for a poll that finds fewer: it may have come too early.
+    credit: u8,
 }
 
 impl KickSuppression {
     pub(crate) const fn new() -> Self {
-        Self { backoff: 0, next_backoff: MIN_BACKOFF, late: None }
+        Self {
+            backoff: 0,
+            next_backoff: MIN_BACKOFF,
+            late: None,
+            idle: false,
+            takes: POLL_IDLE,
+            credit: MAX_CREDIT,
+        }
     }
 
     /// Before the device sleeps, with `in_flight` requests in flight and `expected` more expected: the kicks to suppress.
     /// `kick_each`: suppress none this time, because a poll was due and the caller blames the suppression.
     pub(crate) fn before_sleep(&mut self, in_flight: u32, expected: u32, kick_each: bool) -> Suppressed {
+        self.idle = in_flight < MIN_REQUESTS;
         if self.backoff > 0 {
             self.backoff -= 1;
             return Suppressed::default();
@@ -81,12 +109,7 @@ impl KickSuppression {
         if expected < MIN_REQUESTS {
             return Suppressed::default();
         }
-        Suppressed { kicks: expected - expected / 16 - 1, poll_after: POLL_IDLE }
-    }
-
-    /// Whether the guest is asked for a kick for each request, because requests were found late.
-    pub(crate) const fn backs_off(&self) -> bool {
-        self.backoff > 0
+        Suppressed { kicks: expected - 1, poll_after: (3 * self.takes / 2).clamp(POLL_IDLE, MAX_POLL_IDLE) }
     }
 
     /// Before the queue is served, by a poll or a kick: `waiting` requests wait. The guest was allowed to put in `suppressed` of them
@@ -96,20 +119,41 @@ impl KickSuppression {
             return;
         }
         if waiting > suppressed {
+            if self.idle {
+                self.takes = (self.takes - self.takes / 8).max(waited.min(MAX_POLL_IDLE));
+            }
             self.complete();
         } else if waited >= POLL_IDLE {
+            if self.idle {
+                // Perhaps the guest is only slower than it was.
+                self.takes = (2 * self.takes).min(MAX_POLL_IDLE);
+                if self.credit >= EXCUSE {
+                    self.credit -= EXCUSE;
+                    return;
+                }
+            }
             self.late = Some(Late { waited, found: now, number: None });
         }
     }
 
+    /// As [`polled`](Self::polled), with requests in the ring and all kicks suppressed since `waited`.
+    pub(crate) fn found_masked(&mut self, waited: Duration, now: Time) {
+        if waited < POLL_IDLE {
+            self.complete();
+        } else {
+            self.polled(1, u32::MAX, waited, now);
+        }
+    }
+
     /// The guest put in fewer requests than expected, and they waited for a poll: back off.
-    pub(crate) fn stopped_short(&mut self) {
+    fn stopped_short(&mut self) {
         self.backoff = self.next_backoff;
         self.next_backoff = (2 * self.next_backoff).min(MAX_BACKOFF);
     }
 
     /// The guest has put in all requests that were expected.
-    pub(crate) fn complete(&mut self) {
+    fn complete(&mut self) {
+        self.credit = (self.credit + 1).min(MAX_CREDIT);
         self.next_backoff = (self.next_backoff / 2).max(MIN_BACKOFF);
     }
 
@@ -134,72 +178,73 @@ impl KickSuppression {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Suppression for a guest whose rings show how many requests it has outstanding: in the ring, in flight, or with an unread completion.
+///
+/// The guest puts in batches of N: the most that were outstanding in the last sleeps. Requests of a batch are counted, so that the guest kicks
+/// for the last one. A poll that is due ends a batch.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    /// N of this window of [`WINDOW`] sleeps, and of the one before.
+    most: u32,
+    before: u32,
+    sleeps: u8,
+    /// Requests of the current batch that were taken.
+    taken: u32,
+    /// Sleeps with nothing in flight and few expected since the last trial.
+    few: u8,
+    /// The device sleeps, or has just slept, for a trial.
+    trial: bool,
+    pub(crate) suppression: KickSuppression,
+}
 
-    #[test]
-    fn only_the_last_of_many_requests_is_kicked_for() {
-        let mut suppression = KickSuppression::new();
-        for expected in [8, 32, 100, 256] {
-            let Suppressed { kicks, poll_after } = suppression.before_sleep(0, expected, false);
-            assert!(kicks < expected && kicks >= expected - expected / 8 - 2, "{expected}: {kicks}");
-            assert_eq!(poll_after, POLL_IDLE);
+impl Batches {
+    pub(crate) const fn new() -> Self {
+        Self {
+            most: 0,
+            before: 0,
+            sleeps: 0,
+            taken: 0,
+            few: 0,
+            trial: false,
+            suppression: KickSuppression::new(),
         }
-        for expected in 0..8 {
-            assert_eq!(suppression.before_sleep(0, expected, false), Suppressed::default(), "{expected}");
-        }
-        // With requests in flight, by their number; with a few, by what may come beside them.
-        let beside = Suppressed { kicks: 9, poll_after: POLL_BUSY };
-        assert_eq!(suppression.before_sleep(20, 12, false), beside);
-        assert_eq!(suppression.before_sleep(7, 25, false), Suppressed { kicks: 23, poll_after: POLL_IDLE });
-        assert_eq!(
-            suppression.before_sleep(0, 32, true),
-            Suppressed::default(),
-            "the time of the poll has come"
-        );
     }
 
-    /// A request of this number is found after it has waited so long, and takes so long.
-    fn found(suppression: &mut KickSuppression, waiting: u32, waited: Duration, takes: Duration) {
-        let now = Time(1 << 40);
-        suppression.polled(waiting, 29, waited, now);
-        suppression.taken(5);
-        suppression.taken(6);
-        suppression.ended(6, now);
-        suppression.ended(5, now.after(takes));
+    /// `count` requests are taken of `outstanding`.
+    #[inline]
+    pub(crate) fn taken(&mut self, count: u32, outstanding: u32) {
+        self.taken = self.taken.saturating_add(count);
+        self.most = self.most.max(outstanding);
     }
 
-    /// Sleeps without suppression.
-    fn backoff(suppression: &mut KickSuppression) -> u32 {
-        (0..).find(|_| suppression.before_sleep(0, 32, false) != Suppressed::default()).unwrap_or(0)
+    /// As [`KickSuppression::polled`]. A trial that finds many requests has delayed them for their own good.
+    pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
+        if !self.trial || waiting < MIN_REQUESTS {
+            self.suppression.polled(waiting, suppressed, waited, now);
+        }
     }
 
-    #[test]
-    fn each_late_request_doubles_the_backoff() {
-        let mut suppression = KickSuppression::new();
-        for expected in [64, 128, 256, 512, 1024, 2048, 4096, 4096] {
-            found(&mut suppression, 3, POLL_IDLE, POLL_IDLE / 3);
-            assert_eq!(backoff(&mut suppression), expected);
+    /// As [`KickSuppression::before_sleep`], after all waiting requests were taken. `late`: a poll was due.
+    pub(crate) fn before_sleep(&mut self, in_flight: u32, late: bool) -> Suppressed {
+        let size = self.most.max(self.before);
+        self.sleeps += 1;
+        if self.sleeps == WINDOW {
+            (self.sleeps, self.before, self.most) = (0, self.most, 0);
         }
-        for _ in 0..10 {
-            suppression.polled(30, 29, POLL_IDLE, Time(0));
+        if late || self.taken >= size || in_flight >= MIN_REQUESTS {
+            self.taken = 0;
         }
-        found(&mut suppression, 29, POLL_IDLE, POLL_IDLE / 3);
-        assert_eq!(backoff(&mut suppression), 64);
-    }
-
-    #[test]
-    fn a_wait_shorter_than_the_request_causes_no_backoff() {
-        let mut suppression = KickSuppression::new();
-        for (waiting, waited, takes) in [
-            (3, POLL_IDLE / 2, Duration::ZERO),
-            (0, POLL_IDLE, Duration::ZERO),
-            (3, POLL_IDLE, POLL_IDLE),
-            (3, 5 * POLL_IDLE, 4 * POLL_IDLE),
-        ] {
-            found(&mut suppression, waiting, waited, takes);
-            assert_eq!(backoff(&mut suppression), 0, "{waiting} waited {waited:?} and take {takes:?}");
+        let expected = size.saturating_sub(self.taken.max(in_flight));
+        self.few += u8::from(size < MIN_REQUESTS && in_flight == 0);
+        self.trial = self.few == BEFORE_TRIAL;
+        if !self.trial {
+            return self.suppression.before_sleep(in_flight, expected, late);
         }
+        self.few = 0;
+        let suppressed = self.suppression.before_sleep(in_flight, TRIAL, late);
+        Suppressed { poll_after: POLL_IDLE, ..suppressed }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,8 +29,6 @@
 mod adapter;
 #[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
 mod backlog;
-#[cfg(any(feature = "pvscsi", feature = "vmbus"))]
-mod bursts;
 #[cfg(feature = "buslogic")]
 pub mod buslogic;
 mod device;

@@ -5,10 +5,10 @@ use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
+use super::polling::Kicks;
 use super::request::{Parsed, Pending, Request, failed, map_data, parse};
 use super::rings::Rings;
 use super::spec::{HostStatus, Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingCmpDesc};
-use super::threshold::Kicks;
 use crate::dma::Footprint;
 use crate::hba::{BATCH, EngineOf, Hba};
 use crate::kind::AdapterKind;
@@ -72,7 +72,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
         if count == 0 || self.blocked {
             return false;
         }
-        self.note_outstanding();
+        self.note_taken(count);
         self.disable_kicks(count);
         let mut taken = 0;
         while taken < count && self.engine.backlog.len() < self.max_backlog() {
@@ -105,7 +105,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
 
     #[inline(always)]
     fn complete_task(&mut self, id: u32, pending: &Pending, end: &TaskEnd, now: Time) {
-        self.kicks.suppression.ended(id, now);
+        self.kicks.batches.suppression.ended(id, now);
         self.end(pending, end, now);
     }
 
@@ -176,7 +176,6 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// `count` requests were taken: publish their slots as free.
     fn publish_taken(&mut self, count: u32) {
         self.engine.stats.requests += u64::from(count);
-        self.kicks.bursts.taken(count);
         self.kicks.polling.taken(count);
         if let Some(rings) = &self.rings {
             rings.publish_taken();
@@ -246,7 +245,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             len: parsed.len,
         };
         match self.engine.submit(task, || Pending::of(request)) {
-            Ok(id) => self.kicks.suppression.taken(id),
+            Ok(id) => self.kicks.batches.suppression.taken(id),
             Err(end) => self.end_at_once(request, &end, now),
         }
     }

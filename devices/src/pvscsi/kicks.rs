@@ -4,31 +4,29 @@ use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
 use crate::hba::Hba;
-use crate::kick_suppression::POLL_IDLE;
+use crate::kick_suppression::{MIN_REQUESTS, POLL_IDLE, Suppressed};
 use crate::time::Time;
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Before the ring is served: pass the number of waiting requests to the suppression.
     pub(super) fn note_waiting(&mut self, now: Time) {
         if self.kicks.enabled
-            && self.kicks.busy
             && self.can_fetch()
             && let Some(rings) = &self.rings
             && let Some(suppressed) = rings.suppressed()
         {
-            self.kicks.suppression.polled(rings.waiting(), suppressed, now.since(self.kicks.since), now);
+            self.kicks.batches.polled(rings.waiting(), suppressed, now.since(self.kicks.since), now);
         }
     }
 
-    /// Before requests are taken: pass the number of requests that the guest has outstanding to the forecast.
+    /// Before `count` requests are taken: pass them and the number of outstanding ones to the suppression.
     #[inline]
-    pub(super) fn note_outstanding(&mut self) {
+    pub(super) fn note_taken(&mut self, count: u32) {
         if self.kicks.enabled
-            && !self.kicks.busy
             && let Some(rings) = &self.rings
         {
-            let (unread, read) = rings.unread_and_read();
-            self.kicks.bursts.fetches(self.engine.in_flight.count() + rings.waiting() + unread, read);
+            let outstanding = self.engine.in_flight.count() + rings.waiting() + rings.unread();
+            self.kicks.batches.taken(count, outstanding);
         }
     }
 
@@ -46,8 +44,6 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Set the threshold for the time that this thread sleeps. If that lowers the threshold, or a poll was due, also read the ring. True:
     /// requests wait, so the thread must not sleep.
     ///
-    /// With few requests in flight, `bursts` forecasts how many the driver will put in.
-    ///
     /// The driver stores its index and then loads the threshold, with no fence between the two: the processor may load first. So a driver
     /// that loaded the old threshold may not kick, although its request comes after the device has read the ring. One more poll,
     /// [`POLL_IDLE`] after the threshold was lowered, finds such a request.
@@ -63,13 +59,18 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         let late = kicks.poll_at.is_some_and(|time| now >= time);
         if late && can_fetch && rings.waiting() > 0 {
-            // The caller takes these requests first. Then the caller calls this method again, which judges the burst with these requests
-            // counted.
+            // The caller takes these requests first. Then the caller calls this method again, with these requests counted.
             return true;
         }
-        let suppressed = kicks.suppress(in_flight, rings.unread_and_read(), late, now);
+        let polls = if in_flight < MIN_REQUESTS { kicks.polling.before_sleep(late) } else { None };
+        let suppressed = match polls {
+            Some(poll_after) => Suppressed { kicks: u32::MAX - 1, poll_after },
+            None => kicks.batches.before_sleep(in_flight, late),
+        };
         let before = rings.threshold();
-        let threshold = if suppressed.kicks == 0 { 0 } else { suppressed.kicks + 1 };
+        // A full ring is always kicked for: its driver can put no further request in.
+        let full = rings.request_entries() as u32;
+        let threshold = if suppressed.kicks == 0 { 0 } else { full.min(suppressed.kicks + 1) };
         if threshold != before {
             kicks.since = now;
             rings.set_threshold(threshold);

@@ -7,14 +7,12 @@
 //! - `rings`: the rings,
 //! - `request`: parses a ring entry into a task, and makes the completion of a task,
 //! - `io`: the path of a batch of requests,
-//! - `kicks`, `threshold`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the
-//!   driver,
+//! - `kicks`: the request-call threshold; `polling`: its state, and polls in place of kicks that block the driver,
 //! - `control`: executes the commands,
 //! - `causes`, `interrupts`: the interrupt registers, and the signals by INTx, MSI or MSI-X,
 //! - `hotplug`: disks attached and detached while the guest runs,
 //! - `device`: register space and the contract with the owner.
 
-mod bursts;
 mod causes;
 mod collector;
 mod control;
@@ -27,7 +25,6 @@ mod polling;
 mod request;
 mod rings;
 pub mod spec;
-mod threshold;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -36,10 +33,10 @@ use vm_memory::GuestAddressSpace;
 
 use self::causes::Causes;
 use self::collector::Collector;
+use self::polling::Kicks;
 use self::request::{Pending, Request};
 use self::rings::{Messages, Rings};
 use self::spec::{RingCmpDesc, RingMsgDesc};
-use self::threshold::Kicks;
 use crate::device::BarKind;
 use crate::hba::Engine;
 use crate::interrupt::InterruptSink;

@@ -1,13 +1,40 @@
-//! Polling of the request ring in place of kicks, for a driver whose kicks block it.
+//! The state of the suppression of kicks, and polling of the request ring in place of kicks, for a driver whose kicks block it.
 //!
 //! A kick blocks if the virtual CPU waits until the owner of the device has replied to it (a vfio-user client that posts no writes). Such a
 //! kick costs several thread switches, and a fast disk completes the request before the driver can put in the next one. The device then
-//! never sees more than one request outstanding and cannot forecast a burst. Therefore, after a kick that blocked, the device suppresses
-//! all kicks and polls the ring every [`INTERVAL`], for as long as polls find several requests. A driver with one request at a time never
-//! puts in a second one between two polls: the device asks it for kicks again, and waits for more and more of them before it tries to poll
-//! again.
+//! never sees more than one request outstanding. Therefore, after a kick that blocked, the device suppresses all kicks and polls the ring
+//! every [`INTERVAL`], for as long as polls find several requests. A driver with one request at a time never puts in a second one between
+//! two polls: the device asks it for kicks again, and waits for more and more of them before it tries to poll again.
 
 use std::time::Duration;
+
+use crate::kick_suppression::Batches;
+use crate::time::Time;
+
+/// The kicks that are suppressed during each sleep.
+#[derive(Debug)]
+pub(super) struct Kicks {
+    /// The driver has enabled the request-call threshold: it kicks only if at least that many requests wait.
+    pub(super) enabled: bool,
+    /// When to poll for requests that came without a kick.
+    pub(super) poll_at: Option<Time>,
+    /// When the threshold for a sleep was last changed.
+    pub(super) since: Time,
+    pub(super) batches: Batches,
+    pub(super) polling: Polling,
+}
+
+impl Kicks {
+    pub(super) const fn new() -> Self {
+        Self {
+            enabled: false,
+            poll_at: None,
+            since: Time(0),
+            batches: Batches::new(),
+            polling: Polling::new(),
+        }
+    }
+}
 
 /// Time between two polls, to which the host adds the timer slack of the thread (50 us without a setting). A kick that blocks takes about
 /// as long.

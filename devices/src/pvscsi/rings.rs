@@ -132,16 +132,11 @@ impl<M> Rings<M> {
         self.cmp_prod.wrapping_sub(self.cmp_cons) < entries
     }
 
-    /// Posted completions that the guest has not read; 0 if the guest's index is invalid. The guest will put in about as many new requests.
+    /// Posted completions that the guest has not read; 0 if the guest's index is invalid.
     pub(super) fn unread(&self) -> u32 {
-        self.unread_and_read().0
-    }
-
-    /// As [`unread`](Self::unread), with the guest's index of the completion ring.
-    pub(super) fn unread_and_read(&self) -> (u32, u32) {
         let read = self.state.load(offset_of!(RingsState, cmp_cons_idx), Acquire);
         let unread = self.cmp_published.wrapping_sub(read);
-        (if unread > self.completions.entries() { 0 } else { unread }, read)
+        if unread > self.completions.entries() { 0 } else { unread }
     }
 
     /// Put a completion in. Call this only after [`has_free_slot`](Self::has_free_slot) has returned true. The guest does not see the

@@ -219,7 +219,9 @@ impl Virtqueue {
             self.armed = Some(next);
             return Ok(false);
         }
-        let expected = self.depth.get().saturating_sub(self.in_flight);
+        let depth = self.depth.get();
+        // An average: the guest may keep a few less.
+        let expected = (depth - depth / 16).saturating_sub(self.in_flight);
         let suppressed = self.kick_suppression.before_sleep(self.in_flight, expected, self.late);
         let event = next.wrapping_add(suppressed.kicks as u16);
         if self.armed != Some(event) {

@@ -30,10 +30,10 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         match (header.kind.get(), self.link) {
             (message::INITIATE_CONTACT, _) => {
                 if let Ok((contact, _)) = InitiateContact::read_from_prefix(payload) {
-                    self.begin_reset(Answer::of(&contact), Some(contact.target_vp.get()), now);
+                    self.reset_by_guest(Answer::of(&contact), Some(contact.target_vp.get()), now);
                 }
             }
-            (message::UNLOAD, _) => self.begin_reset(Answer::Unload, None, now),
+            (message::UNLOAD, _) => self.reset_by_guest(Answer::Unload, None, now),
             // The guest sends the message again.
             _ if !self.outbox.has_space() => return HypercallStatus::InsufficientBuffers,
             (kind, Link::Up { version }) => self.on_connected(version, kind, payload, now),

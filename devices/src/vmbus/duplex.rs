@@ -5,29 +5,25 @@
 //! the guest has read the ring for another reason.
 //!
 //! The guest signals when it puts a packet into an empty ring whose mask is clear. With many requests in flight the mask stays set while
-//! the thread sleeps: the thread polls the ring with each completion, and a deadline bounds the wait ([`KickSuppression`]). The mask also
-//! stays set after the first request of a burst, until the others are due ([`Bursts`]).
+//! the thread sleeps: the thread polls the ring with each completion, and a deadline bounds the wait.
 
 use std::collections::VecDeque;
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U64;
 
-use super::bursts::{Bursts, Forecast};
 use super::packet::Packet;
 use super::ring::{self, Broken, Incoming, Outgoing, PacketBuffer};
 use super::storvsc::spec::HostPacket;
 use super::synic::Synic;
 use crate::dma::Dma;
-use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, POLL_IDLE};
+use crate::kick_suppression::KickSuppression;
 use crate::moderation::{Coalescing, ModerationState, Moderator};
 use crate::retry::Retry;
 use crate::time::Time;
 
 /// Bytes of the ring that a request with one page of data occupies.
 const REQUEST_BYTES: u32 = 112;
-/// Bytes of the ring that a completion occupies.
-const COMPLETION_BYTES: u32 = 88;
 
 /// The sink of the channels' signals, and their number.
 pub(super) struct Signals {
@@ -45,16 +41,15 @@ pub(super) struct Duplex<M> {
     vp: u32,
     moderator: Moderator,
     /// Packets that found the ring full, oldest first.
-    late: VecDeque<HostPacket>,
-    /// When to try to put `late` packets in again, for guests that do not signal free space.
+    deferred: VecDeque<HostPacket>,
+    /// When to try to put these packets in again, for guests that do not signal free space.
     retry: Retry,
     /// Estimate of the requests in the ring when completions were last posted: they count as outstanding, too.
     waiting: u32,
     suppression: KickSuppression,
-    bursts: Bursts,
     suppressed: Option<Suppressed>,
-    /// The time of the poll has come.
-    polled: bool,
+    /// The time of the poll had come when packets were last taken.
+    late: bool,
 }
 
 /// The guest's signals are suppressed while the thread sleeps.
@@ -62,8 +57,6 @@ pub(super) struct Duplex<M> {
 struct Suppressed {
     since: Time,
     poll: Time,
-    /// For the requests of a burst.
-    burst: bool,
 }
 
 impl<M> Duplex<M> {
@@ -81,13 +74,12 @@ impl<M> Duplex<M> {
             flag,
             vp,
             moderator: Moderator::new(coalescing),
-            late: VecDeque::new(),
+            deferred: VecDeque::new(),
             retry: Retry::default(),
             waiting: 0,
             suppression: KickSuppression::new(),
-            bursts: Bursts::new(),
             suppressed: None,
-            polled: false,
+            late: false,
         })
     }
 
@@ -100,32 +92,19 @@ impl<M> Duplex<M> {
     /// reads no answers.
     #[inline]
     pub(super) fn can_take(&self) -> bool {
-        self.late.is_empty()
+        self.deferred.is_empty()
     }
 
     /// Before packets are taken, with `in_flight` requests in flight.
-    pub(super) fn begin(&mut self, in_flight: u32, now: Time) {
+    pub(super) fn before_take(&mut self, in_flight: u32, now: Time) {
         if let Some(suppressed) = self.suppressed.take() {
-            self.polled = now >= suppressed.poll;
-            if !suppressed.burst {
-                self.note_suppressed(suppressed.since, now);
+            self.late = now >= suppressed.poll;
+            if self.incoming.waiting() > 0 {
+                self.suppression.found_masked(now.since(suppressed.since), now);
             }
         }
         if in_flight > 0 {
             self.incoming.mask();
-        }
-    }
-
-    #[cold]
-    fn note_suppressed(&mut self, since: Time, now: Time) {
-        if self.incoming.waiting() == 0 {
-            return;
-        }
-        let waited = now.since(since);
-        if waited < POLL_IDLE {
-            self.suppression.complete();
-        } else {
-            self.suppression.polled(1, u32::MAX, waited, now);
         }
     }
 
@@ -152,14 +131,13 @@ impl<M> Duplex<M> {
         if count > 1 {
             self.incoming.mask();
         }
-        self.bursts.taken(count);
         if self.incoming.publish() {
             self.signal(signals);
         }
     }
 
     /// Before completions are posted.
-    pub(super) fn begin_batch(&mut self) {
+    pub(super) fn batch_reaped(&mut self) {
         self.waiting = self.incoming.waiting() / REQUEST_BYTES;
     }
 
@@ -172,8 +150,8 @@ impl<M> Duplex<M> {
         now: Time,
         signals: &mut Signals,
     ) -> Result<(), Broken> {
-        if !self.late.is_empty() || !self.outgoing.put(words(packet))? {
-            self.post_late(packet);
+        if !self.deferred.is_empty() || !self.outgoing.put(words(packet))? {
+            self.defer(packet);
             return Ok(());
         }
         if self.moderator.completed(in_flight + self.waiting, now) {
@@ -183,42 +161,42 @@ impl<M> Duplex<M> {
     }
 
     #[cold]
-    fn post_late(&mut self, packet: &HostPacket) {
-        self.late.push_back(*packet);
+    fn defer(&mut self, packet: &HostPacket) {
+        self.deferred.push_back(*packet);
     }
 
     /// All completions of a batch were posted.
     #[inline]
-    pub(super) fn end_batch(&mut self, now: Time, signals: &mut Signals) -> Result<(), Broken> {
+    pub(super) fn batch_posted(&mut self, now: Time, signals: &mut Signals) -> Result<(), Broken> {
         self.outgoing.publish();
         if self.moderator.end_batch(now) {
             self.deliver(signals);
         }
-        if self.late.is_empty() { Ok(()) } else { self.retry_late(signals) }
+        if self.deferred.is_empty() { Ok(()) } else { self.post_deferred(signals) }
     }
 
     /// Send an unsolicited packet, unless one with the same operation waits already.
     pub(super) fn send(&mut self, packet: &HostPacket, signals: &mut Signals) -> Result<(), Broken> {
-        let same = |late: &HostPacket| late.payload.operation == packet.payload.operation;
-        if !self.late.iter().any(same) {
-            self.late.push_back(*packet);
+        let same = |deferred: &HostPacket| deferred.payload.operation == packet.payload.operation;
+        if !self.deferred.iter().any(same) {
+            self.deferred.push_back(*packet);
         }
-        self.retry_late(signals)
+        self.post_deferred(signals)
     }
 
     /// Put the packets that wait for space into the ring.
     #[cold]
-    pub(super) fn retry_late(&mut self, signals: &mut Signals) -> Result<(), Broken> {
+    pub(super) fn post_deferred(&mut self, signals: &mut Signals) -> Result<(), Broken> {
         self.retry.tried();
-        while let Some(packet) = self.late.front() {
+        while let Some(packet) = self.deferred.front() {
             let (packet, outgoing) = (words(packet), &mut self.outgoing);
             let put = outgoing.put(packet)? || outgoing.await_space(packet)? && outgoing.put(packet)?;
             if !put {
                 break;
             }
-            self.late.pop_front();
+            self.deferred.pop_front();
         }
-        if self.late.is_empty() {
+        if self.deferred.is_empty() {
             self.outgoing.forget_space();
         }
         let _ = self.moderator.flush();
@@ -246,7 +224,7 @@ impl<M> Duplex<M> {
 
     /// Before the thread sleeps with `in_flight` requests in flight; `blocked`: no packets can be taken. True: packets wait.
     pub(super) fn before_sleep(&mut self, in_flight: u32, blocked: bool, now: Time) -> Result<bool, Broken> {
-        if blocked || !self.late.is_empty() {
+        if blocked || !self.deferred.is_empty() {
             self.incoming.mask();
             self.suppressed = None;
             return Ok(false);
@@ -264,39 +242,18 @@ impl<M> Duplex<M> {
         Ok(waits)
     }
 
-    /// Whether to suppress the guest's signals while the thread sleeps.
+    /// Whether to suppress the guest's signals while the thread sleeps. With few requests in flight they are not: the guest cannot be told
+    /// to signal the last request of several.
     fn suppress(&mut self, in_flight: u32, now: Time) -> Option<Suppressed> {
-        let late = std::mem::take(&mut self.polled);
-        if in_flight >= MIN_REQUESTS {
-            self.bursts.stop();
-            let suppressed = self.suppression.before_sleep(in_flight, 0, late);
-            let poll = now.after(suppressed.poll_after);
-            return (suppressed.kicks > 0).then_some(Suppressed { since: now, poll, burst: false });
-        }
-        let unread = self.outgoing.unread() / COMPLETION_BYTES;
-        let forecast = self.bursts.before_sleep(in_flight, unread, now);
-        match forecast {
-            Forecast::Complete => self.suppression.complete(),
-            // With requests in flight, the guest waits for those.
-            Forecast::StoppedShort if in_flight == 0 => self.suppression.stopped_short(),
-            Forecast::StoppedShort | Forecast::Due(_) | Forecast::Signals => {}
-        }
-        let Forecast::Due(poll) = forecast else {
-            // Count a sleep of the back-off.
-            let _ = self.suppression.before_sleep(0, 0, late);
-            return None;
-        };
-        if self.suppression.before_sleep(0, MIN_REQUESTS, false).kicks == 0 {
-            self.bursts.stop();
-            return None;
-        }
-        Some(Suppressed { since: now, poll, burst: true })
+        let late = std::mem::take(&mut self.late);
+        let suppressed = self.suppression.before_sleep(in_flight, 0, late);
+        (suppressed.kicks > 0).then(|| Suppressed { since: now, poll: now.after(suppressed.poll_after) })
     }
 
     /// When the device must be called again at the latest.
     pub(super) fn deadline(&mut self, now: Time) -> Option<Time> {
         let owed = self.moderator.deadline().filter(|_| self.outgoing.signal_owed());
-        let full = self.retry.deadline(!self.late.is_empty(), now);
+        let full = self.retry.deadline(!self.deferred.is_empty(), now);
         [owed, full, self.suppressed.map(|suppressed| suppressed.poll)].into_iter().flatten().min()
     }
 

@@ -111,14 +111,14 @@ impl<A: GuestAddressSpace> Hba for Vmbus<A> {
             self.channels
                 .iter_mut()
                 .filter_map(|channel| channel.duplex.as_mut())
-                .for_each(|duplex| duplex.begin_batch());
+                .for_each(|duplex| duplex.batch_reaped());
         }
     }
 
     fn batch_posted(&mut self, now: Time) {
         for index in 0..self.channels.len() {
             if let Some(duplex) = &mut self.channels[index].duplex
-                && let Err(broken) = duplex.end_batch(now, &mut self.signals)
+                && let Err(broken) = duplex.batch_posted(now, &mut self.signals)
             {
                 self.break_channel(index, broken);
             }
@@ -176,7 +176,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         let Some(duplex) = channel.duplex.as_mut().filter(|duplex| duplex.can_take()) else {
             return Ok(false);
         };
-        duplex.begin(channel.requests, now);
+        duplex.before_take(channel.requests, now);
         let (mut taken, mut controlled) = (0, false);
         while taken < BATCH && self.engine.backlog.len() < MAX_BACKLOG && duplex.can_take() {
             let Some(packet) = duplex.take(&mut self.buffer)? else { break };

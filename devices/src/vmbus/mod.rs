@@ -18,7 +18,6 @@
 //! Guest memory and messages are untrusted. If the guest breaks the rules of a ring, the channel is not served until the guest opens it
 //! again. An invalid message is answered with an error status, or ignored if the protocol has no answer to it.
 
-mod bursts;
 mod channel;
 mod control;
 mod device;

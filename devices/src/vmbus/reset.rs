@@ -11,7 +11,7 @@ use crate::time::Time;
 
 impl<A: GuestAddressSpace> Vmbus<A> {
     /// Reset the bus; [`finish_reset`](Self::finish_reset) sends `answer`. `vp`: send messages to this virtual processor from here on.
-    pub(super) fn begin_reset(&mut self, answer: Answer, vp: Option<u32>, now: Time) {
+    pub(super) fn reset_by_guest(&mut self, answer: Answer, vp: Option<u32>, now: Time) {
         tracing::debug!(?answer, in_flight = self.engine.in_flight.count(), "VMBus reset by the guest");
         self.outbox.reset(vp);
         self.link = Link::Resetting(answer);

@@ -294,11 +294,6 @@ impl<M> Outgoing<M> {
         self.ring.control.store(PENDING, 0, Relaxed);
     }
 
-    /// Bytes of packets that the guest has not read; 0 if the guest's index is out of range.
-    pub(super) fn unread(&self) -> u32 {
-        self.ring.read_index().map_or(0, |read| self.ring.distance(read, self.published))
-    }
-
     /// Publish the packets that were put in. Afterwards a signal may be owed.
     #[inline]
     pub(super) fn publish(&mut self) {

@@ -1,7 +1,6 @@
 //! A guest with its own implementation of the bus, written from the layouts and not from `spec`: bytes at offsets, indices, masks. It
 //! executes what the test requires, valid or not.
 
-mod bursts;
 mod control;
 mod packets;
 mod random;
@@ -10,6 +9,7 @@ mod rings;
 mod signals;
 mod small_tables;
 mod sub_channels;
+mod suppression;
 mod threads;
 
 use std::collections::BTreeMap;

@@ -4,88 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::Sleep;
-
-#[test]
-fn unread_completions_announce_requests_that_need_not_kick_each() {
-    let mut guest = Guest::new();
-    assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &1u32.to_le_bytes()), 1);
-    let threshold = |guest: &Guest| guest.state(offset_of!(RingsState, req_call_threshold));
-    for n in 0..32 {
-        let request = guest.transfer(false, n, 1);
-        guest.put(&request);
-    }
-    guest.kick();
-    // All requests have completed, and the guest has read no completion: it will put in about as many requests again.
-    let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no late poll") };
-    assert_eq!(threshold(&guest), 30);
-    assert_eq!(guest.completions().len(), 32);
-    // The guest puts in fewer, and does not kick. The poll finds them.
-    for n in 0..3 {
-        let request = guest.transfer(false, n, 1);
-        guest.put(&request);
-    }
-    guest.now = poll;
-    guest.device.on_completions(guest.now);
-    assert_eq!(guest.completions().len(), 3);
-    // With so few requests, the guest kicks for each from now on.
-    assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(_)));
-    assert_eq!(threshold(&guest), 0);
-    // For a guest that puts in no more requests, the device polls a bounded number of times.
-    for n in 0..32 {
-        let request = guest.transfer(false, n, 1);
-        guest.put(&request);
-    }
-    guest.kick();
-    for poll in 0.. {
-        match guest.device.before_sleep(guest.now) {
-            Sleep::Until(time) => guest.now = time,
-            Sleep::Forever => break,
-            Sleep::No => panic!("there is nothing to do"),
-        }
-        assert!(poll < 4, "polls for ever");
-        guest.device.on_completions(guest.now);
-    }
-    assert_eq!(threshold(&guest), 0);
-}
-
-#[test]
-fn a_threshold_that_rises_in_sleep_has_its_late_look() {
-    let mut guest = Guest::new();
-    assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &1u32.to_le_bytes()), 1);
-    let settle = |guest: &mut Guest| {
-        for _ in 0..4 {
-            match guest.device.before_sleep(guest.now) {
-                Sleep::Until(time) => guest.now = time,
-                Sleep::Forever => return,
-                Sleep::No => {}
-            }
-            guest.device.on_completions(guest.now);
-        }
-        panic!("does not settle");
-    };
-    // Four completions that the guest does not read, then five requests that the disk holds.
-    for (count, held) in [(4, false), (5, true)] {
-        guest.hold.set(held);
-        for n in 0..count {
-            let request = guest.transfer(false, n, 1);
-            guest.put(&request);
-        }
-        guest.kick();
-        settle(&mut guest);
-    }
-    // The requests complete, and nine completions are unread: the threshold rises although no request was taken.
-    guest.hold.set(false);
-    guest.device.on_completions(guest.now);
-    let sleep = guest.device.before_sleep(guest.now);
-    assert!(guest.state(offset_of!(RingsState, req_call_threshold)) > 1);
-    let Sleep::Until(poll) = sleep else { panic!("sleeps for ever: {sleep:?}") };
-    assert_eq!(guest.completions().len(), 9);
-    let request = guest.transfer(false, 0, 1);
-    guest.put(&request);
-    guest.now = poll;
-    guest.device.on_completions(guest.now);
-    assert_eq!(guest.completions().len(), 1);
-}
+use crate::testing::Random;
 
 #[test]
 fn an_adapter_without_rings_sleeps() {
@@ -138,15 +57,20 @@ fn requests_put_in_without_a_kick_are_found() {
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 18);
-    // Nothing is in flight and all completions are read: the guest kicks for every request. A request that the guest put in while the
-    // threshold was lowered may have come without a kick: one more poll finds it, and no poll follows.
-    let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no late poll") };
-    assert_eq!(threshold(&guest), 0);
+    // Nothing is in flight and all completions are read: as many requests are expected again. A poll finds fewer.
+    let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no poll") };
+    assert_eq!(threshold(&guest), 17);
     let request = guest.transfer(false, 0, 1);
     guest.put(&request);
     guest.now = poll;
     guest.device.on_completions(guest.now);
-    assert_eq!(guest.completions().len(), 1, "the late request");
+    assert_eq!(guest.completions().len(), 1);
+    // Then the guest kicks for every request. One that it put in while the threshold was lowered may have come without a kick: one more poll
+    // would find it, and no poll follows.
+    let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no late poll") };
+    assert_eq!(threshold(&guest), 0);
+    guest.now = poll;
+    guest.device.on_completions(guest.now);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
     assert_eq!(threshold(&guest), 0);
     // The negotiated threshold survives a reset. New rings begin with a threshold of 0.
@@ -264,6 +188,11 @@ impl Beside {
         kicked
     }
 
+    /// The device's threshold.
+    fn threshold(&self) -> u32 {
+        self.guest.state(offset_of!(RingsState, req_call_threshold))
+    }
+
     /// The guest waits for `count` completions, and reads them. Returns how long it waited.
     fn wait(&mut self, mut count: usize) -> Duration {
         let start = self.guest.now;
@@ -279,7 +208,7 @@ impl Beside {
 }
 
 #[test]
-fn a_batch_takes_one_kick_however_long_the_guest_takes_for_it() {
+fn a_batch_takes_two_kicks_at_most() {
     for each in [2, 6, 10, 12] {
         let mut beside = Beside::new();
         let (mut kicks, mut waited) = (0, Duration::ZERO);
@@ -292,8 +221,9 @@ fn a_batch_takes_one_kick_however_long_the_guest_takes_for_it() {
             waited += beside.wait(32);
         }
         let kicks = f64::from(kicks) / f64::from(BATCHES - BATCHES / 3);
-        assert!(kicks <= 1.1, "{each} us a request: {kicks} kicks a batch");
-        assert!(waited < Duration::from_micros(10) * BATCHES, "{each} us a request: {waited:?}");
+        // A slow guest may kick for each request.
+        assert!(kicks <= 2.1 || each > 6, "{each} us a request: {kicks} kicks a batch");
+        assert!(waited < Duration::from_micros(30) * BATCHES, "{each} us a request: {waited:?}");
     }
 }
 
@@ -315,7 +245,7 @@ fn a_guest_that_waits_for_one_request_after_a_batch_seldom_waits_longer() {
         longest = longest.max(waited);
     }
     assert!(late <= ROUNDS / 2, "{late}");
-    assert!(longest <= Duration::from_micros(400), "{longest:?}");
+    assert!(longest <= Duration::from_millis(1), "{longest:?}");
 }
 
 #[test]
@@ -341,6 +271,71 @@ fn a_single_request_leaves_the_threshold_and_needs_no_look() {
         assert!(beside.put());
         assert_eq!(beside.sleep, Sleep::Forever);
         assert_eq!(beside.wait(1), Duration::ZERO);
+    }
+}
+
+#[test]
+fn a_guest_that_stops_short_kicks_for_each_request() {
+    let mut beside = Beside::new();
+    let batch = |beside: &mut Beside, count| {
+        let kicks = (0..count).filter(|_| beside.put()).count();
+        (kicks, beside.wait(count))
+    };
+    for _ in 0..100 {
+        batch(&mut beside, 32);
+    }
+    assert_eq!(batch(&mut beside, 32), (1, Duration::ZERO));
+    assert_eq!(beside.threshold(), 32);
+    // The guest puts in fewer, and does not kick. The poll finds them.
+    let (kicks, waited) = batch(&mut beside, 3);
+    assert_eq!(kicks, 0);
+    assert!(!waited.is_zero() && waited <= Duration::from_micros(600), "{waited:?}");
+    assert_eq!(batch(&mut beside, 1), (1, Duration::ZERO));
+    // For a guest that puts in no more requests, the device polls a bounded number of times.
+    beside.pass(Duration::from_millis(10));
+    assert_eq!((beside.sleep, beside.threshold()), (Sleep::Forever, 0));
+}
+
+/// With random loads, no request waits for longer than a millisecond.
+#[test]
+fn no_request_is_left() {
+    for seed in 1..=40 {
+        let mut random = Random::new(seed);
+        let mut beside = Beside::new();
+        let entries = beside.guest.device.rings.as_ref().unwrap().request_entries() as u32;
+        let (mut outstanding, mut unkicked, mut polled) = (0, 0, 0);
+        let mut least = 1;
+        for round in 0..1000 {
+            beside.guest.hold.set(random.below(8) == 0);
+            if round % 100 == 0 {
+                least = random.pick(&[1, 1, 9, 24]);
+            }
+            let count = least.max(random.pick(&[1, 2, 9, 16, 30])).min(30 - outstanding);
+            let before = beside.guest.device.stats().requests;
+            for _ in 0..count {
+                beside.pass(Duration::from_nanos(random.below(10_000)));
+                unkicked += u32::from(!beside.put());
+                assert!(beside.threshold() <= entries, "seed {seed}: a full ring is kicked for");
+            }
+            outstanding += count;
+            let (limit, all) = (beside.guest.now.after(Duration::from_millis(1)), before + count as u64);
+            while beside.guest.device.stats().requests < all {
+                let Sleep::Until(time) = beside.sleep else { panic!("seed {seed}: a request is left") };
+                assert!(time <= limit, "seed {seed}");
+                beside.pass(time.since(beside.guest.now));
+                polled += 1;
+            }
+            if random.below(3) == 0 {
+                beside.guest.hold.set(false);
+                beside.guest.device.on_completions(beside.guest.now);
+                beside.settle();
+            }
+            outstanding -= beside.guest.completions().len();
+            if random.below(3) > 0 {
+                beside.pass(Duration::from_nanos(random.below(100_000)));
+            }
+        }
+        assert!(unkicked > 0 && polled > 0, "seed {seed}: {unkicked}, {polled}");
     }
 }
 

@@ -1,0 +1,83 @@
+mod guests;
+
+use super::*;
+
+#[test]
+fn only_the_last_of_many_requests_is_kicked_for() {
+    let mut suppression = KickSuppression::new();
+    for expected in [8, 32, 100, 256] {
+        let Suppressed { kicks, poll_after } = suppression.before_sleep(0, expected, false);
+        assert_eq!(kicks, expected - 1);
+        assert!(poll_after >= POLL_IDLE && poll_after <= MAX_POLL_IDLE);
+    }
+    for expected in 0..8 {
+        assert_eq!(suppression.before_sleep(0, expected, false), Suppressed::default(), "{expected}");
+    }
+    // With requests in flight, by their number; with a few, by what may come beside them.
+    let beside = Suppressed { kicks: 9, poll_after: POLL_BUSY };
+    assert_eq!(suppression.before_sleep(20, 12, false), beside);
+    assert_eq!(suppression.before_sleep(7, 25, false).kicks, 24);
+    assert_eq!(suppression.before_sleep(0, 32, true), Suppressed::default(), "the time of the poll has come");
+}
+
+/// A request of this number is found after it has waited so long, and takes so long.
+fn found(suppression: &mut KickSuppression, waiting: u32, waited: Duration, takes: Duration) {
+    let now = Time(1 << 40);
+    suppression.polled(waiting, 29, waited, now);
+    suppression.taken(5);
+    suppression.taken(6);
+    suppression.ended(6, now);
+    suppression.ended(5, now.after(takes));
+}
+
+/// Sleeps without suppression.
+fn backoff(suppression: &mut KickSuppression) -> u32 {
+    (0..).find(|_| suppression.before_sleep(0, 32, false) != Suppressed::default()).unwrap_or(0)
+}
+
+#[test]
+fn each_late_request_doubles_the_backoff() {
+    let mut suppression = KickSuppression::new();
+    suppression.credit = 0;
+    for expected in [64, 128, 256, 512, 1024, 2048, 4096, 4096] {
+        found(&mut suppression, 3, POLL_IDLE, POLL_IDLE / 3);
+        assert_eq!(backoff(&mut suppression), expected);
+    }
+    for _ in 0..10 {
+        suppression.polled(30, 29, POLL_IDLE, Time(0));
+    }
+    // The first ones may be of a guest that is only slower than expected.
+    for expected in [0, 0, 64] {
+        found(&mut suppression, 29, POLL_IDLE, POLL_IDLE / 3);
+        assert_eq!(backoff(&mut suppression), expected);
+    }
+}
+
+#[test]
+fn the_poll_comes_after_what_the_guest_takes() {
+    let mut suppression = KickSuppression::new();
+    let mut poll_after = |waiting, waited: u64| {
+        let suppressed = suppression.before_sleep(0, 32, false);
+        suppression.polled(waiting, suppressed.kicks, Duration::from_micros(waited), Time(0));
+        suppression.before_sleep(0, 32, false).poll_after.as_micros()
+    };
+    assert_eq!(poll_after(32, 200), 300);
+    // Fewer were there when the poll came.
+    assert_eq!(poll_after(20, 300), 600);
+    assert!((0..30).map(|_| poll_after(32, 10)).is_sorted_by(|before, after| before >= after));
+    assert_eq!(poll_after(32, 10), 100);
+}
+
+#[test]
+fn a_wait_shorter_than_the_request_causes_no_backoff() {
+    let mut suppression = KickSuppression::new();
+    for (waiting, waited, takes) in [
+        (3, POLL_IDLE / 2, Duration::ZERO),
+        (0, POLL_IDLE, Duration::ZERO),
+        (3, POLL_IDLE, POLL_IDLE),
+        (3, 5 * POLL_IDLE, 4 * POLL_IDLE),
+    ] {
+        found(&mut suppression, waiting, waited, takes);
+        assert_eq!(backoff(&mut suppression), 0, "{waiting} waited {waited:?} and take {takes:?}");
+    }
+}
