@@ -44,7 +44,7 @@ pub(super) struct Addresses {
 }
 
 /// A virtqueue.
-pub(super) struct Virtqueue {
+pub struct Virtqueue {
     ring: Queue,
     /// Used index as the guest sees it.
     published: u16,
