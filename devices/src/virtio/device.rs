@@ -28,10 +28,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use vm_memory::GuestAddressSpace;
 
 use super::pci::{DeviceKind, Event, Transport};
-use super::queue::{Addresses, Virtqueue};
+use super::queue::RingSetup;
 use super::ring_thread::RingThread;
-use super::rings::{Front, Requests, RingSetup, Rings};
-use super::spec::{DeviceStatus, Features};
+use super::rings::{Front, Requests, Rings};
+use super::spec::DeviceStatus;
 use crate::device::{AccessKind, Bar, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats};
 use crate::dma::View;
 use crate::event_loop::{self, Interest};
@@ -244,7 +244,7 @@ where
     ) -> Result<Self, Error> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
         let delivers_after_calls = interrupts.delivers_after_calls();
-        let transport = Transport::new(kind, interrupts, coalescing)?;
+        let transport = Transport::new(kind, interrupts)?;
         let doorbells = transport.doorbells().into();
         let threads = matches!(requests, Sets::Threads(_));
         let shared = Arc::new(Shared {
@@ -321,24 +321,10 @@ where
     /// Let the rings follow the registers: start those that the guest has enabled, and complete pending resets.
     fn follow_registers(&mut self) {
         self.finish_resets();
-        let mut transport = self.shared.transport();
+        let transport = self.shared.transport();
         let live = transport.live();
-        let event_index = transport.negotiated(Features::RING_EVENT_IDX.bits());
-        let setup = |queue: &Virtqueue| {
-            let Addresses { desc, driver, device } = queue.addresses;
-            let size = queue.size();
-            RingSetup {
-                size,
-                descriptors: desc,
-                available: driver,
-                used: device,
-                next_avail: None,
-                event_index,
-            }
-        };
-        let queues = transport.queues().iter().zip(&self.running).enumerate();
-        let enabled = queues.filter(|(_, (queue, running))| live && queue.active() && !**running);
-        let setups: Vec<_> = enabled.map(|(index, (queue, _))| (index, setup(queue))).collect();
+        let enabled = transport.enabled_queues().filter(|(index, _)| live && !self.running[*index]);
+        let setups: Vec<(usize, RingSetup)> = enabled.collect();
         drop(transport);
         if self.live != live {
             self.live = live;

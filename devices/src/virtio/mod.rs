@@ -41,3 +41,7 @@ pub mod spec;
 mod suppression;
 #[cfg(test)]
 mod testing;
+
+pub use self::device::VirtioDevice;
+pub use self::ring_thread::RingThread;
+pub use self::rings::Rings;

@@ -13,7 +13,7 @@ use paradisk_disk_formats::QueueStats;
 use vm_memory::GuestAddressSpace;
 
 use super::descriptors::DescriptorChain;
-use super::queue::{Addresses, Broken, Virtqueue};
+use super::queue::{Broken, RingSetup, Virtqueue};
 use crate::device::{Sleep, Stats};
 use crate::dma::{Dma, Footprint, Spans, View};
 use crate::moderation::{Coalescing, ModerationState};
@@ -24,23 +24,6 @@ const BATCH: usize = 128;
 
 /// Maximum number of rounds over all queues in one call.
 const MAX_ROUNDS: usize = 16;
-
-/// Rings in guest memory, as a transport has received them.
-#[derive(Clone, Copy, Debug)]
-pub struct RingSetup {
-    /// Entries: a power of two.
-    pub size: u16,
-    /// Guest-physical address of the descriptor table.
-    pub descriptors: u64,
-    /// Guest-physical address of the available ring.
-    pub available: u64,
-    /// Guest-physical address of the used ring.
-    pub used: u64,
-    /// For rings that were in use before: the index of the first chain to take. The first completion is posted at the used index in memory.
-    pub next_avail: Option<u16>,
-    /// `VIRTIO_F_EVENT_IDX` is negotiated.
-    pub event_index: bool,
-}
 
 /// What the rings report to. Queues have the numbers that they have in their [`Rings`].
 pub trait Front: Send {
@@ -233,17 +216,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
     /// [`Broken`] if the size is invalid, or the rings are not in memory or not aligned.
     pub fn start(&mut self, queue: usize, setup: &RingSetup) -> Result<(), Broken> {
         self.abandon(queue);
-        let memory = self.dma.view();
-        let queue = self.queues.get_mut(queue).ok_or(Broken)?;
-        queue.set_size(setup.size);
-        if queue.size() != setup.size {
-            return Err(Broken);
-        }
-        queue.addresses = Addresses { desc: setup.descriptors, driver: setup.available, device: setup.used };
-        queue.enable(&memory, setup.event_index)?;
-        if let Some(next) = setup.next_avail {
-            queue.continue_at(&memory, next).inspect_err(|_| queue.reset())?;
-        }
+        self.queues.get_mut(queue).ok_or(Broken)?.enable(&self.dma.view(), setup)?;
         (self.taking, self.more, self.broken) = (true, true, None);
         Ok(())
     }

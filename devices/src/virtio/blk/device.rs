@@ -12,14 +12,14 @@ use super::super::rings::{self, Front};
 use super::super::spec::DEVICE_TYPE_BLOCK;
 use super::Config;
 use super::config::Configuration;
-use super::requests::Requests;
+use super::requests::BlockRequests;
 use crate::interrupt::InterruptSink;
 
 /// The rings of a block device, in front of a queue of the disk.
-pub type Rings<A, F> = rings::Rings<A, F, Requests>;
+pub type Rings<A, F> = rings::Rings<A, F, BlockRequests>;
 
 /// A thread that serves the rings of a block device.
-pub type RingThread<A, F> = ring_thread::RingThread<A, F, Requests>;
+pub type RingThread<A, F> = ring_thread::RingThread<A, F, BlockRequests>;
 
 /// A virtio block device: a PCI function in front of a disk.
 pub type VirtioBlk<A> = VirtioDevice<A, Block>;
@@ -30,7 +30,7 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
     /// # Errors
     /// The host refuses a queue of the disk.
     pub fn new(memory: A, disk: &dyn Disk, config: &Config, front: F) -> Result<Self, OpenError> {
-        let requests = Requests::new(disk, config)?;
+        let requests = BlockRequests::new(disk, config)?;
         Ok(Self::over(requests, memory, config.queues, config.rounded_size(), config.coalescing, front))
     }
 
@@ -41,7 +41,7 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
 
     /// Set the capacity of the disk in bytes.
     pub const fn set_capacity(&mut self, bytes: u64) {
-        self.requests.set_capacity(bytes);
+        self.requests.info.capacity = bytes;
     }
 }
 
@@ -53,7 +53,7 @@ pub struct Block {
 }
 
 impl DeviceType for Block {
-    type Requests = Requests;
+    type Requests = BlockRequests;
 
     fn config(&self) -> &[u8] {
         self.config.bytes()
@@ -71,9 +71,9 @@ impl DeviceType for Block {
         self.config.reset();
     }
 
-    fn configure(&self, requests: &mut Requests) {
+    fn configure(&self, requests: &mut BlockRequests) {
         requests.write_through = self.config.write_through();
-        requests.set_capacity(self.disk.info().capacity);
+        requests.info.capacity = self.disk.info().capacity;
     }
 
     fn refresh(&mut self) -> bool {
@@ -105,7 +105,7 @@ where
             queues,
             queue_size,
         };
-        let requests = || Requests::new(&*disk, &config);
+        let requests = || BlockRequests::new(&*disk, &config);
         let sets = match config.threads.min(queues) {
             0 => Sets::Here(requests()?),
             threads => Sets::Threads((0..threads).map(|_| requests()).collect::<Result<_, _>>()?),

@@ -19,8 +19,8 @@ pub use self::device::{RingThread, Rings, VirtioBlk};
 use self::spec::VIRTIO_BLK_ID_BYTES;
 pub use super::device::Error;
 pub use super::pci::MAX_QUEUES;
-pub use super::queue::Broken;
-pub use super::rings::{Front, RingSetup};
+pub use super::queue::{Broken, RingSetup};
+pub use super::rings::Front;
 use crate::moderation::Coalescing;
 
 /// Maximum number of entries of a queue.

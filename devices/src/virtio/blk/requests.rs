@@ -39,10 +39,10 @@ struct Pending {
 }
 
 /// Requests in flight, in front of a queue of the disk.
-pub struct Requests {
+pub struct BlockRequests {
     /// First, so that it is dropped first: requests in flight are waited for.
     queue: Box<dyn DiskQueue>,
-    info: DiskInfo,
+    pub(super) info: DiskInfo,
     /// Writes must be on stable storage before they are completed.
     pub(super) write_through: bool,
     serial: [u8; VIRTIO_BLK_ID_BYTES],
@@ -56,7 +56,7 @@ pub struct Requests {
     fault: Fault,
 }
 
-impl Requests {
+impl BlockRequests {
     /// In front of a new queue of the disk.
     pub(super) fn new(disk: &dyn Disk, config: &Config) -> Result<Self, OpenError> {
         let tasks = config.tasks.max(1);
@@ -74,11 +74,6 @@ impl Requests {
             pushed: false,
             fault: Fault::default(),
         })
-    }
-
-    /// The disk has this many bytes from now on.
-    pub(super) const fn set_capacity(&mut self, bytes: u64) {
-        self.info.capacity = bytes;
     }
 
     /// Store a request that was started, or that is complete already.
@@ -201,7 +196,7 @@ impl Requests {
     }
 }
 
-impl rings::Requests for Requests {
+impl rings::Requests for BlockRequests {
     fn free_slots(&self) -> usize {
         self.in_flight.free_slots()
     }

@@ -6,7 +6,7 @@
 //! - `request`: a chain is parsed into a task, the end of a task is written as a response,
 //! - `host`: the requests in flight, behind the [rings](super::rings) of the request queues,
 //! - `control`: the control queue (task management); `functions`: its functions that wait,
-//! - `events`: the event queue and hot-plug; `late_events`: events that wait for buffers.
+//! - `events`: the event queue, the events that wait for its buffers, and hot-plug.
 
 mod answer;
 mod config;
@@ -14,7 +14,6 @@ mod control;
 mod events;
 mod functions;
 mod host;
-mod late_events;
 mod lun;
 mod request;
 pub mod spec;
