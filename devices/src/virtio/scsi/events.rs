@@ -1,10 +1,7 @@
 //! The event queue, and hot-plug of units (VIRTIO 1.2, 5.6.6.3).
 
-use std::collections::VecDeque;
-
 use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
-use zerocopy::little_endian::U32;
 
 use super::super::device::Served;
 use super::super::queue::{Broken, Virtqueue};
@@ -24,46 +21,6 @@ const BATCH: usize = 64;
 
 /// CAPACITY DATA HAS CHANGED: additional sense code, and its qualifier in the second byte.
 const CAPACITY_CHANGED: u32 = 0x09 << 8 | 0x2a;
-
-/// Maximum number of events that wait for buffers. Further events are lost, which the last one reports.
-const MAX_LATE_EVENTS: usize = 64;
-
-/// Events that wait for buffers.
-#[derive(Debug, Default)]
-pub(super) struct Events {
-    late: VecDeque<EventInfo>,
-    /// Events were lost.
-    missed: bool,
-}
-
-impl Events {
-    /// Whether a buffer could be used.
-    pub(super) fn wants(&self) -> bool {
-        self.missed || !self.late.is_empty()
-    }
-
-    /// An event was lost.
-    pub(super) const fn set_missed(&mut self) {
-        self.missed = true;
-    }
-
-    pub(super) fn push(&mut self, event: EventInfo) {
-        if self.late.len() < MAX_LATE_EVENTS {
-            self.late.push_back(event);
-        } else {
-            self.set_missed();
-        }
-    }
-
-    /// Remove and return the next event to post. The last event that waits also reports that later ones were lost.
-    pub(super) fn pop(&mut self) -> EventInfo {
-        let mut event = self.late.pop_front().unwrap_or_default();
-        if self.late.is_empty() && std::mem::take(&mut self.missed) {
-            event.event |= U32::new(VIRTIO_SCSI_T_EVENTS_MISSED);
-        }
-        event
-    }
-}
 
 impl Host {
     /// Put waiting events into buffers while there are both. False: none.

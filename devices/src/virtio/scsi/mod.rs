@@ -6,7 +6,7 @@
 //! - `request`: a chain is parsed into a task, the end of a task is written as a response,
 //! - `host`: the requests in flight, behind the [rings](super::rings) of the request queues,
 //! - `control`: the control queue (task management); `functions`: its functions that wait,
-//! - `events`: the event queue, the events that wait for its buffers, and hot-plug.
+//! - `events`: the event queue and hot-plug; `late_events`: events that wait for buffers.
 
 mod answer;
 mod config;
@@ -14,6 +14,7 @@ mod control;
 mod events;
 mod functions;
 mod host;
+mod late_events;
 mod lun;
 mod request;
 pub mod spec;
@@ -21,6 +22,7 @@ pub mod spec;
 use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
 
+use self::config::ScsiHost;
 pub use self::config::{Config, MAX_QUEUE_SIZE, MAX_REQUEST_QUEUES, MAX_TARGETS};
 use self::host::Host;
 use self::spec::*;
@@ -32,40 +34,8 @@ use crate::device::HotPlug;
 use crate::interrupt::InterruptSink;
 use crate::scsi::Bus;
 
-/// Largest logical unit number (flat space addressing, SAM-5, 4.7.7.3).
-const MAX_LUN: u32 = 0x3fff;
-
-/// Maximum number of sectors of a request: just below the largest transfer of the target.
-const MAX_SECTORS: u32 = 0xffff;
-
 /// A virtio SCSI host device: a PCI function in front of a SCSI target.
 pub type VirtioScsi<A> = VirtioDevice<A, ScsiHost>;
-
-/// The configuration that the guest reads, and the features that its driver has accepted.
-#[derive(Clone, Copy, Debug)]
-pub struct ScsiHost {
-    config: ScsiConfig,
-    features: ScsiFeatures,
-}
-
-impl ScsiHost {
-    fn new(config: &Config) -> Self {
-        let config = ScsiConfig {
-            num_queues: u32::from(config.queues).into(),
-            // A request also has a descriptor for its header and one for its response.
-            seg_max: (u32::from(config.queue_size) - 2).into(),
-            max_sectors: MAX_SECTORS.into(),
-            cmd_per_lun: config.tasks.max(1).into(),
-            event_info_size: (size_of::<EventInfo>() as u32).into(),
-            sense_size: VIRTIO_SCSI_SENSE_DEFAULT_SIZE.into(),
-            cdb_size: VIRTIO_SCSI_CDB_DEFAULT_SIZE.into(),
-            max_channel: 0.into(),
-            max_target: (config.targets - 1).into(),
-            max_lun: MAX_LUN.into(),
-        };
-        Self { config, features: ScsiFeatures::empty() }
-    }
-}
 
 impl DeviceType for ScsiHost {
     type Requests = Host;
