@@ -15,7 +15,6 @@
 pub(crate) mod begun;
 pub(crate) mod chain;
 pub(crate) mod copy;
-pub(crate) mod field;
 pub(crate) mod file_info;
 pub(crate) mod findings;
 pub(crate) mod flat;

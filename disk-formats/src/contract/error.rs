@@ -1,4 +1,4 @@
-//! Errors of opening a disk (detailed: file and field) and errors of I/O requests (small and `Copy`).
+//! Errors of opening a disk (detailed: file and field), of reading the structures of an image, and of I/O requests (small and `Copy`).
 
 use crate::contract::escaped::escaped;
 use std::io;
@@ -110,6 +110,18 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// For `map_err`: the host's error of an attempted action on the file at `path`.
+    pub(crate) fn os<E: Into<io::Error>>(
+        path: impl AsRef<Path> + Copy,
+        action: &'static str,
+    ) -> impl Fn(E) -> Self + Copy {
+        move |source| Self::Os { path: path.as_ref().into(), action, source: source.into() }
+    }
+
+    pub(crate) fn unsupported(path: impl AsRef<Path>, reason: impl Into<String>) -> Self {
+        Self::Unsupported { path: path.as_ref().into(), reason: reason.into() }
+    }
+
     /// Whether the file could not be reached or read, so that nothing is known about its content: it is in use, the host
     /// refused an operation, or the rules do not allow to open it. Any other error is one of the content.
     #[must_use]
@@ -158,6 +170,69 @@ fn absent(tried: &[PathBuf], nameless: bool) -> String {
         false => format!("missing: {}", joined(tried, ", ")),
     };
     format!("parent is {tried}, expected an existing image: allow its directory, or name it")
+}
+
+/// The fields of [`OpenError::Invalid`] except the path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BadField {
+    pub(crate) field: &'static str,
+    pub(crate) value: String,
+    pub(crate) expected: String,
+}
+
+impl BadField {
+    pub(crate) fn new(field: &'static str, value: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self { field, value: value.into(), expected: expected.into() }
+    }
+
+    /// The error for the image at `path`.
+    pub(crate) fn of(self, path: impl AsRef<Path>) -> OpenError {
+        let Self { field, value, expected } = self;
+        OpenError::Invalid { path: path.as_ref().into(), field, value, expected }
+    }
+}
+
+/// Why a structure of an image cannot be read.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// The host's error.
+    Host(io::Error),
+    /// The image is invalid.
+    Bad(BadField),
+}
+
+impl ReadError {
+    /// The error for the image at `path`. `action` is that of the host's error.
+    pub(crate) fn of(self, path: &Path, action: &'static str) -> OpenError {
+        match self {
+            Self::Host(source) => OpenError::os(path, action)(source),
+            Self::Bad(bad) => bad.of(path),
+        }
+    }
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::Host(error)
+    }
+}
+
+impl From<BadField> for ReadError {
+    fn from(bad: BadField) -> Self {
+        Self::Bad(bad)
+    }
+}
+
+/// What was read, or the invalid field, for callers that continue with an invalid image.
+///
+/// # Errors
+/// The host's.
+pub(crate) fn or_bad<T>(read: Result<T, ReadError>) -> io::Result<Result<T, BadField>> {
+    match read {
+        Ok(read) => Ok(Ok(read)),
+        Err(ReadError::Bad(bad)) => Ok(Err(bad)),
+        Err(ReadError::Host(error)) => Err(error),
+    }
 }
 
 /// The error of a request. Small and `Copy`, because each completion contains one.

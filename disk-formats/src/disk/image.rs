@@ -148,7 +148,7 @@ impl Image {
             };
             let checked: Result<io::Result<CheckReport>, OpenError> =
                 dispatch!(self, format => Ok(format::check(store, repair, end)));
-            let os = |source| OpenError::Os { path: path.into(), action: "cannot check", source };
+            let os = OpenError::os(path, "cannot check");
             let report = checked?.map_err(os)?;
             return Ok(match end {
                 End::MayBeCut => report,
@@ -300,7 +300,7 @@ impl Image {
     }
 
     fn unsupported(&self, reason: String) -> OpenError {
-        OpenError::Unsupported { path: self.path.clone(), reason }
+        OpenError::unsupported(&self.path, reason)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::contract::disk::{Allocation, Disk, Status};
-use crate::contract::error::{IoError, OpenError};
+use crate::contract::error::{BadField, IoError, OpenError};
 use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::contract::queue::{DiskQueue, QueueConfig, Request};
 use crate::queue::instant::{Medium, instant_queue};
@@ -34,12 +34,12 @@ pub(crate) fn memory_info(
 ) -> Result<DiskInfo, OpenError> {
     let sector = u64::from(logical_sector.bytes());
     if capacity == 0 || !capacity.is_multiple_of(sector) {
-        return Err(OpenError::Invalid {
-            path: format.into(),
-            field: "capacity",
-            value: format!("{capacity} bytes"),
-            expected: format!("whole sectors of {sector} bytes, at least one"),
-        });
+        return Err(BadField::new(
+            "capacity",
+            format!("{capacity} bytes"),
+            format!("whole sectors of {sector} bytes, at least one"),
+        )
+        .of(format));
     }
     Ok(DiskInfo {
         kind: Kind { format, subformat: None },

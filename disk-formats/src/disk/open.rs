@@ -21,7 +21,7 @@ impl FormatName {
         let inside = OpenOptions { read_only: true, ..OpenOptions::new(path) };
         let Some(opened) = nested::open(&inside) else { return probe_file(path) };
         let format = opened?.info().kind.format;
-        format.parse().map_err(|_| OpenError::Unsupported { path: path.into(), reason: format.into() })
+        format.parse().map_err(|_| OpenError::unsupported(path, format))
     }
 }
 

@@ -27,7 +27,7 @@ impl RamDisk {
     /// [`OpenError::Invalid`] if the capacity is 0 or not whole sectors; [`OpenError::Os`] if the host refuses the memory.
     pub fn new(capacity: u64, logical_sector: SectorSize) -> Result<Self, OpenError> {
         let info = memory_info("ram", capacity, logical_sector)?;
-        let refused = |source| OpenError::Os { path: "ram".into(), action: "cannot map its memory", source };
+        let refused = OpenError::os("ram", "cannot map its memory");
         let len = usize::try_from(capacity).map_err(|_| refused(std::io::ErrorKind::OutOfMemory.into()))?;
         let memory = HostMemory::new(len).map_err(refused)?;
         Ok(Self(Arc::new(Ram { info, memory })))

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::contract::error::OpenError;
+use crate::contract::error::{BadField, OpenError};
 use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::host::backing::BackingFile;
 
@@ -15,12 +15,12 @@ pub(crate) fn whole_sectors(path: &Path, size: u64, sector: SectorSize) -> Resul
     if size >= bytes && size.is_multiple_of(bytes) {
         return Ok(());
     }
-    Err(OpenError::Invalid {
-        path: path.into(),
-        field: "size",
-        value: format!("{size} bytes"),
-        expected: format!("whole sectors of {bytes} bytes, at least one"),
-    })
+    Err(BadField::new(
+        "size",
+        format!("{size} bytes"),
+        format!("whole sectors of {bytes} bytes, at least one"),
+    )
+    .of(path))
 }
 
 /// Refuse to shrink an image from `old` to `new` bytes, unless `shrink` allows it.
@@ -29,7 +29,7 @@ pub(crate) fn check_shrink(path: &Path, old: u64, new: u64, shrink: bool) -> Res
         return Ok(());
     }
     let reason = format!("it has {old} bytes: to make it smaller, allow it (--shrink)");
-    Err(OpenError::Unsupported { path: path.into(), reason })
+    Err(OpenError::unsupported(path, reason))
 }
 
 /// The description of a disk of `capacity` bytes whose top image is `file`.

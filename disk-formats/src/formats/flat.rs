@@ -7,7 +7,7 @@ use std::path::Path;
 #[expect(clippy::disallowed_types, reason = "to be resized is no request")]
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::contract::error::{IoError, OpenError};
+use crate::contract::error::{BadField, IoError, OpenError};
 use crate::contract::info::{DiskInfo, SectorSize};
 use crate::formats::file_info::whole_sectors;
 use crate::formats::revisions::Revisions;
@@ -36,12 +36,12 @@ impl Sectors {
         match self.physical {
             None => Ok(default.max(logical)),
             Some(bytes) if bytes.is_power_of_two() && (logical..=1 << 20).contains(&bytes) => Ok(bytes),
-            Some(bytes) => Err(OpenError::Invalid {
-                path: path.into(),
-                field: "physical sector size",
-                value: format!("{bytes} bytes"),
-                expected: format!("a power of two from {logical} to 1048576"),
-            }),
+            Some(bytes) => Err(BadField::new(
+                "physical sector size",
+                format!("{bytes} bytes"),
+                format!("a power of two from {logical} to 1048576"),
+            )
+            .of(path)),
         }
     }
 }
@@ -102,7 +102,7 @@ impl Flat {
     }
 
     fn unsupported(&self, reason: String) -> OpenError {
-        OpenError::Unsupported { path: self.files[0].path().into(), reason }
+        OpenError::unsupported(self.files[0].path(), reason)
     }
 
     fn set_capacity(&self, capacity: u64) -> Result<u64, OpenError> {
@@ -193,7 +193,7 @@ impl Format for Flat {
             }
             let grown = file.set_size(capacity).and_then(|()| Ok(file.sync()?));
             let action = "cannot resize";
-            grown.map_err(|source| OpenError::Os { path: file.path().into(), action, source })?;
+            grown.map_err(OpenError::os(file.path(), action))?;
         }
         self.set_capacity(capacity)
     }

@@ -4,13 +4,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::contract::error::OpenError;
+use crate::contract::error::{BadField, OpenError};
 use crate::contract::escaped::escaped;
 use crate::formats::chain::{Member, children_of, open_parent};
 use crate::formats::copy::content::Content;
 use crate::formats::copy::error::ImageError;
 use crate::formats::copy::overlay::{Overlaid, Overlay};
-use crate::formats::field::BadField;
 use crate::formats::parents::ParentRules;
 use crate::host;
 use crate::host::backing::{Access, BackingFile};
@@ -146,7 +145,7 @@ pub(crate) fn commit_into_parent<F: Format>(
 
 /// Delete a merged child, and flush its directory. If `child` is a symbolic link, the image that it leads to is deleted, and then the link.
 fn remove(child: &Path) -> Result<(), OpenError> {
-    let os = |action| move |source| OpenError::Os { path: child.into(), action, source };
+    let os = |action| OpenError::os(child, action);
     let image = child.canonicalize().map_err(os("cannot delete it"))?;
     let linked = std::fs::symlink_metadata(child).map_err(os("cannot delete it"))?.is_symlink();
     for path in [Some(&*image), Some(child).filter(|_| linked)].into_iter().flatten() {

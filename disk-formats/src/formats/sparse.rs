@@ -506,7 +506,7 @@ impl<B: Blocks> SparseDisk<B> {
             rest = behind;
             if let Place::File { offset, .. } = extent.place {
                 let written = self.store()?.write_at(part, offset);
-                written.map_err(|error| crate::host::store::io_error(&error))?;
+                written.map_err(crate::host::store::io_error)?;
             }
         }
         self.written(offset, len);
@@ -527,7 +527,7 @@ impl<B: Blocks> SparseDisk<B> {
                     let layer = self.chain.layers.get(file as usize).ok_or(IoError::OutOfRange)?;
                     let part = content.get_mut(start..).unwrap_or_default();
                     let read = B::store(layer).read_at(part, offset);
-                    read.map_err(|error| crate::host::store::io_error(&error))?;
+                    read.map_err(crate::host::store::io_error)?;
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! The contract of a format: it maps ranges and manages metadata. The queue transfers the payload.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::contract::disk::MapMemory;
@@ -154,9 +155,13 @@ pub(crate) fn file_remarks(files: &[Arc<BackingFile>]) -> Option<String> {
     files.iter().filter_map(|file| file.remark()).reduce(|one, other| format!("{one}; {other}"))
 }
 
+/// The path of the first file: the image, or the top image of a chain.
+pub(crate) fn path_of<F: Format + ?Sized>(format: &F) -> &Path {
+    format.files().first().map_or(Path::new(""), |file| file.path())
+}
+
 /// The error of growing a disk of this format while it is open.
 pub(crate) fn cannot_grow<F: Format + ?Sized>(format: &F) -> OpenError {
-    let path = format.files().first().map(|file| file.path().into()).unwrap_or_default();
     let reason = format!("{} images cannot be resized while they are in use", format.info().kind.format);
-    OpenError::Unsupported { path, reason }
+    OpenError::unsupported(path_of(format), reason)
 }

@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 
 use crate::contract::check::{check, is_plain};
 use crate::contract::error::{IoError, OpenError, PushError};
@@ -26,13 +25,8 @@ pub(crate) fn instant_queue<M: Medium>(
     config: &QueueConfig,
 ) -> Result<Box<dyn DiskQueue>, OpenError> {
     let path = medium.info().kind.format;
-    let depth =
-        check_depth(config).map_err(|reason| OpenError::Unsupported { path: path.into(), reason })? as usize;
-    let never = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno: Errno| OpenError::Os {
-        path: path.into(),
-        action: "cannot make an I/O queue",
-        source: errno.into(),
-    })?;
+    let depth = check_depth(config).map_err(|reason| OpenError::unsupported(path, reason))? as usize;
+    let never = eventfd(0, EventfdFlags::CLOEXEC).map_err(OpenError::os(path, "cannot make an I/O queue"))?;
     let free = Completion { tag: 0, result: Ok(()) };
     Ok(Box::new(InstantQueue {
         medium: Arc::clone(medium),

@@ -4,8 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::io::Errno;
-
 use crate::contract::disk::{Allocation, Disk, Identity, MapMemory};
 use crate::contract::error::{IoError, OpenError};
 use crate::contract::info::DiskInfo;
@@ -63,11 +61,7 @@ impl Disk for Layered {
         // The disk checks the depth, from which the layers allocate.
         let mut queue = self.disk.queue(config)?;
         if let Some(latency) = self.latency {
-            let refused = |errno: Errno| OpenError::Os {
-                path: self.info().kind.format.into(),
-                action: "cannot make a timer",
-                source: errno.into(),
-            };
+            let refused = OpenError::os(self.info().kind.format, "cannot make a timer");
             queue = Box::new(DelayedQueue::new(queue, latency, config.depth as usize).map_err(refused)?);
         }
         if let Some(metrics) = &self.metrics {

@@ -13,7 +13,7 @@ use crate::contract::info::SectorSize;
 use crate::formats::signature::gpt_sector;
 use crate::host::store::{Store, io_error, read_padded};
 use crate::map::extent::{Extents, Place};
-use crate::map::format::Format;
+use crate::map::format::{Format, path_of};
 use crate::map::map_now::map_now;
 
 /// The content of a disk.
@@ -40,7 +40,7 @@ impl<'a> Content<'a> {
     /// Path of the image; for a chain that of the top image, which is the first file.
     #[must_use]
     pub fn path(&self) -> &'a Path {
-        self.format.files().first().map_or(Path::new(""), |file| file.path())
+        path_of(self.format)
     }
 
     /// The format.
@@ -121,7 +121,7 @@ impl<'a> Content<'a> {
             return Ok(());
         };
         let file = self.file(file)?;
-        let failed = |error: io::Error| ImageError::io(file.path(), "read", offset, io_error(&error));
+        let failed = |error: io::Error| ImageError::io(file.path(), "read", offset, io_error(error));
         match self.format.zeros_past_end() {
             true => read_padded(file, data, offset).map_err(failed),
             false => file.read_at(data, offset).map_err(failed),
@@ -148,7 +148,7 @@ impl<'a> Content<'a> {
             let (piece, others) = rest.split_at(extent.len.min(rest.len() as u64) as usize);
             let (file, offset) = self.place_to_write(extent.place)?;
             file.write_at(piece, offset)
-                .map_err(|error| ImageError::io(file.path(), "write", offset, io_error(&error)))?;
+                .map_err(|error| ImageError::io(file.path(), "write", offset, io_error(error)))?;
             rest = others;
         }
         Ok(())

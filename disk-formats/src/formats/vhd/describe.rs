@@ -13,8 +13,7 @@ use crate::formats::info::{FormatInfo, ImageInfo, ParentInfo};
 impl Describe for Image {
     fn describe(&self) -> Result<ImageInfo, OpenError> {
         let path = self.file.path();
-        let os =
-            |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
+        let os = OpenError::os(path, "cannot read the VHD's metadata");
         let footer = &self.found.footer;
         let blocks = match &self.sparse {
             None => None,

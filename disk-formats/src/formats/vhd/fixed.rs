@@ -61,7 +61,7 @@ impl FixedVhd {
         self.stamped.begin(|| {
             let mut footer = self.footer;
             stamp::renew(&mut footer, &*self.store);
-            footer::rewrite(&*self.store, &footer, self.footer_at).map_err(|error| io_error(&error))
+            footer::rewrite(&*self.store, &footer, self.footer_at).map_err(io_error)
         })
     }
 }

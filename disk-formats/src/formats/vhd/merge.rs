@@ -39,7 +39,7 @@ impl Merge for Image {
         if parent.raw {
             let reason =
                 "a raw disk cannot be merged into: copy the contents into a new image (`image merge --to`)";
-            return Err(OpenError::Unsupported { path, reason: reason.into() }.into());
+            return Err(OpenError::unsupported(&path, reason).into());
         }
         drop(parent);
         let base = Self::open(&path, Access::default())?;
@@ -62,10 +62,7 @@ impl Merge for Image {
 /// other children are refused as soon as data were copied. `accepted`: the child accepts the parent as it is, without
 /// `any_time`.
 pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) -> Result<(), OpenError> {
-    let os = |path: &Path| {
-        let path = path.into();
-        move |source| OpenError::Os { path, action: "cannot write its time stamp", source }
-    };
+    let os = |path| OpenError::os(path, "cannot write its time stamp");
     let (mut above, mut below) = (Editor::open(child)?, Editor::open(parent)?);
     let Some(mut header) = above.sparse.as_ref().map(|sparse| sparse.header) else { return Ok(()) };
     // Children that have recorded this stamp stay valid until data are copied.

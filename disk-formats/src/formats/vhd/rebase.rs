@@ -30,18 +30,14 @@ impl Rebase for Image {
         let base = Self::open(parent, Access::READ_ONLY)?;
         let (id, stamp) = (base.found.footer.unique_id, stamp::to_note(&base.found.footer));
         refuse_loop(child, base, rules)?;
-        let os = |source| OpenError::Os {
-            path: child.into(),
-            action: "cannot write the parent's location",
-            source,
-        };
+        let os = OpenError::os(child, "cannot write the parent's location");
         let (locators, name) = locators(child, parent).map_err(os)?;
         let image = Self::open(child, Access::default())?;
         let mut editor = Editor::open(&*image.file)?;
         require_differencing(&image)?;
         let Some(mut header) = editor.sparse.as_ref().map(|sparse| sparse.header) else {
             let reason = "is no differencing disk any more".to_owned();
-            return Err(OpenError::Unsupported { path: child.into(), reason });
+            return Err(OpenError::unsupported(child, reason));
         };
         header.parent_unique_id = id;
         header.parent_time_stamp = stamp.into();

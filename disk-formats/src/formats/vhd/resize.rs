@@ -9,8 +9,7 @@ use super::extend::extend_table;
 use super::footer::{self, Found, Source, Subformat};
 use super::layout::{self, Layout};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
-use crate::contract::error::OpenError;
-use crate::formats::field::{BadField, or_bad};
+use crate::contract::error::{BadField, OpenError, or_bad};
 use crate::formats::file_info::check_shrink;
 use crate::host::store::{Store, last_nonzero_of};
 
@@ -51,7 +50,7 @@ pub(super) fn resize_in(store: &dyn Store, size: u64, shrink: bool) -> Result<()
         Subformat::Fixed => resize_fixed(&mut editor, size),
         Subformat::Dynamic | Subformat::Differencing => resize_sparse(&mut editor, size),
     }
-    .map_err(|source| OpenError::Os { path: store.path().into(), action: "cannot resize", source })
+    .map_err(OpenError::os(store.path(), "cannot resize"))
 }
 
 /// The image, if it can have this size.
@@ -72,7 +71,7 @@ fn checked<'a>(
     }
     check_shrink(path, editor.size, size, shrink)?;
     let data = if size < editor.size { last_data(&editor, size, cleared) } else { Ok(None) };
-    let os = |source| OpenError::Os { path: path.into(), action: "cannot read the end of the disk", source };
+    let os = OpenError::os(path, "cannot read the end of the disk");
     match data.map_err(os)? {
         None => Ok(editor),
         Some(at) => {

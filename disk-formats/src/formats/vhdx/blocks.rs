@@ -59,7 +59,7 @@ struct Writer {
 }
 
 fn host(error: io::Error) -> IoError {
-    io_error(&error)
+    io_error(error)
 }
 
 impl VhdxBlocks {

@@ -13,11 +13,10 @@ use super::journal::Journal;
 use super::layer::Layer;
 use super::opened::{MEMORY, Opened, Replaying};
 use super::spec::MIB;
-use crate::contract::error::OpenError;
+use crate::contract::error::{BadField, OpenError, ReadError};
 use crate::contract::escaped::escaped;
 use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
-use crate::formats::field::{BadField, ReadError};
 use crate::formats::file_info::file_info;
 use crate::formats::parents::ParentRules;
 use crate::formats::signature::has_footer;
@@ -71,9 +70,8 @@ impl Member for Image {
         match error {
             OpenError::Invalid { .. } if vhd => {
                 let reason =
-                    "it is a VHD, and the parent of a VHDX must be a VHDX: convert it (`image convert`)"
-                        .into();
-                OpenError::Unsupported { path: path.into(), reason }
+                    "it is a VHD, and the parent of a VHDX must be a VHDX: convert it (`image convert`)";
+                OpenError::unsupported(path, reason)
             }
             error => error,
         }
@@ -184,7 +182,7 @@ pub(crate) fn open_inside(
     epochs: Option<&Epochs>,
 ) -> Result<Box<dyn Format>, OpenError> {
     let path = store.path().to_path_buf();
-    let refused = |reason: String| OpenError::Unsupported { path: path.clone(), reason };
+    let refused = |reason: String| OpenError::unsupported(&path, reason);
     let disk = open_store(store, host)?;
     if disk.blocks.has_parent() {
         return Err(refused(
@@ -223,12 +221,12 @@ fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenEr
 
 /// The disk of a chain of images, from the top down.
 fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxDisk, OpenError> {
-    let empty = || OpenError::Unsupported { path: "".into(), reason: "no images".into() };
+    let empty = || OpenError::unsupported("", "no images");
     let top = images.first().ok_or_else(empty)?;
     let (path, layout) = (top.file.path().to_path_buf(), top.opened.layout);
     let id = top.opened.metadata.parameters.disk_id;
     let info = info(&top.file, &images);
-    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the BAT", source };
+    let os = OpenError::os(&path, "cannot read the BAT");
     let writer = if access.read_only { None } else { Some(writer(&top.opened, &path)?) };
     let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
     let layers = layers(images.into_iter().map(|image| image.opened)).map_err(os)?;

@@ -14,7 +14,7 @@ use super::scan::{Scan, fixed_space, mark};
 use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::REGION_TABLES_AT;
-use crate::formats::field::{BadField, or_bad};
+use crate::contract::error::{BadField, or_bad};
 use crate::formats::findings::{CheckReport, End, Severity};
 use crate::host::store::Store;
 

@@ -34,7 +34,7 @@ pub(crate) fn compact(
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Compacted, OpenError> {
     let path = store.path().to_path_buf();
-    let os = |source| OpenError::Os { path: path.clone(), action: "cannot compact", source };
+    let os = OpenError::os(&path, "cannot compact");
     let before = store.len().map_err(os)?;
     let mut editor = Editor::open(store)?;
     let done = match pack_down(&mut editor, progress) {

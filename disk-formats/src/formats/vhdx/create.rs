@@ -126,7 +126,7 @@ pub(super) fn locator(child: &Path, parent: &Path, linkage: uuid::Uuid) -> io::R
 }
 
 fn os(path: &Path) -> impl Fn(io::Error) -> OpenError {
-    move |source| OpenError::Os { path: path.into(), action: "cannot write the image", source }
+    OpenError::os(path, "cannot write the image")
 }
 
 /// Create the file. After an error it does not exist; on success it is on stable storage.

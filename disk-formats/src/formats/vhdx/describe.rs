@@ -12,8 +12,7 @@ use crate::host::store::Store;
 impl Describe for Image {
     fn describe(&self) -> Result<ImageInfo, OpenError> {
         let path = self.file.path();
-        let os =
-            |source| OpenError::Os { path: path.into(), action: "cannot read the VHDX's metadata", source };
+        let os = OpenError::os(path, "cannot read the VHDX's metadata");
         let (opened, parameters) = (&self.opened, &self.opened.metadata.parameters);
         let mut allocated = 0;
         scan(&*opened.store, &opened.layout, |index, entry| {

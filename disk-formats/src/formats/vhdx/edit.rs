@@ -18,8 +18,7 @@ use super::scan::used_space;
 use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::{LOG_SECTOR, REGION_TABLES_AT};
-use crate::contract::error::OpenError;
-use crate::formats::field::{ReadError, or_bad};
+use crate::contract::error::{OpenError, ReadError, or_bad};
 use crate::formats::guid;
 use crate::host::store::Store;
 

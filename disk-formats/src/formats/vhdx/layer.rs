@@ -110,7 +110,7 @@ impl chain_map::Layer for Layer {
     type Entries = Entries;
 
     fn entries(&self, offset: u64, len: u64) -> Result<Entries, IoError> {
-        Entries::read(&*self.store, &self.layout, offset, len).map_err(|error| io_error(&error))
+        Entries::read(&*self.store, &self.layout, offset, len).map_err(io_error)
     }
 
     fn claim(
@@ -213,9 +213,7 @@ impl Layer {
         }
         let count = len.div_ceil(u64::from(layout.sector.bytes())).div_ceil(8);
         let mut bits = vec![0; count as usize];
-        self.store
-            .read_at(&mut bits, entry.offset() + layout.bit(at) / 8)
-            .map_err(|error| io_error(&error))?;
+        self.store.read_at(&mut bits, entry.offset() + layout.bit(at) / 8).map_err(io_error)?;
         Ok(bits)
     }
 }

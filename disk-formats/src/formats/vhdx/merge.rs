@@ -20,7 +20,7 @@ use super::opened::Opened;
 use super::scan::Scan;
 use super::sectors::Sectors;
 use super::spec::item;
-use crate::contract::error::OpenError;
+use crate::contract::error::{BadField, OpenError};
 use crate::formats::chain::Member;
 use crate::formats::copy::overlay::Overlaid;
 use crate::formats::findings::{End, Severity};
@@ -30,6 +30,9 @@ use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
+
+/// The action that errors of the host name.
+const MERGE: &str = "cannot merge";
 
 impl Merge for Image {
     /// Replays the log of the child, if it has one.
@@ -48,47 +51,34 @@ impl Merge for Image {
         let [child, path] = [&self, &parent].map(|image| image.file.path().to_path_buf());
         let (own, now) = (self.opened.layout.size, parent.opened.headers.data_write_guid());
         drop((parent, self));
-        let next = guid::random().map_err(|source| os(&child, source))?;
+        let next = guid::random().map_err(OpenError::os(&child, MERGE))?;
         announce(&child, now, next)?;
         let image = Self::open(&child, read_only)?;
         let parent = Self::open(&path, Access::default())?;
         let below = chain::open_chain(parent, Access::default(), &rules.below(&child), DEFAULT_MEMORY)?
             .with_identity(next);
         let alone = || Ok(chain::alone(&child, read_only)?);
-        let zeros = zeros(&image.opened).map(|runs| runs.map_err(|source| os(&child, source)));
+        let zeros = zeros(&image.opened).map(|runs| runs.map_err(OpenError::os(&child, MERGE)));
         let copied = commit_into_parent(&image.file, own, alone, zeros, &below, progress)?;
-        below.close().map_err(|source| os(&path, io::Error::other(source)))?;
+        below.close().map_err(io::Error::other).map_err(OpenError::os(&path, MERGE))?;
         Ok(copied)
     }
 }
 
 fn refuse_damaged(child: &Path) -> Result<(), OpenError> {
     let file = Arc::new(BackingFile::open(child, Access::READ_ONLY)?);
-    let report = check(file, false, End::Stays).map_err(|source| OpenError::Os {
-        path: child.into(),
-        action: "cannot check",
-        source,
-    })?;
+    let report = check(file, false, End::Stays).map_err(OpenError::os(child, "cannot check"))?;
     match report.findings.into_iter().find(|finding| finding.severity == Severity::Damage) {
         None => Ok(()),
-        Some(finding) => Err(OpenError::Invalid {
-            path: child.into(),
-            field: finding.field,
-            value: finding.value,
-            expected: finding.expected,
-        }),
+        Some(finding) => Err(BadField::new(finding.field, finding.value, finding.expected).of(child)),
     }
-}
-
-fn os(path: &Path, source: io::Error) -> OpenError {
-    OpenError::Os { path: path.into(), action: "cannot merge", source }
 }
 
 /// Record in the child the current data write GUID of the parent and the next one.
 fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
     let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
     let editor = Editor::open(store)?;
-    let failed = |source| os(child, source);
+    let failed = OpenError::os(child, MERGE);
     let metadata = &editor.opened.metadata;
     let Some(locator) = &metadata.locator else { return Ok(()) };
     let item = locator.linked(now, Some(next)).encode().map_err(failed)?;

@@ -39,11 +39,7 @@ impl Rebase for Image {
             check_sectors(&image, &base).map_err(|bad| bad.of(child))?;
         }
         refuse_loop(child, base, rules)?;
-        let os = |source| OpenError::Os {
-            path: child.into(),
-            action: "cannot write the parent's location",
-            source,
-        };
+        let os = OpenError::os(child, "cannot write the parent's location");
         let locator = locator(child, parent, linkage).and_then(|locator| locator.encode()).map_err(os)?;
         let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
         let editor = Editor::open(store)?;

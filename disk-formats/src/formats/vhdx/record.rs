@@ -67,11 +67,11 @@ impl Composer<'_> {
                 for granule in granules {
                     let bit = self.layout.bit(granule << self.chain.map.shift());
                     let bits = self.bits(&self.chain.map.presence(granule)?);
-                    bitmaps.patch(self.store, at + bit / 8, &bits).map_err(|error| io_error(&error))?;
+                    bitmaps.patch(self.store, at + bit / 8, &bits).map_err(io_error)?;
                 }
             }
         }
-        let (table, batch) = allocator.begin_record(self.store, changed).map_err(|error| io_error(&error))?;
+        let (table, batch) = allocator.begin_record(self.store, changed).map_err(io_error)?;
         Ok((bitmaps, table, batch))
     }
 

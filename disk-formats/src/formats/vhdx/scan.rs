@@ -10,7 +10,7 @@ use super::opened::Opened;
 use super::region::Run;
 use super::space::{MAX_FILE, Space};
 use super::spec::MIB;
-use crate::formats::field::{BadField, ReadError};
+use crate::contract::error::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// Number of entries that are read at once.

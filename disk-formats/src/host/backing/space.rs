@@ -77,7 +77,7 @@ impl BackingFile {
 
     fn store_zeros_in(&self, ranges: [Range<u64>; 2]) -> Result<(), IoError> {
         let store = |range: Range<u64>| self.store_zeros(range.start, range.end - range.start);
-        ranges.into_iter().try_for_each(store).map_err(|error| io_error(&error))
+        ranges.into_iter().try_for_each(store).map_err(io_error)
     }
 
     /// Make the range read as zeros. `may_unmap` allows deallocating it.
@@ -103,9 +103,7 @@ impl BackingFile {
         });
         drop(registered);
         match done {
-            Err(errno) if unsupported(errno) => {
-                self.store_zeros(offset, len).map_err(|error| io_error(&error))
-            }
+            Err(errno) if unsupported(errno) => self.store_zeros(offset, len).map_err(io_error),
             done => Ok(done?),
         }
     }

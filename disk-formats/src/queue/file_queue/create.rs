@@ -10,7 +10,7 @@ use super::FileQueue;
 use crate::contract::error::OpenError;
 use crate::contract::escaped::escaped;
 use crate::contract::queue::{DiskQueue, EngineKind, QueueConfig};
-use crate::map::format::Format;
+use crate::map::format::{Format, path_of};
 #[cfg(feature = "io-uring")]
 use crate::queue::engine::Uring;
 use crate::queue::engine::{Engine, Threads};
@@ -37,16 +37,16 @@ pub(crate) fn file_queue_with<E: Engine + 'static>(
     config: &QueueConfig,
     ring: impl FnOnce(u32) -> Result<E, Errno>,
 ) -> Result<Box<dyn DiskQueue>, OpenError> {
-    let path = || format.files().first().map(|file| file.path().to_path_buf()).unwrap_or_default();
-    let depth = check_depth(config).map_err(|reason| OpenError::Unsupported { path: path(), reason })?;
-    let os = |source| OpenError::Os { path: path(), action: "cannot make an I/O queue", source };
+    let path = path_of(&**format);
+    let depth = check_depth(config).map_err(|reason| OpenError::unsupported(path, reason))?;
+    let os = OpenError::os(path, "cannot make an I/O queue");
     if config.engine == EngineKind::IoUring {
         match ring(depth) {
             Ok(ring) => {
                 return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
             }
             Err(errno) => {
-                tracing::warn!(path = %escaped(&path()), %errno, "io_uring is not available: the queue uses the thread engine");
+                tracing::warn!(path = %escaped(path), %errno, "io_uring is not available: the queue uses the thread engine");
             }
         }
     }

@@ -8,8 +8,7 @@ use super::active::active;
 use super::changes::{Change, Changes};
 use super::scan::{self, Place};
 use super::{MAX_FILE, Region};
-use crate::contract::error::IoError;
-use crate::formats::field::{BadField, ReadError, or_bad};
+use crate::contract::error::{BadField, IoError, ReadError, or_bad};
 use crate::host::store::Store;
 
 /// File sizes are multiples of this, in bytes.
