@@ -12,10 +12,8 @@
 //!
 //! [`open`] opens a disk of any format. [`nested`] opens an image that is the content of another disk.
 
-pub(crate) mod begun;
 pub(crate) mod chain;
 pub(crate) mod copy;
-pub(crate) mod file_info;
 pub(crate) mod findings;
 pub(crate) mod flat;
 #[cfg(any(feature = "vhd", feature = "vhdx"))]
@@ -27,8 +25,6 @@ pub(crate) mod nested;
 pub(crate) mod open;
 pub(crate) mod output;
 pub(crate) mod parents;
-pub(crate) mod rebase;
-pub(crate) mod revisions;
 #[cfg(all(test, feature = "vhd", feature = "vhdx"))]
 pub(crate) mod siblings;
 pub(crate) mod signature;

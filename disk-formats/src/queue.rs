@@ -6,6 +6,5 @@ pub mod conformance;
 pub(crate) mod delayed;
 pub(crate) mod engine;
 pub(crate) mod file_queue;
-pub(crate) mod instant;
 pub(crate) mod layered;
 pub(crate) mod metered;

@@ -9,12 +9,11 @@ use crate::formats::chain::{Member, children, inspect, refuse_size_below_parent}
 use crate::formats::findings::{CheckReport, Compacted, End};
 use crate::formats::flat::raw::Raw;
 use crate::formats::info::{ImageInfo, Scope};
-use crate::formats::merge::{MergeError, Merged, merge};
+use crate::formats::merge::{MergeError, Merged, Rebase, RebaseError, merge, rebase_copying};
 use crate::formats::name::FormatName;
 use crate::formats::nested;
 use crate::formats::open::OpenOptions;
 use crate::formats::parents::ParentRules;
-use crate::formats::rebase::{Rebase, RebaseError, rebase_copying};
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 

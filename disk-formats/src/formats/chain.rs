@@ -6,8 +6,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::contract::error::{BadField, OpenError};
-use crate::contract::escaped::escaped;
+use crate::contract::error::{BadField, OpenError, escaped};
 use crate::formats::info::{ImageInfo, Scope};
 use crate::formats::output::is_part;
 use crate::formats::parents::{MAX_DEPTH, ParentRules, Search, identity, of_stat, repeated};

@@ -25,8 +25,7 @@ use table::TableError;
 
 use crate::contract::error::{BadField, OpenError};
 use crate::contract::info::Kind;
-use crate::formats::copy::content::Content;
-use crate::formats::copy::error::ImageError;
+use crate::formats::copy::content::{Content, ImageError};
 use crate::formats::name::FormatName;
 use crate::formats::open::{OpenOptions, RAW, open_file, refuse_foreign};
 use crate::formats::signature::{has_footer, has_identifier, has_trailing_footer};

@@ -9,8 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::contract::error::{BadField, OpenError};
-use crate::contract::escaped::escaped;
+use crate::contract::error::{BadField, OpenError, escaped};
 
 /// Maximum number of images of a chain, including the child.
 pub const MAX_DEPTH: usize = 1024;

@@ -33,7 +33,6 @@ mod layer;
 mod layout;
 mod locator;
 mod merge;
-mod rebase;
 mod resize;
 #[cfg(test)]
 mod siblings_tests;

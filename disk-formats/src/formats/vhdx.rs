@@ -15,7 +15,6 @@
 //! ```
 
 mod alloc;
-mod bat;
 mod blocks;
 mod chain;
 mod check;
@@ -37,7 +36,6 @@ mod merge;
 mod metadata;
 mod opened;
 mod overlay;
-mod rebase;
 mod record;
 mod region;
 #[cfg(test)]
@@ -46,7 +44,6 @@ mod resize;
 #[cfg(test)]
 mod resize_tests;
 mod scan;
-mod sectors;
 #[cfg(test)]
 mod siblings_tests;
 mod space;

@@ -4,7 +4,6 @@ mod device;
 mod flush;
 mod lock;
 mod space;
-mod stored;
 pub(crate) mod units;
 
 use std::fs::{File, OpenOptions};
@@ -19,8 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::contract::error::{BadField, IoError, OpenError};
-use crate::contract::escaped::escaped;
+use crate::contract::error::{BadField, IoError, OpenError, escaped};
 use crate::host;
 use crate::host::memory::{HostMemory, page_size};
 use crate::host::passed;

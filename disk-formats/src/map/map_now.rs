@@ -9,13 +9,11 @@ use crate::map::extent::Extents;
 use crate::map::format::{Format, Mapping};
 
 /// Maximum number of attempts to prepare and map a range as a whole.
-pub(crate) const WHOLE_TRIES: u32 = 4;
+const WHOLE_TRIES: u32 = 4;
 /// Maximum number of attempts for a part.
 const TRIES: u32 = 256;
 /// Size of a part in bytes; a map of any budget can hold it.
 const PART: u64 = 64 << 10;
-
-pub(crate) const UNMAPPED: IoError = IoError::Damaged("the range cannot be mapped");
 
 /// Prepare and map a range, for reading or (`writes`) for writing.
 ///
@@ -31,26 +29,15 @@ pub(crate) fn map_now(
     if map_in(format, writes, offset, len, WHOLE_TRIES, extents)? {
         return Ok(());
     }
-    map_in_parts(format, writes, offset, len, extents)
-}
-
-/// Map the range in parts, without trying it as a whole first.
-pub(crate) fn map_in_parts(
-    format: &dyn Format,
-    writes: bool,
-    offset: u64,
-    len: u64,
-    extents: &mut Extents,
-) -> Result<(), IoError> {
     extents.clear();
     let (mut at, end) = (offset, offset + len);
-    let mut found = Extents::new();
+    let mut part_extents = Extents::new();
     while at < end {
         let part = ((at / PART + 1) * PART).min(end) - at;
-        if !map_in(format, writes, at, part, TRIES, &mut found)? {
-            return Err(UNMAPPED);
+        if !map_in(format, writes, at, part, TRIES, &mut part_extents)? {
+            return Err(IoError::Damaged("the range cannot be mapped"));
         }
-        found.as_slice().iter().for_each(|extent| extents.push(extent.len, extent.place));
+        extents.append(&part_extents);
         at += part;
     }
     Ok(())

@@ -175,7 +175,7 @@ mod tests {
     use crate::contract::error::IoError;
     use crate::contract::info::SectorSize;
     use crate::contract::queue::{Op, QueueConfig};
-    use crate::disk::null::NullDisk;
+    use crate::disk::memory::NullDisk;
     use crate::queue::layered::Layered;
 
     const DELAY: Duration = Duration::from_millis(5);

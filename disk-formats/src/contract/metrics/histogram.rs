@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::counter::Counter;
+use super::counters::Counter;
 
 /// Base-2 logarithm of the number of buckets for each power of two.
 const PARTS_BITS: u32 = 3;

@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use rustix::fs::fstatfs;
 use rustix::io::Errno;
 
-use super::content::Content;
-use super::error::ImageError;
+use super::content::{Content, ImageError};
 use super::runs::Run;
 use crate::contract::error::IoError;
 use crate::host;

@@ -4,9 +4,7 @@
 use std::iter::from_fn;
 use std::ops::Range;
 
-use super::buffer::{Buffer, CHUNK};
-use super::content::Content;
-use super::error::ImageError;
+use super::content::{Buffer, CHUNK, Content, ImageError};
 use super::offload::Offload;
 use super::runs::{Run, Runs, WINDOW};
 use crate::contract::disk::Status;

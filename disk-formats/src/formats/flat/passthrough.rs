@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::contract::error::{BadField, OpenError};
-use crate::contract::escaped::escaped;
+use crate::contract::error::{BadField, OpenError, escaped};
 use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::formats::file_info::whole_sectors;
 use crate::formats::flat::{Flat, Sectors};
+use crate::formats::info::whole_sectors;
 use crate::formats::signature::gpt_sector;
 use crate::host::backing::{Access, BackingFile};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::contract::error::{BadField, OpenError};
 use crate::contract::info::{Kind, SectorSize};
-use crate::formats::file_info::{check_shrink, file_info, whole_sectors};
 use crate::formats::flat::{Flat, Sectors};
+use crate::formats::info::{check_shrink, file_info, whole_sectors};
 use crate::formats::signature::gpt_sector;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;

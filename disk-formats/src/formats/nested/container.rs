@@ -10,8 +10,7 @@ use rustix::io::Errno;
 
 use crate::contract::disk::Status;
 use crate::contract::error::IoError;
-use crate::formats::copy::content::Content;
-use crate::formats::copy::error::ImageError;
+use crate::formats::copy::content::{Content, ImageError};
 use crate::formats::copy::runs::{Run, Runs, zeros_until};
 use crate::host::store::Store;
 use crate::map::format::Format;

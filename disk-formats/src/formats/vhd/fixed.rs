@@ -10,9 +10,8 @@ use super::spec::Footer;
 use super::stamp;
 use crate::contract::error::IoError;
 use crate::contract::info::DiskInfo;
-use crate::formats::begun::Begun;
+use crate::formats::sparse::Begun;
 use crate::host::backing::BackingFile;
-use crate::host::identity;
 use crate::host::store::{Store, io_error};
 use crate::map::extent::{Extents, Place};
 use crate::map::format::{Format, Mapping};
@@ -77,7 +76,7 @@ impl Format for FixedVhd {
     }
 
     fn image_id(&self) -> Option<[u8; 16]> {
-        identity::of_image(self.id)
+        Some(self.id)
     }
 
     #[inline]

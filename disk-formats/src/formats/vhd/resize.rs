@@ -10,7 +10,7 @@ use super::footer::{self, Found, Source, Subformat};
 use super::layout::{self, Layout};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
 use crate::contract::error::{BadField, OpenError, or_bad};
-use crate::formats::file_info::check_shrink;
+use crate::formats::info::check_shrink;
 use crate::host::store::{Store, last_nonzero_of};
 
 /// Bytes that are zeroed at once.

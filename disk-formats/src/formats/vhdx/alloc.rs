@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use super::bat::{Entry, State};
+use super::journal::Sectors;
 use super::layer::{Entries, read_bat};
-use super::layout::{ENTRY, Layout, Slot};
+use super::layout::{ENTRY, Entry, Layout, Slot, State};
 use super::opened::Opened;
 use super::region::Run;
 use super::scan::used_space;
-use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::{LOG_SECTOR, MIB};
 use crate::contract::error::{IoError, ReadError};

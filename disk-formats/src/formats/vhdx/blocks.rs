@@ -16,13 +16,11 @@ use std::sync::atomic::Ordering;
 use uuid::Uuid;
 
 use super::alloc::Allocator;
-use super::bat::Entry;
 use super::journal::{DataGuid, Journal};
 use super::layer::{Entries, Layer};
-use super::layout::Layout;
+use super::layout::{Entry, Layout};
 use super::record::Composer;
-use crate::contract::error::IoError;
-use crate::contract::escaped::escaped;
+use crate::contract::error::{IoError, escaped};
 use crate::contract::info::DiskInfo;
 use crate::formats::sparse::{Allocated, Blocks, Mutex, SparseDisk, lock};
 use crate::host::backing::BackingFile;

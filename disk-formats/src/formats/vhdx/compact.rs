@@ -5,10 +5,9 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::sync::Arc;
 
-use super::bat::{Entry, State};
 use super::edit::Editor;
 use super::journal::DataGuid;
-use super::layout::Slot;
+use super::layout::{Entry, Slot, State};
 use super::region::Run;
 use super::scan::{Scan, scan};
 use super::spec::MIB;

@@ -3,10 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use super::bat::Entry;
 use super::chain::Image;
 use super::header::Headers;
-use super::layout::{ENTRY, Layout};
+use super::layout::{ENTRY, Entry, Layout};
 use super::locator::Locator;
 use super::metadata::{self, NEW_REGION, Parameters};
 use super::region::{self, Run};

@@ -4,8 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::bat::{Entry, State};
-use super::layout::{ENTRY, Layout};
+use super::layout::{ENTRY, Entry, Layout, State};
 use super::overlay::Overlay;
 use super::region::Run;
 use super::spec::{HEADER_SECTION, MIB};

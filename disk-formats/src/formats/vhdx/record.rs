@@ -7,10 +7,9 @@
 use std::collections::BTreeMap;
 
 use super::alloc::{Allocator, Batch};
-use super::bat::State;
+use super::journal::Sectors;
 use super::layer::Layer;
-use super::layout::Layout;
-use super::sectors::Sectors;
+use super::layout::{Layout, State};
 use crate::contract::error::IoError;
 use crate::contract::info::SectorSize;
 use crate::host::store::{Store, io_error};

@@ -4,17 +4,15 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::bat::{Entry, State};
 use super::edit::Editor;
-use super::journal::DataGuid;
-use super::layout::{ENTRY, Layout, Slot};
+use super::journal::{DataGuid, Sectors};
+use super::layout::{ENTRY, Entry, Layout, Slot, State};
 use super::metadata::Parameters;
 use super::region::Run;
 use super::scan::{Scan, find_back};
-use super::sectors::Sectors;
 use super::spec::{LOG_SECTOR, item};
 use crate::contract::error::{BadField, OpenError};
-use crate::formats::file_info::check_shrink;
+use crate::formats::info::check_shrink;
 use crate::host::store::{Store, last_nonzero_of};
 
 /// Unit of the search for data.

@@ -3,9 +3,8 @@
 use std::io;
 use std::ops::Range;
 
-use super::bat::{Entry, State};
 use super::layer::read_bat;
-use super::layout::{ENTRY, Layout, Slot};
+use super::layout::{ENTRY, Entry, Layout, Slot, State};
 use super::opened::Opened;
 use super::region::Run;
 use super::space::{MAX_FILE, Space};

@@ -9,10 +9,12 @@
 //! Readers check the unit's stamp after reading ([`Unit::is_current`]). Writers pin the unit ([`Unit::pin`]).
 
 use super::claim::Sectors;
-use super::entry::{Base, DIRECT, base_of, lane_mask, lane_shift, nonzero_lanes, splat};
+use super::entry::{
+    Base, DIRECT, NO_BASE, SECTOR_SHIFT, TAG, WHOLE, ZEROS, base_of, lane_mask, lane_shift, nonzero_lanes,
+    splat,
+};
 use super::pool::{Pool, Presence, Unit, WORDS};
 use super::sync::atomic::{AtomicU64, Ordering};
-use super::word::{NO_BASE, SECTOR_SHIFT, TAG, WHOLE, ZEROS};
 use crate::contract::error::IoError;
 use crate::map::extent::{Extents, Place};
 

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::FileQueue;
-use crate::contract::error::OpenError;
-use crate::contract::escaped::escaped;
+use crate::contract::error::{OpenError, escaped};
 use crate::contract::queue::{DiskQueue, EngineKind, QueueConfig};
 use crate::map::format::{Format, path_of};
 #[cfg(feature = "io-uring")]
