@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | [`sparse`] | [`Blocks`](sparse::Blocks) | an open disk: resolves, allocates, zeroes and flushes blocks |
 //! | [`chain`] | [`Member`](chain::Member) | opens the parents of an image, and finds its children |
-//! | [`merge`], [`rebase`] | [`Merge`](merge::Merge), [`Rebase`](rebase::Rebase) | the tools on chains |
+//! | [`merge`] | [`ChainTools`](merge::ChainTools) | the tools on chains: merge, rebase |
 //!
 //! [`open`] opens a disk of any format. [`nested`] opens an image that is the content of another disk.
 

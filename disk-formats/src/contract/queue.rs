@@ -1,5 +1,5 @@
 //! I/O queues: requests, completions, and the contract of [`DiskQueue`]. A disk can have several queues, for instance one for each thread
-//! that uses the disk.
+//! that uses the disk. All queues validate requests in the same way ([`check`]).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

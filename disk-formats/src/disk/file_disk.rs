@@ -1,4 +1,5 @@
-//! A disk of any format: its queues, and its allocation status as the host reports it.
+//! A disk of any format: how it is opened by its path, which may lead into another disk (a nested image); its queues; its identity, which is
+//! stable from one open to the next; and its allocation status as the host reports it.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -15,8 +16,7 @@ use crate::formats::nested;
 use crate::formats::open::{OpenOptions, open_file, probe_file};
 use crate::host::backing::BackingFile;
 use crate::map::extent::{Extents, Place};
-use crate::map::format::Format;
-use crate::map::map_now::map_now;
+use crate::map::format::{Format, map_now};
 use crate::queue::file_queue::file_queue;
 
 /// Maximum number of bytes that one status covers.

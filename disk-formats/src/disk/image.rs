@@ -9,7 +9,7 @@ use crate::formats::chain::{Member, children, inspect, refuse_size_below_parent}
 use crate::formats::findings::{CheckReport, Compacted, End};
 use crate::formats::flat::raw::Raw;
 use crate::formats::info::{ImageInfo, Scope};
-use crate::formats::merge::{MergeError, Merged, Rebase, RebaseError, merge, rebase_copying};
+use crate::formats::merge::{ChainTools, MergeError, Merged, RebaseError, merge, rebase_copying};
 use crate::formats::name::FormatName;
 use crate::formats::nested;
 use crate::formats::open::OpenOptions;

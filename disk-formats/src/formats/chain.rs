@@ -71,11 +71,8 @@ pub(crate) trait Member: Sized {
 
     /// Whether the child has recorded the identity of `parent` as its parent's.
     fn has_parent_id(&self, parent: &Self) -> bool;
-}
 
-/// An image that can be described.
-pub(crate) trait Describe: Member {
-    /// Describe the image.
+    /// Describe the image, for `image info`.
     fn describe(&self) -> Result<ImageInfo, OpenError>;
 }
 
@@ -83,7 +80,7 @@ pub(crate) trait Describe: Member {
 ///
 /// # Errors
 /// As [`Member::open`], and with [`Scope::Chain`] [`open_parents`].
-pub(crate) fn inspect<M: Describe>(
+pub(crate) fn inspect<M: Member>(
     path: &Path,
     scope: Scope,
     rules: &ParentRules,

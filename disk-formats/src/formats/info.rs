@@ -1,4 +1,4 @@
-//! Description of an image file.
+//! The description of an image file, for users, and of a disk in a file of the host, for guests.
 
 use std::path::{Path, PathBuf};
 

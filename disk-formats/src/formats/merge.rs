@@ -1,4 +1,6 @@
-//! Merge (commit): writes the data of a differencing disk into its parent, then deletes the differencing disk.
+//! The tools on chains. Merge (commit) writes the data of a differencing disk into its parent, then deletes the differencing disk. Rebase changes
+//! its parent; data that differ between the parents are first copied into the disk, unless the caller states that the parents have the same
+//! data.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -52,8 +54,8 @@ pub enum MergeError {
     },
 }
 
-/// The part of a merge that depends on the format.
-pub(crate) trait Merge: Member {
+/// The part of merge and rebase that depends on the format.
+pub(crate) trait ChainTools: Member {
     /// Open the child for writing, and refuse a damaged one: its data must not be written to the parent.
     ///
     /// # Errors
@@ -74,10 +76,28 @@ pub(crate) trait Merge: Member {
         rules: &ParentRules,
         progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<Overlaid, MergeError>;
+
+    /// Open the chain of a child whose content will not change, so that its own children stay valid.
+    ///
+    /// # Errors
+    /// Errors of opening its parents.
+    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError>;
+
+    /// Open the chain of any image for reading.
+    ///
+    /// # Errors
+    /// As [`Member::open`]; errors of opening its parents.
+    fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError>;
+
+    /// Record `parent` in `child`. The data are not compared.
+    ///
+    /// # Errors
+    /// [`OpenError::Unsupported`]; [`OpenError::Invalid`] if `parent` cannot be the parent; the host's.
+    fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError>;
 }
 
 /// Write the data of `child` into its parent, and delete the child: see [`Image::merge`](crate::Image::merge).
-pub(crate) fn merge<M: Merge>(
+pub(crate) fn merge<M: ChainTools>(
     child: &Path,
     rules: &ParentRules,
     force: bool,
@@ -167,34 +187,13 @@ pub enum RebaseError {
     Image(#[from] ImageError),
 }
 
-/// The part of a rebase that depends on the format.
-pub(crate) trait Rebase: Member {
-    /// Open the chain of a child whose content will not change, so that its own children stay valid.
-    ///
-    /// # Errors
-    /// Errors of opening its parents.
-    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError>;
-
-    /// Open the chain of any image for reading.
-    ///
-    /// # Errors
-    /// As [`Member::open`]; errors of opening its parents.
-    fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError>;
-
-    /// Record `parent` in `child`. The data are not compared.
-    ///
-    /// # Errors
-    /// [`OpenError::Unsupported`]; [`OpenError::Invalid`] if `parent` cannot be the parent; the host's.
-    fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError>;
-}
-
 /// Change the parent of `child`, whatever the new parent contains: data that differ are first copied from the old
 /// parent, which must still exist, to the child. Returns the number of bytes copied. `progress` is called with the
 /// number of bytes processed and the total number, and returns whether to continue.
 ///
 /// The copies are flushed before the parent is switched: after a power failure, or if `progress` stops the call, the
 /// child has the old parent or the new one, and reads the same data with either.
-pub(crate) fn rebase_copying<M: Rebase>(
+pub(crate) fn rebase_copying<M: ChainTools>(
     child: &Path,
     parent: &Path,
     rules: &ParentRules,
@@ -207,7 +206,7 @@ pub(crate) fn rebase_copying<M: Rebase>(
     let old = image.open_unchanged(rules)?;
     // Stays open until the end, so that no other process can change what was compared.
     let new = M::open_to_read(parent, &rules.below(child))?;
-    let copied = RebaseCopy::new(Content::new(&old), Content::new(&*new)).run(progress)?;
+    let copied = RebaseCopy::new(Content::new(&old), Content::new(&*new), None).run(progress)?;
     old.close().map_err(|source| ImageError::Flush { path: child.into(), source })?;
     drop(old);
     M::note_parent(child, parent, rules)?;

@@ -22,8 +22,7 @@ use crate::host::store::Store;
 use crate::map::chain_map::{ChainMap, Layer};
 use crate::map::epochs::Epochs;
 use crate::map::extent::{Extents, Place};
-use crate::map::format::{Flush, Format, Mapping, file_remarks};
-use crate::map::map_now::map_now;
+use crate::map::format::{Flush, Format, Mapping, file_remarks, map_now};
 
 #[allow(
     clippy::disallowed_types,

@@ -21,7 +21,6 @@ mod chain;
 mod check;
 mod compact;
 mod create;
-mod describe;
 mod edit;
 mod extend;
 mod fixed;

@@ -22,7 +22,6 @@ mod compact;
 #[cfg(test)]
 mod crash_tests;
 mod create;
-mod describe;
 mod edit;
 mod header;
 #[cfg(test)]
@@ -36,7 +35,6 @@ mod merge;
 mod metadata;
 mod opened;
 mod overlay;
-mod record;
 mod region;
 #[cfg(test)]
 mod replay_tests;

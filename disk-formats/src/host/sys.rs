@@ -1,7 +1,9 @@
 //! Linux calls that neither the standard library nor rustix has: ioctls of block devices, cloning of file ranges, early
-//! writeback, and open-file-description locks.
-#![allow(unsafe_code, reason = "ioctl(2) and fcntl(2) with their argument structures, sync_file_range(2)")]
-#![allow(unsafe_code, reason = "RDTSC is an intrinsic")]
+//! writeback, and open-file-description locks; and the time-stamp counter, to measure the time spent in system calls.
+#![allow(
+    unsafe_code,
+    reason = "ioctl(2) and fcntl(2) with their argument structures, sync_file_range(2), RDTSC"
+)]
 
 use std::fs::File;
 use std::ops::Range;

@@ -34,7 +34,8 @@ use std::sync;
 pub(crate) use claim::Claim;
 pub(crate) use entry::Base;
 pub(crate) use map::{BlockMap, Refused};
-pub(crate) use pool::{DEFAULT_MEMORY, Dirty, Presence, Scan, step_of};
+pub(crate) use mixed::{DEFAULT_MEMORY, step_of};
+pub(crate) use pool::{Dirty, Presence, Scan};
 
 /// Sizes of the map's memory; smaller in its model.
 mod sizes {

@@ -36,7 +36,7 @@ use std::thread;
 
 use rustix::io::Errno;
 
-use crate::contract::error::{IoError, PushError};
+use crate::contract::error::{IoError, OpenError, PushError};
 use crate::contract::info::DiskInfo;
 use crate::contract::iobuf::IoBuf;
 use crate::contract::queue::{Completion, DiskQueue, Op, QueueStats, Request, check};
@@ -45,7 +45,7 @@ use crate::host::backing::units::Units;
 use crate::host::threads;
 use crate::map::epochs::{Epochs, Participant};
 use crate::map::extent::{Extent, Extents, Place};
-use crate::map::format::{Flush, Format, Mapping};
+use crate::map::format::{Flush, Format, Mapping, path_of};
 use crate::queue::engine::{Direction, Engine, MAX_LEN, Signal, Transfer};
 
 use bounce::Bounce;
@@ -60,6 +60,9 @@ use retry::{AfterFailure, queue_faulted, request_failed};
 use slot::{BAD_MAP, Piece, Slot};
 
 // `helper` takes `sync`, `thread`, `threads` and `Signal` from here; its model takes those of a checker.
+
+/// The action that errors of the host name when a queue is made.
+const REFUSED: &str = "cannot make an I/O queue";
 
 struct FileQueue<E: Engine> {
     /// The first field, so dropped first: its drop waits until nothing uses the memory below.
@@ -92,7 +95,7 @@ struct FileQueue<E: Engine> {
 }
 
 impl<E: Engine> FileQueue<E> {
-    fn new(format: &Arc<dyn Format>, engine: E, depth: u32) -> Result<Self, Errno> {
+    fn new(format: &Arc<dyn Format>, engine: E, depth: u32) -> Result<Self, OpenError> {
         let info = format.info();
         let cached = format.files().iter().any(|file| file.writable() && file.direct().is_none());
         let unit = format.files().iter().filter_map(|file| file.units()).map(Units::bytes).max();
@@ -106,7 +109,8 @@ impl<E: Engine> FileQueue<E> {
             waiting: VecDeque::with_capacity(depth),
             ready: Vec::with_capacity(depth),
             extents: Extents::new(),
-            bounce: Bounce::new(info, unit.unwrap_or(1))?,
+            bounce: Bounce::new(info, unit.unwrap_or(1))
+                .map_err(OpenError::os(path_of(&**format), REFUSED))?,
             participant: format.epochs().map(Epochs::enter),
             in_flight: 0,
             no_dsync: cached,

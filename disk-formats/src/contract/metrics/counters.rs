@@ -1,8 +1,8 @@
 //! The counters of a queue: one thread at a time writes, others read.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::histogram::{Filling, Histogram};
+use super::histogram::{Counter, Filling, Histogram};
 use crate::contract::queue::{Op, QueueStats};
 
 /// Buckets of batch sizes: 1, 2, up to 4, up to 8 and so on up to 4,096 requests, the most that a queue holds.
@@ -192,25 +192,4 @@ pub struct KindMetrics {
     pub bytes: u64,
     /// Latencies from `push` to `reap`, errors included, of the requests that were measured.
     pub latency: Histogram,
-}
-
-/// A number with one writer at a time, so that a change needs no locked instruction. A new writer synchronizes with the previous one.
-#[derive(Default)]
-pub(super) struct Counter(AtomicU64);
-
-impl Counter {
-    #[inline]
-    pub(super) fn add(&self, count: u64) {
-        self.set(self.get().wrapping_add(count));
-    }
-
-    #[inline]
-    pub(super) fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }

@@ -1,5 +1,5 @@
 //! Reads and writes a disk's content by plain slices, on the calling thread. For tools; a disk in use is accessed by
-//! queues.
+//! queues. Also the buffers that tools use, which direct I/O can use without a copy, and the errors of tools.
 
 use std::io;
 use std::ops::Range;
@@ -13,8 +13,7 @@ use crate::contract::queue::check_range;
 use crate::formats::signature::gpt_sector;
 use crate::host::store::{Store, io_error, read_padded};
 use crate::map::extent::{Extents, Place};
-use crate::map::format::{Format, path_of};
-use crate::map::map_now::map_now;
+use crate::map::format::{Format, map_now, path_of};
 
 /// The content of a disk.
 #[derive(Clone, Copy)]

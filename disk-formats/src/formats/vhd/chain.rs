@@ -9,14 +9,14 @@ use super::alloc::Allocator;
 use super::blocks::{SparseVhd, VhdBlocks};
 use super::fixed::FixedVhd;
 use super::footer::{self, Found, Source, Subformat};
-use super::layer::{Layer, Shape};
+use super::layer::{Layer, Shape, read_bat};
 use super::layout::{self, Layout};
-use super::spec::{DynamicHeader, EPOCH, NO_DATA_OFFSET, SECTOR};
+use super::spec::{DynamicHeader, EPOCH, NO_DATA_OFFSET, SECTOR, UNALLOCATED};
 use super::{locator, stamp};
 use crate::contract::error::{BadField, OpenError, ReadError, escaped};
 use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
-use crate::formats::info::file_info;
+use crate::formats::info::{FormatInfo, ImageInfo, ParentInfo, file_info};
 use crate::formats::name::FormatName;
 use crate::formats::parents::ParentRules;
 use crate::formats::signature::{has_footer, has_identifier};
@@ -173,6 +173,52 @@ impl Member for Image {
 
     fn has_parent_id(&self, parent: &Self) -> bool {
         self.child_header().is_some_and(|header| header.parent_unique_id == parent.found.footer.unique_id)
+    }
+
+    fn describe(&self) -> Result<ImageInfo, OpenError> {
+        let path = self.file.path();
+        let os = OpenError::os(path, "cannot read the VHD's metadata");
+        let footer = &self.found.footer;
+        let blocks = match &self.sparse {
+            None => None,
+            // If the file is too short for a block, the table need not be read.
+            Some((_, layout)) if self.file.size() < layout.metadata_bytes() + layout.block_size() => {
+                Some((0, u64::from(layout.used_entries())))
+            }
+            Some((_, layout)) => {
+                let table = read_bat(&*self.file, layout, 0, u64::from(layout.used_entries())).map_err(os)?;
+                Some((table.iter().filter(|entry| **entry != UNALLOCATED).count() as u64, table.len() as u64))
+            }
+        };
+        let parent = match self.child_header() {
+            None => None,
+            Some(header) => {
+                let candidates = locator::candidates(&*self.file, header).map_err(os)?;
+                Some(ParentInfo { id: hex(&header.parent_unique_id), candidates })
+            }
+        };
+        let printable =
+            |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' };
+        Ok(ImageInfo {
+            path: path.into(),
+            subformat: self.subformat(),
+            size: self.found.size,
+            file_size: self.file.size(),
+            block_size: self.sparse.map(|(_, layout)| layout.block_size()),
+            blocks,
+            logical_sector: SectorSize::B512,
+            physical_sector: 4096,
+            id: hex(&footer.unique_id),
+            creator: match self.raw {
+                true => String::new(),
+                false => footer.creator_application.iter().map(printable).collect(),
+            },
+            parent,
+            format: FormatInfo::Vhd {
+                time_stamp: EPOCH + u64::from(footer.time_stamp.get()),
+                footer_from_copy: self.found.source == Source::Copy,
+            },
+        })
     }
 }
 

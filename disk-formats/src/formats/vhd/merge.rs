@@ -1,4 +1,4 @@
-//! Merging a differencing disk into its parent.
+//! Merging a differencing disk into its parent, and changing its parent.
 //!
 //! After a power failure, or if the caller stops the merge, the child's data are unchanged, and another merge
 //! continues. Before data are copied, the parent gets a new time stamp that only this child has recorded: other
@@ -14,7 +14,7 @@ use super::stamp;
 use crate::contract::error::OpenError;
 use crate::formats::chain::{Member, refuse_loop, require_differencing};
 use crate::formats::copy::overlay::Overlaid;
-use crate::formats::merge::{Merge, MergeError, Rebase, commit_into_parent};
+use crate::formats::merge::{ChainTools, MergeError, commit_into_parent};
 use crate::formats::parents::ParentRules;
 use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host::backing::{Access, BackingFile};
@@ -22,7 +22,7 @@ use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
 use crate::map::format::Format;
 
-impl Merge for Image {
+impl ChainTools for Image {
     fn open_to_merge(path: &Path) -> Result<Self, OpenError> {
         let image = Self::open(path, Access::default())?;
         Editor::open(&*image.file)?;
@@ -60,30 +60,7 @@ impl Merge for Image {
         let alone = || Ok(chain::alone(image.clone())?);
         commit_into_parent(&image.file, image.found.size, alone, std::iter::empty(), &*below, progress)
     }
-}
 
-/// Give the parent a new time stamp, and record it in the child, so that the child can be opened at any moment, and
-/// other children are refused as soon as data were copied. `accepted`: the child accepts the parent as it is, without
-/// `any_time`.
-pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) -> Result<(), OpenError> {
-    let os = |path| OpenError::os(path, "cannot write its time stamp");
-    let (mut above, mut below) = (Editor::open(child)?, Editor::open(parent)?);
-    let Some(mut header) = above.sparse.as_ref().map(|sparse| sparse.header) else { return Ok(()) };
-    // Children that have recorded this stamp stay valid until data are copied.
-    let same = match header.parent_time_stamp.get() {
-        noted if accepted && noted != 0 => noted,
-        _ => below.footer.time_stamp.get(),
-    };
-    let end = below.end().map_err(os(parent.path()))?;
-    stamp::announce(&mut below.footer, parent, same);
-    below.put_footer(end).map_err(os(parent.path()))?;
-    header.parent_time_stamp = below.footer.time_stamp;
-    above.switch(header, None, None).map_err(os(child.path()))?;
-    stamp::settle(&mut below.footer);
-    below.put_footer(end).map_err(os(parent.path()))
-}
-
-impl Rebase for Image {
     fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError> {
         Ok(chain::open_sparse(self, Access::default(), rules, DEFAULT_MEMORY)?.begun())
     }
@@ -111,4 +88,25 @@ impl Rebase for Image {
         header.parent_unicode_name = name;
         editor.switch(header, None, Some(&locators)).map_err(os)
     }
+}
+
+/// Give the parent a new time stamp, and record it in the child, so that the child can be opened at any moment, and
+/// other children are refused as soon as data were copied. `accepted`: the child accepts the parent as it is, without
+/// `any_time`.
+pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) -> Result<(), OpenError> {
+    let os = |path| OpenError::os(path, "cannot write its time stamp");
+    let (mut above, mut below) = (Editor::open(child)?, Editor::open(parent)?);
+    let Some(mut header) = above.sparse.as_ref().map(|sparse| sparse.header) else { return Ok(()) };
+    // Children that have recorded this stamp stay valid until data are copied.
+    let same = match header.parent_time_stamp.get() {
+        noted if accepted && noted != 0 => noted,
+        _ => below.footer.time_stamp.get(),
+    };
+    let end = below.end().map_err(os(parent.path()))?;
+    stamp::announce(&mut below.footer, parent, same);
+    below.put_footer(end).map_err(os(parent.path()))?;
+    header.parent_time_stamp = below.footer.time_stamp;
+    above.switch(header, None, None).map_err(os(child.path()))?;
+    stamp::settle(&mut below.footer);
+    below.put_footer(end).map_err(os(parent.path()))
 }

@@ -1,4 +1,4 @@
-//! Logged writes to a file: GUIDs, log, and the order in which metadata reach the file.
+//! Logged writes to a file: GUIDs, log, and the order in which metadata reach the file. Changes are collected in the sectors of the log (4 KiB).
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! The layout of blocks and bitmaps: arithmetic of the BAT (\[MS-VHDX\] 2.5).
+//! The layout of blocks and bitmaps: arithmetic of the BAT (\[MS-VHDX\] 2.5), and its entries (2.5.1).
 
 use super::region::Run;
 use super::spec::{MIB, SECTORS_PER_CHUNK};

@@ -1,4 +1,4 @@
-//! Merging a differencing disk into its parent.
+//! Merging a differencing disk into its parent, and changing its parent.
 //!
 //! After a power failure, or if the caller stops the merge, the child's data are unchanged, and another merge continues:
 //! before data are copied, the child records the data write GUID that the parent is about to get.
@@ -24,7 +24,7 @@ use crate::formats::chain::{Member, refuse_loop, require_differencing};
 use crate::formats::copy::overlay::Overlaid;
 use crate::formats::findings::{End, Severity};
 use crate::formats::guid;
-use crate::formats::merge::{Merge, MergeError, Rebase, commit_into_parent};
+use crate::formats::merge::{ChainTools, MergeError, commit_into_parent};
 use crate::formats::parents::ParentRules;
 use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host::backing::{Access, BackingFile};
@@ -35,7 +35,7 @@ use crate::map::format::Format;
 /// The action that errors of the host name.
 const MERGE: &str = "cannot merge";
 
-impl Merge for Image {
+impl ChainTools for Image {
     /// Replays the log of the child, if it has one.
     fn open_to_merge(path: &Path) -> Result<Self, OpenError> {
         refuse_damaged(path)?;
@@ -63,6 +63,35 @@ impl Merge for Image {
         let copied = commit_into_parent(&image.file, own, alone, zeros, &below, progress)?;
         below.close().map_err(io::Error::other).map_err(OpenError::os(&path, MERGE))?;
         Ok(copied)
+    }
+
+    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError> {
+        let known = self.opened.headers.data_write_guid();
+        Ok(chain::open_chain(self, Access::default(), rules, DEFAULT_MEMORY)?.with_identity(known))
+    }
+
+    fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
+        chain::open(path, Access::READ_ONLY, rules)
+    }
+
+    /// Records the parent's data write GUID and paths.
+    fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
+        let base = Self::open(parent, Access::READ_ONLY).map_err(|error| Self::as_parent(parent, error))?;
+        let linkage = base.linkage()?;
+        {
+            let image = Self::open(child, Access::READ_ONLY)?;
+            require_differencing(&image)?;
+            check_sectors(&image, &base).map_err(|bad| bad.of(child))?;
+        }
+        refuse_loop(child, base, rules)?;
+        let os = OpenError::os(child, "cannot write the parent's location");
+        let locator = locator(child, parent, linkage).and_then(|locator| locator.encode()).map_err(os)?;
+        let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
+        let editor = Editor::open(store)?;
+        let mut sectors = Sectors::default();
+        let metadata = &editor.opened.metadata;
+        metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).map_err(os)?;
+        editor.commit_alone(sectors, DataGuid::Unchanged).map_err(os)
     }
 }
 
@@ -118,35 +147,4 @@ fn runs_of_zeros(layout: &Layout, entries: &[(u64, Entry)]) -> Vec<Range<u64>> {
         }
     }
     runs
-}
-
-impl Rebase for Image {
-    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError> {
-        let known = self.opened.headers.data_write_guid();
-        Ok(chain::open_chain(self, Access::default(), rules, DEFAULT_MEMORY)?.with_identity(known))
-    }
-
-    fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
-        chain::open(path, Access::READ_ONLY, rules)
-    }
-
-    /// Records the parent's data write GUID and paths.
-    fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
-        let base = Self::open(parent, Access::READ_ONLY).map_err(|error| Self::as_parent(parent, error))?;
-        let linkage = base.linkage()?;
-        {
-            let image = Self::open(child, Access::READ_ONLY)?;
-            require_differencing(&image)?;
-            check_sectors(&image, &base).map_err(|bad| bad.of(child))?;
-        }
-        refuse_loop(child, base, rules)?;
-        let os = OpenError::os(child, "cannot write the parent's location");
-        let locator = locator(child, parent, linkage).and_then(|locator| locator.encode()).map_err(os)?;
-        let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
-        let editor = Editor::open(store)?;
-        let mut sectors = Sectors::default();
-        let metadata = &editor.opened.metadata;
-        metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).map_err(os)?;
-        editor.commit_alone(sectors, DataGuid::Unchanged).map_err(os)
-    }
 }

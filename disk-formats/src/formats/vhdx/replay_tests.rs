@@ -16,7 +16,7 @@ use super::testing::{Shape, disk, new_image, opened};
 use crate::contract::error::OpenError;
 use crate::contract::info::SectorSize;
 use crate::formats::chain::{Member, children, open_parents_within};
-use crate::formats::merge::Rebase;
+use crate::formats::merge::ChainTools;
 use crate::formats::parents::ParentRules;
 use crate::formats::vhdx;
 use crate::host::backing::Access;

@@ -1,4 +1,4 @@
-//! Discard, zeroing and allocation, by the fastest call that the file or device supports.
+//! Discard, zeroing and allocation, by the fastest call that the file or device supports; and which ranges of a file the host has allocated.
 
 use std::io;
 use std::ops::Range;

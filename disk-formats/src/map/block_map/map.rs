@@ -4,11 +4,10 @@ use super::claim::{Claim, Found, Sectors};
 use super::entry::{
     Base, MIXED, NO_BASE, SECTOR_SHIFT, TAG, UNKNOWN, ZEROS, base_of, is_top, lane_shift, place_word, unit_of,
 };
-use super::mixed::{Mixed, parts_of, set_bits};
-use super::pool::{
-    Dirty, EVICTED_WRITE, Owner, PAGE_SHIFT, Pool, Presence, Scan, Slow, UNIT, Unit, WORDS,
-    granules_and_pages, most_evicted_writes, unit_budget, units_without_eviction,
+use super::mixed::{
+    Mixed, granules_and_pages, most_evicted_writes, parts_of, set_bits, unit_budget, units_without_eviction,
 };
+use super::pool::{Dirty, EVICTED_WRITE, Owner, PAGE_SHIFT, Pool, Presence, Scan, Slow, UNIT, Unit, WORDS};
 use super::sync::atomic::{AtomicU64, Ordering};
 use crate::contract::disk::MapMemory;
 use crate::contract::error::IoError;

@@ -1,7 +1,11 @@
-//! Restricted rings: the kernel accepts only the operations of this engine, and only on registered files.
+//! How rings are made: restricted, on a thread of its own. The kernel accepts only the operations of this engine on a restricted ring, and only on
+//! registered files.
 //!
 //! A filter of system calls does not see the operations of a ring: with a ring, a thread that may not open files could have the kernel open
 //! them. Restrictions (Linux 5.10, io_uring_register(2)) hold for the life of the ring and cannot be removed.
+//!
+//! With a ring that it makes itself, a thread could still have the kernel do what its filter refuses. So a thread of its own makes all rings of
+//! the process, and restricts each ring before any other thread has it. The threads that use rings need no system call that makes one.
 
 use std::io;
 use std::sync::OnceLock;

@@ -2,11 +2,12 @@
 //!
 //! If the kernel refuses io_uring, the queue uses the thread engine: for the caller that is no error.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::FileQueue;
+use super::{FileQueue, REFUSED};
 use crate::contract::error::{OpenError, escaped};
 use crate::contract::queue::{DiskQueue, EngineKind, QueueConfig};
 use crate::map::format::{Format, path_of};
@@ -37,26 +38,26 @@ pub(crate) fn file_queue_with<E: Engine + 'static>(
     ring: impl FnOnce(u32) -> Result<E, Errno>,
 ) -> Result<Box<dyn DiskQueue>, OpenError> {
     let path = path_of(&**format);
-    let depth = check_depth(config).map_err(|reason| OpenError::unsupported(path, reason))?;
-    let os = OpenError::os(path, "cannot make an I/O queue");
+    let depth = check_depth(path, config)?;
     if config.engine == EngineKind::IoUring {
         match ring(depth) {
-            Ok(ring) => {
-                return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
-            }
+            Ok(ring) => return Ok(Box::new(FileQueue::new(format, ring, depth)?)),
             Err(errno) => {
                 tracing::warn!(path = %escaped(path), %errno, "io_uring is not available: the queue uses the thread engine");
             }
         }
     }
-    let threads = Threads::new(format.files(), depth).map_err(os)?;
-    Ok(Box::new(FileQueue::new(format, threads, depth).map_err(|errno| os(errno.into()))?))
+    let threads = Threads::new(format.files(), depth).map_err(OpenError::os(path, REFUSED))?;
+    Ok(Box::new(FileQueue::new(format, threads, depth)?))
 }
 
-/// The depth, or why it is invalid.
-pub(crate) fn check_depth(config: &QueueConfig) -> Result<u32, String> {
+/// The depth of a queue of the disk at `path`, if it is valid.
+pub(crate) fn check_depth(path: impl AsRef<Path>, config: &QueueConfig) -> Result<u32, OpenError> {
     match config.depth {
         depth @ 1..=MAX_DEPTH => Ok(depth),
-        depth => Err(format!("queue depth is {depth}, expected 1 to {MAX_DEPTH}")),
+        depth => {
+            let reason = format!("queue depth is {depth}, expected 1 to {MAX_DEPTH}");
+            Err(OpenError::unsupported(path, reason))
+        }
     }
 }

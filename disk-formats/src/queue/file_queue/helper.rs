@@ -18,8 +18,7 @@ use super::{Signal, threads};
 use crate::contract::error::IoError;
 use crate::host::threads::ThreadKind;
 use crate::map::extent::Extents;
-use crate::map::format::{Flush, Format};
-use crate::map::map_now::map_now;
+use crate::map::format::{Flush, Format, map_now};
 
 /// Delay before a transfer is repeated after EAGAIN.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! Replay: finds the log entries to apply after a crash, checks all of them, then applies them.
+//! Replay: finds the log entries to apply after a crash (the active sequence, \[MS-VHDX\] 2.3.2), checks all of them, then applies them.
 
 use std::io;
 
