@@ -6,7 +6,8 @@
 //!                       `-----------------------------------------'                (on a thread that may block)
 //! ```
 //!
-//! [`format::Format`] is the contract of a format; [`format::map_now`] maps a range on a thread that may block. [`epochs`] decides when space that was unmapped may be reused.
+//! [`format::Format`] is the contract of a format; [`format::map_now`] maps a range on a thread that may block. [`epochs`] decides when
+//! space that was unmapped may be reused.
 
 pub(crate) mod block_map;
 pub(crate) mod chain_map;

@@ -298,6 +298,14 @@ mod identity_tests {
         let (copied, copy) = (open(&path("dynamic.vhdx")).identity(), open(&path("copy.vhdx")).identity());
         assert_eq!(copied.image, copy.image);
         assert_ne!(copied.file, copy.file);
+        // An identifier of zeros is none.
+        let mut image = std::fs::read(path("fixed.vhd")).unwrap();
+        let footer = image.len() - 512;
+        image[footer + 64..footer + 84].fill(0);
+        let sum: u32 = image[footer..].iter().map(|byte| u32::from(*byte)).sum();
+        image[footer + 64..footer + 68].copy_from_slice(&(!sum).to_be_bytes());
+        std::fs::write(path("zero.vhd"), image).unwrap();
+        assert_eq!(open(&path("zero.vhd")).identity().image, None);
     }
 }
 

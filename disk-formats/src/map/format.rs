@@ -50,7 +50,7 @@ pub trait Format: Send + Sync {
     /// The files that extents refer to by index. Constant while the disk is open.
     fn files(&self) -> &[Arc<BackingFile>];
 
-    /// As [`Identity::image`](crate::Identity::image).
+    /// The identifier of the image in its metadata, perhaps zeros, which [`Identity::image`](crate::Identity::image) leaves out.
     fn image_id(&self) -> Option<[u8; 16]> {
         None
     }

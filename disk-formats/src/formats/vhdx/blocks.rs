@@ -304,9 +304,9 @@ impl Blocks for VhdxBlocks {
 }
 
 impl VhdxBlocks {
-    /// Compose the sectors of a flush that record the granules in `dirty` and the next pending BAT entries. `store` is the top image. Returns the sectors of bitmaps, the
-    /// sectors of the BAT, and the batch that they record. `below` says which pending entries are next, as in
-    /// [`Allocator::pending_blocks`].
+    /// Compose the sectors of a flush that record the granules in `dirty` and the next pending BAT entries. `store` is the top image.
+    /// Returns the sectors of bitmaps, the sectors of the BAT, and the batch that they record. `below` says which pending entries are next,
+    /// as in [`Allocator::pending_blocks`].
     fn compose(
         &self,
         store: &dyn Store,

@@ -46,7 +46,8 @@ pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(
     .map_err(os)
 }
 
-/// Refuse what [`resize`] refuses, and change nothing but what every tool repairs when it opens the image. The caller will zero the ranges `cleared` of the disk, in bytes, before.
+/// Refuse what [`resize`] refuses, and change nothing but what every tool repairs when it opens the image. The caller will zero the ranges
+/// `cleared` of the disk, in bytes, before.
 ///
 /// # Errors
 /// As for [`resize`].
