@@ -149,10 +149,10 @@ pub enum BuildError {
     /// The function cannot be laid out.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// A virtio block device could not be made.
+    /// A virtio device could not be made.
     #[cfg(feature = "virtio")]
     #[error(transparent)]
-    VirtioBlk(#[from] blk::Error),
+    Virtio(#[from] blk::Error),
     /// A virtio block device has another number of disks.
     #[error("a virtio block device has exactly one disk")]
     OneDisk,

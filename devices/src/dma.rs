@@ -65,7 +65,7 @@ impl Access {
 }
 
 /// A device's view of guest memory.
-pub(crate) struct Dma<A: GuestAddressSpace> {
+pub struct Dma<A: GuestAddressSpace> {
     space: A,
     memory: A::T,
     window: Window,

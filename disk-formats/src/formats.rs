@@ -8,15 +8,12 @@
 //! | --- | --- | --- |
 //! | [`sparse`] | [`Blocks`](sparse::Blocks) | an open disk: resolves, allocates, zeroes and flushes blocks |
 //! | [`chain`] | [`Member`](chain::Member) | opens the parents of an image, and finds its children |
-//! | [`merge`], [`rebase`] | [`Merge`](merge::Merge), [`Rebase`](rebase::Rebase) | the tools on chains |
+//! | [`merge`] | [`ChainTools`](merge::ChainTools) | the tools on chains: merge, rebase |
 //!
 //! [`open`] opens a disk of any format. [`nested`] opens an image that is the content of another disk.
 
-pub(crate) mod begun;
 pub(crate) mod chain;
 pub(crate) mod copy;
-pub(crate) mod field;
-pub(crate) mod file_info;
 pub(crate) mod findings;
 pub(crate) mod flat;
 #[cfg(any(feature = "vhd", feature = "vhdx"))]
@@ -28,8 +25,6 @@ pub(crate) mod nested;
 pub(crate) mod open;
 pub(crate) mod output;
 pub(crate) mod parents;
-pub(crate) mod rebase;
-pub(crate) mod revisions;
 #[cfg(all(test, feature = "vhd", feature = "vhdx"))]
 pub(crate) mod siblings;
 pub(crate) mod signature;

@@ -9,14 +9,12 @@ pub(crate) mod backing;
 pub(crate) mod crash;
 #[cfg(test)]
 pub(crate) mod effort;
-pub(crate) mod identity;
 pub(crate) mod memory;
 pub(crate) mod passed;
 pub(crate) mod shared_flush;
 pub(crate) mod store;
 pub(crate) mod sys;
 pub(crate) mod threads;
-pub(crate) mod tsc;
 
 #[cfg(test)]
 mod fault_tests;

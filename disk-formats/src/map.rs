@@ -6,14 +6,14 @@
 //!                       `-----------------------------------------'                (on a thread that may block)
 //! ```
 //!
-//! [`format::Format`] is the contract of a format. [`epochs`] decides when space that was unmapped may be reused.
+//! [`format::Format`] is the contract of a format; [`format::map_now`] maps a range on a thread that may block. [`epochs`] decides when
+//! space that was unmapped may be reused.
 
 pub(crate) mod block_map;
 pub(crate) mod chain_map;
 pub(crate) mod epochs;
 pub(crate) mod extent;
 pub(crate) mod format;
-pub(crate) mod map_now;
 
 // `epochs` takes its primitives from here; its model takes those of a checker.
 use std::sync;

@@ -20,7 +20,7 @@ pub(crate) struct View<T> {
 }
 
 /// Guest memory with a host address for a range.
-pub(crate) trait Spans: GuestMemory {
+pub trait Spans: GuestMemory {
     /// The range, if it is inside one region and not empty.
     fn span(&self, address: u64, len: u64) -> Option<Span<'_>>;
 }
@@ -28,7 +28,7 @@ pub(crate) trait Spans: GuestMemory {
 /// A range of guest memory with one host address, valid as long as the memory is borrowed. Accesses outside the range, and unaligned ones,
 /// are not made. Each load reads memory once.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span<'a> {
+pub struct Span<'a> {
     host: *mut u8,
     len: usize,
     _memory: PhantomData<&'a ()>,

@@ -18,11 +18,6 @@ impl Depth {
         Self { last_use: (0..max_size).map(|_| 0).collect(), average: 0 }
     }
 
-    pub(super) fn reset(&mut self) {
-        self.last_use.fill(0);
-        self.average = 0;
-    }
-
     /// Request `number` (counted by the available ring) came with this head.
     #[inline]
     pub(super) fn request(&mut self, number: u16, head: u16) {

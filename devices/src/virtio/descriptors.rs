@@ -18,7 +18,7 @@ pub(super) const INDIRECT: u16 = 4;
 
 /// A chain that the guest made available.
 #[derive(Debug)]
-pub(super) struct DescriptorChain<'a, M> {
+pub struct DescriptorChain<'a, M> {
     memory: &'a M,
     head: u16,
     /// Guest-physical address of the table.

@@ -1,6 +1,8 @@
 //! Virtio devices over PCI (VIRTIO 1.2), without the legacy interface and with split rings only.
 //!
 //! - `spec`: the transport's constants,
+//! - `device`: a device as a PCI function, of any device type: its transport and its rings,
+//! - `rings`: the queues that one thread serves; `ring_thread`: a thread that serves them,
 //! - `pci`: the transport: capabilities, common configuration, device status, doorbells, interrupts,
 //! - `queue`: a virtqueue and its notification and interrupt suppression,
 //! - `suppression`: interrupt suppression, the arithmetic of the event index,
@@ -28,11 +30,18 @@ pub mod blk;
 mod chain;
 mod depth;
 mod descriptors;
+mod device;
 mod pci;
 mod queue;
+mod ring_thread;
+mod rings;
 pub mod scsi;
 mod signals;
 pub mod spec;
 mod suppression;
 #[cfg(test)]
 mod testing;
+
+pub use self::device::VirtioDevice;
+pub use self::ring_thread::RingThread;
+pub use self::rings::Rings;

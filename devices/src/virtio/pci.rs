@@ -9,7 +9,7 @@ mod layout;
 
 use self::capabilities::ConfigAccess;
 use self::layout::*;
-use super::queue::Virtqueue;
+use super::queue::RingSetup;
 use super::spec::{
     DeviceStatus, Features, Isr, PCI_DEVICE_ID_BASE, PCI_SUBSYSTEM_ID, PCI_VENDOR_ID_VIRTIO,
     VIRTIO_MSI_NO_VECTOR,
@@ -17,7 +17,6 @@ use super::spec::{
 use crate::device::{Bar, BarKind, Doorbell};
 use crate::dma::Spans;
 use crate::interrupt::InterruptSink;
-use crate::moderation::Coalescing;
 use crate::pci::{BusMaster, Function, Identity, LayoutError};
 
 /// Maximum number of queues.
@@ -57,6 +56,25 @@ pub(super) enum Event {
     Config { offset: u64, value: u64, len: usize },
 }
 
+/// The registers of a queue.
+struct QueueRegisters {
+    rings: RingSetup,
+    /// Vector, [`VIRTIO_MSI_NO_VECTOR`] for none.
+    vector: u16,
+    enabled: bool,
+    /// A reset of the queue waits for requests that the disks have.
+    resetting: bool,
+}
+
+impl QueueRegisters {
+    /// After a reset. `size`: maximum number of entries.
+    const fn new(size: u16) -> Self {
+        let rings =
+            RingSetup { size, descriptors: 0, available: 0, used: 0, next_avail: None, event_index: false };
+        Self { rings, vector: VIRTIO_MSI_NO_VECTOR, enabled: false, resetting: false }
+    }
+}
+
 /// The transport of one device.
 pub(super) struct Transport {
     function: Function,
@@ -76,19 +94,15 @@ pub(super) struct Transport {
     config_unreported: bool,
     queue_select: u16,
     isr: Isr,
-    queues: Box<[Virtqueue]>,
-    /// A reset of at least one queue is pending.
-    queues_resetting: bool,
+    /// Maximum number of entries of a queue.
+    queue_size: u16,
+    queues: Box<[QueueRegisters]>,
     doorbells: Box<[Doorbell]>,
     interrupts: u64,
 }
 
 impl Transport {
-    pub(super) fn new(
-        kind: &DeviceKind,
-        interrupts: Box<dyn InterruptSink>,
-        coalescing: Coalescing,
-    ) -> Result<Self, LayoutError> {
+    pub(super) fn new(kind: &DeviceKind, interrupts: Box<dyn InterruptSink>) -> Result<Self, LayoutError> {
         let identity = Identity {
             vendor: PCI_VENDOR_ID_VIRTIO,
             device: PCI_DEVICE_ID_BASE + kind.device_type,
@@ -119,8 +133,8 @@ impl Transport {
             config_unreported: false,
             queue_select: 0,
             isr: Isr::empty(),
-            queues: (0..count).map(|_| Virtqueue::new(kind.queue_size, coalescing)).collect(),
-            queues_resetting: false,
+            queue_size: kind.queue_size,
+            queues: (0..count).map(|_| QueueRegisters::new(kind.queue_size)).collect(),
             doorbells: (0..count).map(doorbell).collect(),
             interrupts: 0,
         })
@@ -157,8 +171,10 @@ impl Transport {
             && self.function.bus_master()
     }
 
-    pub(super) fn queues(&mut self) -> &mut [Virtqueue] {
-        &mut self.queues
+    /// The queues that are enabled and not being reset.
+    pub(super) fn enabled_queues(&self) -> impl Iterator<Item = (usize, RingSetup)> {
+        let queues = self.queues.iter().enumerate().filter(|(_, queue)| queue.enabled && !queue.resetting);
+        queues.map(|(index, queue)| (index, queue.rings))
     }
 
     /// Read configuration space.
@@ -260,7 +276,6 @@ impl Transport {
         if let Some(queue) = self.queues.get_mut(index) {
             queue.resetting = true;
         }
-        self.queues_resetting = true;
     }
 
     /// Whether a device reset is pending.
@@ -270,21 +285,17 @@ impl Transport {
 
     /// The queues whose reset is pending.
     pub(super) fn resetting_queues(&self) -> Vec<usize> {
-        let queues =
-            self.queues.iter().enumerate().filter(|(_, queue)| self.queues_resetting && queue.resetting);
-        queues.map(|(index, _)| index).collect()
+        (0..self.queues.len()).filter(|index| self.queues[*index].resetting).collect()
     }
 
     /// Whether any reset is pending.
-    #[inline]
-    pub(super) const fn any_resetting(&self) -> bool {
-        self.resetting || self.queues_resetting
+    pub(super) fn any_resetting(&self) -> bool {
+        self.resetting || self.queues.iter().any(|queue| queue.resetting)
     }
 
     /// Device reset: everything but configuration space and the table of vectors.
     pub(super) fn reset(&mut self) {
         self.resetting = false;
-        self.queues_resetting = false;
         self.accepted = 0;
         self.device_feature_select = 0;
         self.driver_feature_select = 0;
@@ -294,17 +305,14 @@ impl Transport {
         self.queue_select = 0;
         self.isr = Isr::empty();
         self.update_line();
-        for queue in &mut self.queues {
-            queue.reset();
-        }
+        self.queues.fill_with(|| QueueRegisters::new(self.queue_size));
     }
 
     /// Reset of one queue. None of its requests may be in flight.
     pub(super) fn reset_queue(&mut self, index: usize) {
         if let Some(queue) = self.queues.get_mut(index) {
-            queue.reset();
+            *queue = QueueRegisters::new(self.queue_size);
         }
-        self.queues_resetting = self.queues.iter().any(|queue| queue.resetting);
     }
 
     /// Power-on.

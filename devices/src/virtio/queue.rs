@@ -16,8 +16,7 @@ use super::depth::Depth;
 use super::descriptors::{self, DescriptorChain};
 use super::signals::Signal;
 use super::spec::{
-    VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_IDX, VIRTQ_AVAIL_RING, VIRTQ_USED_IDX,
-    VIRTQ_USED_RING,
+    VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_IDX, VIRTQ_AVAIL_RING, VIRTQ_USED_IDX, VIRTQ_USED_RING,
 };
 use super::suppression::{InterruptSuppression, Requested};
 use crate::dma::{Span, Spans, overlap};
@@ -35,22 +34,53 @@ impl From<Error> for Broken {
     }
 }
 
-/// Addresses as the registers hold them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Addresses {
-    pub(super) desc: u64,
-    pub(super) driver: u64,
-    pub(super) device: u64,
+/// Rings in guest memory, as a transport has received them.
+#[derive(Clone, Copy, Debug)]
+pub struct RingSetup {
+    /// Entries: a power of two.
+    pub size: u16,
+    /// Guest-physical address of the descriptor table.
+    pub descriptors: u64,
+    /// Guest-physical address of the available ring.
+    pub available: u64,
+    /// Guest-physical address of the used ring.
+    pub used: u64,
+    /// For rings that were in use before: the index of the first chain to take. The first completion is posted at the used index in memory.
+    pub next_avail: Option<u16>,
+    /// `VIRTIO_F_EVENT_IDX` is negotiated.
+    pub event_index: bool,
+}
+
+impl RingSetup {
+    /// The rings, of at most `max_size` entries.
+    ///
+    /// # Errors
+    /// [`Broken`] if the size is invalid, or the rings are not in memory or not aligned.
+    pub(super) fn check<M: Spans>(&self, max_size: u16, memory: &M) -> Result<Queue, Broken> {
+        let mut ring = Queue::new(max_size)?;
+        ring.try_set_size(self.size)?;
+        ring.try_set_desc_table_address(GuestAddress(self.descriptors))?;
+        ring.try_set_avail_ring_address(GuestAddress(self.available))?;
+        ring.try_set_used_ring_address(GuestAddress(self.used))?;
+        ring.set_event_idx(self.event_index);
+        ring.set_ready(true);
+        if self.available == 0 || !ring.is_valid(memory) {
+            return Err(Broken);
+        }
+        if let Some(next) = self.next_avail {
+            let used = ring.used_idx(memory, Relaxed)?.0;
+            ring.set_next_avail(next);
+            ring.set_next_used(used);
+        }
+        Ok(ring)
+    }
 }
 
 /// A virtqueue.
-pub(super) struct Virtqueue {
+pub struct Virtqueue {
     ring: Queue,
     /// Used index as the guest sees it.
     published: u16,
-    pub(super) addresses: Addresses,
-    /// Vector, [`VIRTIO_MSI_NO_VECTOR`] for none.
-    pub(super) vector: u16,
     /// Requests taken and not completed.
     pub(super) in_flight: u32,
     /// A reset of the queue waits for requests that the disks have. Until it completes, no request is taken and no completion posted.
@@ -76,8 +106,6 @@ impl Virtqueue {
         Self {
             ring: Queue::new(max_size).unwrap_or_default(),
             published: 0,
-            addresses: Addresses::default(),
-            vector: VIRTIO_MSI_NO_VECTOR,
             in_flight: 0,
             resetting: false,
             interrupt_suppression: InterruptSuppression::default(),
@@ -92,27 +120,7 @@ impl Virtqueue {
     }
 
     pub(super) fn reset(&mut self) {
-        self.ring.reset();
-        self.published = 0;
-        self.addresses = Addresses::default();
-        self.vector = VIRTIO_MSI_NO_VECTOR;
-        self.in_flight = 0;
-        self.resetting = false;
-        self.interrupt_suppression = InterruptSuppression::default();
-        self.signal.reset();
-        self.depth.reset();
-        self.kick_suppression = KickSuppression::new();
-        self.armed = None;
-        (self.poll_at, self.late) = (None, false);
-    }
-
-    pub(super) fn size(&self) -> u16 {
-        self.ring.size()
-    }
-
-    /// Invalid sizes are ignored.
-    pub(super) fn set_size(&mut self, size: u16) {
-        let _ = self.ring.try_set_size(size);
+        *self = Self::new(self.ring.max_size(), self.signal.options());
     }
 
     /// Whether the guest has enabled it.
@@ -125,39 +133,28 @@ impl Virtqueue {
         self.ready() && !self.resetting
     }
 
-    /// Enable the queue, after its addresses were set.
-    pub(super) fn enable<M: Spans>(&mut self, memory: &M, event_index: bool) -> Result<(), Broken> {
-        let Addresses { desc, driver, device } = self.addresses;
-        self.ring.try_set_desc_table_address(GuestAddress(desc))?;
-        self.ring.try_set_avail_ring_address(GuestAddress(driver))?;
-        self.ring.try_set_used_ring_address(GuestAddress(device))?;
-        self.ring.set_event_idx(event_index);
-        self.ring.set_ready(true);
-        if driver == 0 || !self.ring.is_valid(memory) {
-            self.ring.set_ready(false);
-            return Err(Broken);
-        }
+    /// Enable the queue.
+    ///
+    /// # Errors
+    /// As of [`RingSetup::check`].
+    pub(super) fn enable<M: Spans>(&mut self, memory: &M, setup: &RingSetup) -> Result<(), Broken> {
+        self.ring = setup.check(self.ring.max_size(), memory)?;
+        self.published = self.ring.next_used();
+        self.decide_all();
         Ok(())
     }
 
     /// Whether a part of one of its rings is in a guest-physical range.
     pub(super) fn has_ring_in(&self, range: &Range<u64>) -> bool {
-        let Addresses { desc, driver, device } = self.addresses;
-        let size = u64::from(self.ring.size());
+        let Self { ring, .. } = self;
+        let size = u64::from(ring.size());
         // VIRTIO 1.2, 2.7: with the event index of either ring.
-        let rings = [(desc, 16 * size), (driver, 6 + 2 * size), (device, 6 + 8 * size)];
+        let rings = [
+            (ring.desc_table(), 16 * size),
+            (ring.avail_ring(), 6 + 2 * size),
+            (ring.used_ring(), 6 + 8 * size),
+        ];
         self.ready() && rings.into_iter().any(|(start, len)| overlap(range, start, len))
-    }
-
-    /// Continue rings that were in use before: at available index `next_avail`, and at the used index in memory.
-    /// To be called after [`enable`](Self::enable).
-    pub(super) fn continue_at<M: Spans>(&mut self, memory: &M, next_avail: u16) -> Result<(), Broken> {
-        let used = self.ring.used_idx(memory, Relaxed)?.0;
-        self.ring.set_next_avail(next_avail);
-        self.ring.set_next_used(used);
-        self.published = used;
-        self.decide_all();
-        Ok(())
     }
 
     /// Index of the next chain to be taken.

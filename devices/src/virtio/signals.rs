@@ -20,7 +20,12 @@ impl Signal {
     }
 
     pub(super) fn reset(&mut self) {
-        *self = Self::new(*self.moderator.options());
+        *self = Self::new(self.options());
+    }
+
+    /// The moderation options.
+    pub(super) const fn options(&self) -> Coalescing {
+        *self.moderator.options()
     }
 
     /// Change the moderation options. If a signal is held back, the next [`decide`](Self::decide) sends it, if the guest wants it.

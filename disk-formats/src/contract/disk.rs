@@ -122,6 +122,6 @@ pub trait Disk: Send + Sync {
     fn grow(&self, _capacity: u64) -> Result<u64, OpenError> {
         let format = self.info().kind.format;
         let reason = "a disk of this format cannot grow while it is open".to_owned();
-        Err(OpenError::Unsupported { path: format.into(), reason })
+        Err(OpenError::unsupported(format, reason))
     }
 }

@@ -1,6 +1,7 @@
-//! Errors of opening a disk (detailed: file and field) and errors of I/O requests (small and `Copy`).
+//! Errors of opening a disk (detailed: file and field), of reading the structures of an image, and of I/O requests (small and `Copy`).
 
-use crate::contract::escaped::escaped;
+use std::ffi::OsStr;
+use std::fmt::{self, Display, Write};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -110,6 +111,18 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// For `map_err`: the host's error of an attempted action on the file at `path`.
+    pub(crate) fn os<E: Into<io::Error>>(
+        path: impl AsRef<Path> + Copy,
+        action: &'static str,
+    ) -> impl Fn(E) -> Self + Copy {
+        move |source| Self::Os { path: path.as_ref().into(), action, source: source.into() }
+    }
+
+    pub(crate) fn unsupported(path: impl AsRef<Path>, reason: impl Into<String>) -> Self {
+        Self::Unsupported { path: path.as_ref().into(), reason: reason.into() }
+    }
+
     /// Whether the file could not be reached or read, so that nothing is known about its content: it is in use, the host
     /// refused an operation, or the rules do not allow to open it. Any other error is one of the content.
     #[must_use]
@@ -158,6 +171,69 @@ fn absent(tried: &[PathBuf], nameless: bool) -> String {
         false => format!("missing: {}", joined(tried, ", ")),
     };
     format!("parent is {tried}, expected an existing image: allow its directory, or name it")
+}
+
+/// The fields of [`OpenError::Invalid`] except the path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BadField {
+    pub(crate) field: &'static str,
+    pub(crate) value: String,
+    pub(crate) expected: String,
+}
+
+impl BadField {
+    pub(crate) fn new(field: &'static str, value: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self { field, value: value.into(), expected: expected.into() }
+    }
+
+    /// The error for the image at `path`.
+    pub(crate) fn of(self, path: impl AsRef<Path>) -> OpenError {
+        let Self { field, value, expected } = self;
+        OpenError::Invalid { path: path.as_ref().into(), field, value, expected }
+    }
+}
+
+/// Why a structure of an image cannot be read.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// The host's error.
+    Host(io::Error),
+    /// The image is invalid.
+    Bad(BadField),
+}
+
+impl ReadError {
+    /// The error for the image at `path`. `action` is that of the host's error.
+    pub(crate) fn of(self, path: &Path, action: &'static str) -> OpenError {
+        match self {
+            Self::Host(source) => OpenError::os(path, action)(source),
+            Self::Bad(bad) => bad.of(path),
+        }
+    }
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::Host(error)
+    }
+}
+
+impl From<BadField> for ReadError {
+    fn from(bad: BadField) -> Self {
+        Self::Bad(bad)
+    }
+}
+
+/// What was read, or the invalid field, for callers that continue with an invalid image.
+///
+/// # Errors
+/// The host's.
+pub(crate) fn or_bad<T>(read: Result<T, ReadError>) -> io::Result<Result<T, BadField>> {
+    match read {
+        Ok(read) => Ok(Ok(read)),
+        Err(ReadError::Bad(bad)) => Ok(Err(bad)),
+        Err(ReadError::Host(error)) => Err(error),
+    }
 }
 
 /// The error of a request. Small and `Copy`, because each completion contains one.
@@ -243,6 +319,60 @@ pub enum PushError {
     /// The maximum number of requests is in flight: reap, then push again. The request was not added.
     #[error("the queue is full")]
     Full,
+}
+
+/// A path or text, which is displayed in one line: control characters, line separators, marks that change the direction of text, and bytes
+/// that are not UTF-8 appear as `\x1b` or `\u{202e}`.
+#[derive(Clone, Copy, Debug)]
+pub struct Escaped<'a>(&'a OsStr);
+
+/// Display a path or text that others have chosen.
+pub fn escaped<T: AsRef<OsStr> + ?Sized>(text: &T) -> Escaped<'_> {
+    Escaped(text.as_ref())
+}
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.as_encoded_bytes().utf8_chunks() {
+            for character in chunk.valid().chars() {
+                match u32::from(character) {
+                    code if character.is_control() && code < 0x100 => write!(f, "\\x{code:02x}")?,
+                    code if is_format(character) => write!(f, "\\u{{{code:x}}}")?,
+                    _ => f.write_char(character)?,
+                }
+            }
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Line and paragraph separators, marks and overrides of the direction, and tags (Unicode 16, categories Zl, Zp and Cf).
+const fn is_format(character: char) -> bool {
+    matches!(
+        character,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{61c}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}'
+    )
+}
+
+#[cfg(test)]
+mod escaped_tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn nothing_moves_the_cursor_or_ends_the_line() {
+        for (text, shown) in [
+            (r"C:\disks\Größe 磁盘.vhdx", r"C:\disks\Größe 磁盘.vhdx"),
+            ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
+            ("a\nerror: b\r\t\x7f\u{9b}2J", r"a\x0aerror: b\x0d\x09\x7f\x9b2J"),
+            ("a\u{202e}b\u{2028}c\u{feff}", r"a\u{202e}b\u{2028}c\u{feff}"),
+        ] {
+            assert_eq!(escaped(text).to_string(), shown);
+        }
+        assert_eq!(escaped(OsStr::from_bytes(b"a\xff\xc3(\xf0\x9f")).to_string(), r"a\xff\xc3(\xf0\x9f");
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The counters of a disk: a set for each of its queues, and the conversion of ticks to nanoseconds.
 
-mod counter;
 pub(crate) mod counters;
 pub(crate) mod histogram;
 

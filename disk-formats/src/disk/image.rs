@@ -9,12 +9,11 @@ use crate::formats::chain::{Member, children, inspect, refuse_size_below_parent}
 use crate::formats::findings::{CheckReport, Compacted, End};
 use crate::formats::flat::raw::Raw;
 use crate::formats::info::{ImageInfo, Scope};
-use crate::formats::merge::{MergeError, Merged, merge};
+use crate::formats::merge::{ChainTools, MergeError, Merged, RebaseError, merge, rebase_copying};
 use crate::formats::name::FormatName;
 use crate::formats::nested;
 use crate::formats::open::OpenOptions;
 use crate::formats::parents::ParentRules;
-use crate::formats::rebase::{Rebase, RebaseError, rebase_copying};
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 
@@ -148,7 +147,7 @@ impl Image {
             };
             let checked: Result<io::Result<CheckReport>, OpenError> =
                 dispatch!(self, format => Ok(format::check(store, repair, end)));
-            let os = |source| OpenError::Os { path: path.into(), action: "cannot check", source };
+            let os = OpenError::os(path, "cannot check");
             let report = checked?.map_err(os)?;
             return Ok(match end {
                 End::MayBeCut => report,
@@ -300,7 +299,7 @@ impl Image {
     }
 
     fn unsupported(&self, reason: String) -> OpenError {
-        OpenError::Unsupported { path: self.path.clone(), reason }
+        OpenError::unsupported(&self.path, reason)
     }
 }
 

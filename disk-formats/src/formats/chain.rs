@@ -6,9 +6,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::contract::error::OpenError;
-use crate::contract::escaped::escaped;
-use crate::formats::field::BadField;
+use crate::contract::error::{BadField, OpenError, escaped};
 use crate::formats::info::{ImageInfo, Scope};
 use crate::formats::output::is_part;
 use crate::formats::parents::{MAX_DEPTH, ParentRules, Search, identity, of_stat, repeated};
@@ -73,11 +71,8 @@ pub(crate) trait Member: Sized {
 
     /// Whether the child has recorded the identity of `parent` as its parent's.
     fn has_parent_id(&self, parent: &Self) -> bool;
-}
 
-/// An image that can be described.
-pub(crate) trait Describe: Member {
-    /// Describe the image.
+    /// Describe the image, for `image info`.
     fn describe(&self) -> Result<ImageInfo, OpenError>;
 }
 
@@ -85,7 +80,7 @@ pub(crate) trait Describe: Member {
 ///
 /// # Errors
 /// As [`Member::open`], and with [`Scope::Chain`] [`open_parents`].
-pub(crate) fn inspect<M: Describe>(
+pub(crate) fn inspect<M: Member>(
     path: &Path,
     scope: Scope,
     rules: &ParentRules,
@@ -121,7 +116,7 @@ pub(crate) fn open_parents_within<M: Member>(
     let mut left = memory.saturating_sub(top.memory());
     while let Some(child) = images.last().filter(|image| image.is_child()) {
         let parent = find_parent(child, Access { read_only: true, ..access }, rules, &mut search, left)?;
-        let refused = |reason| OpenError::Unsupported { path: child.file().path().into(), reason };
+        let refused = |reason| OpenError::unsupported(child.file().path(), reason);
         if images.len() == MAX_DEPTH {
             return Err(refused(format!("the chain has more than {MAX_DEPTH} images: merge some")));
         }
@@ -191,7 +186,7 @@ pub(crate) fn require_differencing<M: Member>(image: &M) -> Result<(), OpenError
         return Ok(());
     }
     let reason = format!("a {} disk has no parent", image.subformat());
-    Err(OpenError::Unsupported { path: image.file().path().into(), reason })
+    Err(OpenError::unsupported(image.file().path(), reason))
 }
 
 /// Open the chain of `parent`, the new parent of `child`, and refuse it if it contains `child`, or has no place for another image.
@@ -199,7 +194,7 @@ pub(crate) fn require_differencing<M: Member>(image: &M) -> Result<(), OpenError
 /// # Errors
 /// [`OpenError::Invalid`] for a loop; [`OpenError::Unsupported`] for a chain of [`MAX_DEPTH`] images; else the errors of opening the chain.
 pub(crate) fn refuse_loop<M: Member>(child: &Path, parent: M, rules: &ParentRules) -> Result<(), OpenError> {
-    let os = |source| OpenError::Os { path: child.into(), action: "cannot open", source };
+    let os = OpenError::os(child, "cannot open");
     let own = of_stat(&std::fs::metadata(child).map_err(os)?);
     let mut images = vec![parent];
     let opened = open_parents(&mut images, Access::READ_ONLY, &rules.below(child));
@@ -246,7 +241,7 @@ fn refuse_chain_of<M: Member>(parent: &M, most: usize) -> Result<(), OpenError> 
 
 fn full_chain<M: Member>(parent: &M, most: usize) -> OpenError {
     let reason = format!("its chain has {most} images, so a child of it could not be opened: merge some");
-    OpenError::Unsupported { path: parent.file().path().into(), reason }
+    OpenError::unsupported(parent.file().path(), reason)
 }
 
 /// Refuse to resize a differencing disk whose old or new size is below its parent's: cutting off would hide the

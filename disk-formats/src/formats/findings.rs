@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::formats::field::{BadField, ReadError, or_bad};
+use crate::contract::error::{BadField, ReadError, or_bad};
 
 /// Maximum number of findings in the list: a table may have millions of invalid entries.
 const MOST: usize = 10_000;

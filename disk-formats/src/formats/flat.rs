@@ -1,21 +1,22 @@
 //! Disks whose content is a range of one file: raw files, block devices, and parts of them.
 
-pub(crate) mod passthrough;
-pub(crate) mod raw;
-
 use std::path::Path;
-#[expect(clippy::disallowed_types, reason = "to be resized is no request")]
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::OnceLock;
 
-use crate::contract::error::{IoError, OpenError};
+use crate::contract::error::{BadField, IoError, OpenError};
 use crate::contract::info::{DiskInfo, SectorSize};
-use crate::formats::file_info::whole_sectors;
-use crate::formats::revisions::Revisions;
+use crate::formats::info::whole_sectors;
 use crate::host::backing::BackingFile;
 use crate::host::backing::units::Units;
 use crate::host::store::Store;
 use crate::map::extent::{Extents, Place};
 use crate::map::format::{Format, Mapping, file_remarks};
+
+pub(crate) mod passthrough;
+pub(crate) mod raw;
+
+#[expect(clippy::disallowed_types, reason = "to be resized is no request")]
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Sector sizes of a raw or pass-through disk, in place of the defaults (`None`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,12 +37,12 @@ impl Sectors {
         match self.physical {
             None => Ok(default.max(logical)),
             Some(bytes) if bytes.is_power_of_two() && (logical..=1 << 20).contains(&bytes) => Ok(bytes),
-            Some(bytes) => Err(OpenError::Invalid {
-                path: path.into(),
-                field: "physical sector size",
-                value: format!("{bytes} bytes"),
-                expected: format!("a power of two from {logical} to 1048576"),
-            }),
+            Some(bytes) => Err(BadField::new(
+                "physical sector size",
+                format!("{bytes} bytes"),
+                format!("a power of two from {logical} to 1048576"),
+            )
+            .of(path)),
         }
     }
 }
@@ -102,7 +103,7 @@ impl Flat {
     }
 
     fn unsupported(&self, reason: String) -> OpenError {
-        OpenError::Unsupported { path: self.files[0].path().into(), reason }
+        OpenError::unsupported(self.files[0].path(), reason)
     }
 
     fn set_capacity(&self, capacity: u64) -> Result<u64, OpenError> {
@@ -193,9 +194,69 @@ impl Format for Flat {
             }
             let grown = file.set_size(capacity).and_then(|()| Ok(file.sync()?));
             let action = "cannot resize";
-            grown.map_err(|source| OpenError::Os { path: file.path().into(), action, source })?;
+            grown.map_err(OpenError::os(file.path(), action))?;
         }
         self.set_capacity(capacity)
+    }
+}
+
+/// Maximum number of changes while the disk is open: revisions are freed only when it is closed.
+const MOST: usize = 1000;
+
+/// A linked list of revisions, from the first to the current one.
+#[derive(Debug)]
+pub(crate) struct Revisions {
+    info: DiskInfo,
+    next: OnceLock<Box<Revisions>>,
+}
+
+impl Revisions {
+    pub(crate) const fn new(info: DiskInfo) -> Self {
+        Self { info, next: OnceLock::new() }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |revision| revision.next.get().map(Box::as_ref))
+    }
+
+    /// The current revision.
+    #[inline]
+    pub(crate) fn current(&self) -> &DiskInfo {
+        let mut revision = self;
+        while let Some(next) = revision.next.get() {
+            revision = next;
+        }
+        &revision.info
+    }
+
+    /// Append a revision with another capacity. False if there were too many changes.
+    pub(crate) fn set_capacity(&self, capacity: u64) -> bool {
+        let new = |info: &DiskInfo| Box::new(Self::new(DiskInfo { capacity, ..info.clone() }));
+        if self.current().capacity == capacity {
+            return true;
+        }
+        // If another thread appends first, this revision follows that one.
+        self.all().take(MOST).any(|last| last.next.get().is_none() && last.next.set(new(&last.info)).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod revision_tests {
+    use super::*;
+    use crate::contract::info::SectorSize;
+    use crate::disk::memory::memory_info;
+
+    #[test]
+    fn changes_are_seen_and_counted() {
+        let revisions = Revisions::new(memory_info("null", 512, SectorSize::B512).unwrap());
+        let first = revisions.current();
+        assert!(revisions.set_capacity(512) && revisions.next.get().is_none());
+        for n in 1..=MOST as u64 {
+            assert!(revisions.set_capacity(512 * (n + 1)));
+            assert_eq!(revisions.current().capacity, 512 * (n + 1));
+        }
+        assert!(!revisions.set_capacity(512 * 5000));
+        assert_eq!((first.capacity, revisions.current().kind), (512, first.kind));
     }
 }
 

@@ -1,17 +1,18 @@
-//! Merge (commit): writes the data of a differencing disk into its parent, then deletes the differencing disk.
+//! The tools on chains. Merge (commit) writes the data of a differencing disk into its parent, then deletes the differencing disk. Rebase changes
+//! its parent; data that differ between the parents are first copied into the disk, unless the caller states that the parents have the same
+//! data.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::contract::error::OpenError;
-use crate::contract::escaped::escaped;
-use crate::formats::chain::{Member, children_of, open_parent};
-use crate::formats::copy::content::Content;
-use crate::formats::copy::error::ImageError;
+use crate::contract::error::{BadField, OpenError, escaped};
+use crate::formats::chain::{Member, children_of, open_parent, refuse_loop, require_differencing};
+use crate::formats::copy::content::{Content, ImageError};
 use crate::formats::copy::overlay::{Overlaid, Overlay};
-use crate::formats::field::BadField;
+use crate::formats::copy::rebase_copy::RebaseCopy;
 use crate::formats::parents::ParentRules;
+use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host;
 use crate::host::backing::{Access, BackingFile};
 use crate::map::format::Format;
@@ -53,8 +54,8 @@ pub enum MergeError {
     },
 }
 
-/// The part of a merge that depends on the format.
-pub(crate) trait Merge: Member {
+/// The part of merge and rebase that depends on the format.
+pub(crate) trait ChainTools: Member {
     /// Open the child for writing, and refuse a damaged one: its data must not be written to the parent.
     ///
     /// # Errors
@@ -75,10 +76,28 @@ pub(crate) trait Merge: Member {
         rules: &ParentRules,
         progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<Overlaid, MergeError>;
+
+    /// Open the chain of a child whose content will not change, so that its own children stay valid.
+    ///
+    /// # Errors
+    /// Errors of opening its parents.
+    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError>;
+
+    /// Open the chain of any image for reading.
+    ///
+    /// # Errors
+    /// As [`Member::open`]; errors of opening its parents.
+    fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError>;
+
+    /// Record `parent` in `child`. The data are not compared.
+    ///
+    /// # Errors
+    /// [`OpenError::Unsupported`]; [`OpenError::Invalid`] if `parent` cannot be the parent; the host's.
+    fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError>;
 }
 
 /// Write the data of `child` into its parent, and delete the child: see [`Image::merge`](crate::Image::merge).
-pub(crate) fn merge<M: Merge>(
+pub(crate) fn merge<M: ChainTools>(
     child: &Path,
     rules: &ParentRules,
     force: bool,
@@ -146,7 +165,7 @@ pub(crate) fn commit_into_parent<F: Format>(
 
 /// Delete a merged child, and flush its directory. If `child` is a symbolic link, the image that it leads to is deleted, and then the link.
 fn remove(child: &Path) -> Result<(), OpenError> {
-    let os = |action| move |source| OpenError::Os { path: child.into(), action, source };
+    let os = |action| OpenError::os(child, action);
     let image = child.canonicalize().map_err(os("cannot delete it"))?;
     let linked = std::fs::symlink_metadata(child).map_err(os("cannot delete it"))?.is_symlink();
     for path in [Some(&*image), Some(child).filter(|_| linked)].into_iter().flatten() {
@@ -154,4 +173,42 @@ fn remove(child: &Path) -> Result<(), OpenError> {
         host::sync_folder_of(path).map_err(os("cannot flush its directory"))?;
     }
     Ok(())
+}
+
+/// The error of a rebase. The disk reads the same data as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RebaseError {
+    /// An image could not be opened, or the parent's path could not be recorded.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Comparing or copying failed, or the caller stopped it ([`ImageError::Cancelled`]).
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// Change the parent of `child`, whatever the new parent contains: data that differ are first copied from the old
+/// parent, which must still exist, to the child. Returns the number of bytes copied. `progress` is called with the
+/// number of bytes processed and the total number, and returns whether to continue.
+///
+/// The copies are flushed before the parent is switched: after a power failure, or if `progress` stops the call, the
+/// child has the old parent or the new one, and reads the same data with either.
+pub(crate) fn rebase_copying<M: ChainTools>(
+    child: &Path,
+    parent: &Path,
+    rules: &ParentRules,
+    progress: impl FnMut(u64, u64) -> bool,
+) -> Result<u64, RebaseError> {
+    let base = M::open(parent, Access::READ_ONLY);
+    refuse_loop(child, base.map_err(|error| M::as_parent(parent, error))?, rules)?;
+    let image = M::open(child, Access::default())?;
+    require_differencing(&image)?;
+    let old = image.open_unchanged(rules)?;
+    // Stays open until the end, so that no other process can change what was compared.
+    let new = M::open_to_read(parent, &rules.below(child))?;
+    let copied = RebaseCopy::new(Content::new(&old), Content::new(&*new), None).run(progress)?;
+    old.close().map_err(|source| ImageError::Flush { path: child.into(), source })?;
+    drop(old);
+    M::note_parent(child, parent, rules)?;
+    Ok(copied)
 }

@@ -61,7 +61,7 @@ impl FormatName {
     #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
     pub(crate) fn not_built(self, path: &Path) -> OpenError {
         let reason = format!("this program is built without the format {self}");
-        OpenError::Unsupported { path: path.into(), reason }
+        OpenError::unsupported(path, reason)
     }
 }
 

@@ -23,11 +23,9 @@ use part::Part;
 use path::{Nesting, Step, split};
 use table::TableError;
 
-use crate::contract::error::OpenError;
+use crate::contract::error::{BadField, OpenError};
 use crate::contract::info::Kind;
-use crate::formats::copy::content::Content;
-use crate::formats::copy::error::ImageError;
-use crate::formats::field::BadField;
+use crate::formats::copy::content::{Content, ImageError};
 use crate::formats::name::FormatName;
 use crate::formats::open::{OpenOptions, RAW, open_file, refuse_foreign};
 use crate::formats::signature::{has_footer, has_identifier, has_trailing_footer};
@@ -58,7 +56,7 @@ pub(crate) fn open_store(path: &Path, read_only: bool) -> Option<Result<Arc<dyn 
     let options = OpenOptions { read_only, ..OpenOptions::new(path) };
     Some(nesting.open_content(&options).and_then(|(content, _)| {
         let store = Container::new(path, content);
-        settle_end(&store).map_err(|source| cannot_read(path, source))?;
+        settle_end(&store).map_err(OpenError::os(path, "cannot read"))?;
         Ok(Arc::new(store) as Arc<dyn Store>)
     }))
 }
@@ -74,7 +72,7 @@ impl Nesting {
     fn open_content(&self, options: &OpenOptions) -> Result<(Arc<dyn Format>, &Path), OpenError> {
         if self.steps.len() > LEVELS {
             let reason = format!("leads through {} disks, expected at most {LEVELS}", self.steps.len());
-            return Err(OpenError::Unsupported { path: options.path.clone(), reason });
+            return Err(OpenError::unsupported(&options.path, reason));
         }
         let outer = OpenOptions { path: self.outer.clone(), format: None, ..options.clone() };
         let mut disk = open_file(&outer)?;
@@ -93,17 +91,13 @@ impl Nesting {
     }
 }
 
-fn cannot_read(path: &Path, source: std::io::Error) -> OpenError {
-    OpenError::Os { path: path.into(), action: "cannot read", source }
-}
-
 fn table_error(path: &Path, action: &'static str, error: TableError) -> OpenError {
     let source = match error {
         TableError::Bad(bad) => return bad.of(path),
         TableError::Image(ImageError::Io { source, .. }) => std::io::Error::other(source),
         TableError::Image(error) => std::io::Error::other(error),
     };
-    OpenError::Os { path: path.into(), action, source }
+    OpenError::os(path, action)(source)
 }
 
 /// Move the backup GPT of the disk at `options` to where it ends when it has `size` bytes; `false` if it has no GPT, or a backup there. `check`
@@ -155,17 +149,17 @@ fn enter(
     level: usize,
 ) -> Result<Arc<dyn Format>, OpenError> {
     let (path, outer) = (store.path().to_path_buf(), Arc::clone(store.outer()));
-    let refused = |reason: &str| OpenError::Unsupported { path: path.clone(), reason: reason.into() };
+    let refused = |reason: &str| OpenError::unsupported(&path, reason);
     let name = match format {
         Some(FormatName::Vhd) => {
-            settle_end(&store).map_err(|source| cannot_read(&path, source))?;
+            settle_end(&store).map_err(OpenError::os(&path, "cannot read"))?;
             FormatName::Vhd
         }
         Some(FormatName::Raw) if whole => {
             return Err(refused("as raw it is the outer disk itself: name that, without the last `//`"));
         }
         Some(name) => name,
-        None => match settle_end(&store).map_err(|source| cannot_read(&path, source))? {
+        None => match settle_end(&store).map_err(OpenError::os(&path, "cannot read"))? {
             FormatName::Raw if whole => return Err(refused("the disk holds no image: neither VHD nor VHDX")),
             name => name,
         },

@@ -91,7 +91,7 @@ pub(crate) fn open_file(options: &OpenOptions) -> Result<Arc<dyn Format>, OpenEr
             let reason = format!(
                 "a {name} image has its own sector sizes: they can be chosen for raw and passthrough"
             );
-            return Err(OpenError::Unsupported { path: options.path.clone(), reason });
+            return Err(OpenError::unsupported(&options.path, reason));
         }
         #[cfg(feature = "vhd")]
         FormatName::Vhd => vhd::open_with(&options.path, access, &options.parents, map_memory)?,
@@ -107,7 +107,7 @@ pub(crate) fn open_file(options: &OpenOptions) -> Result<Arc<dyn Format>, OpenEr
 /// # Errors
 /// [`OpenError::Unsupported`] if name and content disagree; the host's error.
 pub(crate) fn probe_file(path: &Path) -> Result<FormatName, OpenError> {
-    let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
+    let os = |action| OpenError::os(path, action);
     let kind = std::fs::metadata(path).map_err(os("cannot open"))?.file_type();
     let file = BackingFile::open(path, Access::READ_ONLY)?;
     if kind.is_block_device() {
@@ -153,7 +153,7 @@ pub(crate) fn refuse_foreign(
     formats: &'static [&'static str],
 ) -> Result<(), OpenError> {
     let found = Foreign::find(store);
-    let found = found.map_err(|source| OpenError::Os { path: path.into(), action: "cannot read", source })?;
+    let found = found.map_err(OpenError::os(path, "cannot read"))?;
     let Some(Foreign { name, remedy }) = found else { return Ok(()) };
     let found = format!("{name}, not a raw disk: {remedy}");
     Err(OpenError::FormatUnclear { path: path.into(), found, formats })

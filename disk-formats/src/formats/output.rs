@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::contract::error::OpenError;
+use crate::contract::error::{BadField, OpenError};
 use crate::formats::nested::path::refuse_nested;
 use crate::host;
 
@@ -43,18 +43,9 @@ impl Output {
     /// [`OpenError::Os`] if `path` exists; [`OpenError::Invalid`] if it is that of a directory; [`OpenError::Unsupported`] if it
     /// is the path of a nested image.
     pub fn new(path: &Path) -> Result<Self, OpenError> {
-        let refused = |kind: io::ErrorKind| OpenError::Os {
-            path: path.into(),
-            action: "cannot create",
-            source: kind.into(),
-        };
+        let refused = OpenError::os(path, "cannot create");
         refuse_nested(path, "a new image is a file")?;
-        let directory = || OpenError::Invalid {
-            path: path.into(),
-            field: "path",
-            value: "that of a directory".into(),
-            expected: "the name of a new file".into(),
-        };
+        let directory = || BadField::new("path", "that of a directory", "the name of a new file").of(path);
         let is_directory = path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir();
         let name = path.file_name().filter(|_| !is_directory).ok_or_else(directory)?;
         if fs::symlink_metadata(path).is_ok() {
@@ -88,13 +79,11 @@ impl Output {
     /// # Errors
     /// [`OpenError::Os`] if the host fails, or if another process has created a file at the final path, which is kept.
     pub fn finish(mut self) -> Result<(), OpenError> {
-        let os = |action| {
-            let path = self.path.clone();
-            move |source| OpenError::Os { path, action, source }
-        };
-        File::open(&self.part).and_then(|file| host::fsync(&file)).map_err(os("cannot flush"))?;
-        rename_new(&self.part, &self.path).map_err(os("cannot create"))?;
-        let synced = host::sync_folder_of(&self.path).map_err(os("cannot flush its directory"));
+        let path = self.path.as_path();
+        let flushed = File::open(&self.part).and_then(|file| host::fsync(&file));
+        flushed.map_err(OpenError::os(path, "cannot flush"))?;
+        rename_new(&self.part, path).map_err(OpenError::os(path, "cannot create"))?;
+        let synced = host::sync_folder_of(path).map_err(OpenError::os(path, "cannot flush its directory"));
         self.finished = true;
         synced
     }

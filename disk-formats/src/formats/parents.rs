@@ -9,9 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::contract::error::OpenError;
-use crate::contract::escaped::escaped;
-use crate::formats::field::BadField;
+use crate::contract::error::{BadField, OpenError, escaped};
 
 /// Maximum number of images of a chain, including the child.
 pub const MAX_DEPTH: usize = 1024;
@@ -50,11 +48,7 @@ impl ParentRules {
 /// # Errors
 /// [`OpenError::Os`].
 pub(crate) fn identity(path: &Path, file: &File) -> Result<(u64, u64), OpenError> {
-    let metadata = file.metadata().map_err(|source| OpenError::Os {
-        path: path.into(),
-        action: "cannot read its attributes",
-        source,
-    })?;
+    let metadata = file.metadata().map_err(OpenError::os(path, "cannot read its attributes"))?;
     Ok(of_stat(&metadata))
 }
 
@@ -77,13 +71,8 @@ impl Search {
     /// # Errors
     /// [`OpenError::Os`] if a directory cannot be resolved.
     pub(crate) fn new(top: &Path, file: &File, rules: &ParentRules) -> Result<Self, OpenError> {
-        let real = |path: &Path| {
-            path.canonicalize().map_err(|source| OpenError::Os {
-                path: path.into(),
-                action: "cannot resolve the directory",
-                source,
-            })
-        };
+        let real =
+            |path: &Path| path.canonicalize().map_err(OpenError::os(path, "cannot resolve the directory"));
         let own = std::iter::once(top).chain(rules.parent.as_deref()).map(folder_of);
         let allowed = own.chain(rules.directories.iter().map(PathBuf::as_path)).map(real);
         Ok(Self {
@@ -109,7 +98,7 @@ impl Search {
         open: impl Fn(&Path) -> Result<I, OpenError>,
         check: impl Fn(&I) -> Result<(), OpenError>,
     ) -> Result<I, OpenError> {
-        let os = |source| OpenError::Os { path: parent.into(), action: "cannot open the parent", source };
+        let os = OpenError::os(parent, "cannot open the parent");
         // Not opened: `open` knows which kinds of files can be.
         if !self.seen.insert(of_stat(&std::fs::metadata(parent).map_err(os)?)) {
             return Err(repeated(path, parent));
@@ -141,8 +130,7 @@ impl Search {
         let names: HashSet<String> = names.collect();
         let searched = std::iter::once_with(|| files_named(&names, allowed)).flatten();
         for candidate in candidates.into_iter().chain(searched) {
-            let os =
-                |source| OpenError::Os { path: candidate.clone(), action: "cannot reach the parent", source };
+            let os = OpenError::os(&candidate, "cannot reach the parent");
             let found = candidate.canonicalize().and_then(|real| Ok((std::fs::metadata(&real)?, real)));
             let (stat, real) = match found {
                 Ok(found) => found,

@@ -7,24 +7,22 @@
 //! prepare_read             resolve
 //! prepare_write            begin (before the first change) -> resolve -> allocate
 //! discard, write_zeroes    Blocks::discard, Blocks::write_zeroes -> free whole blocks (VHDX), zero the rest
-//! flush                    resolve late writes -> Blocks::record
+//! flush                    resolve evicted writes -> Blocks::record
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::contract::disk::MapMemory;
 use crate::contract::error::IoError;
 use crate::contract::info::DiskInfo;
-use crate::formats::begun::Begun;
 use crate::host::backing::BackingFile;
-use crate::host::identity::of_image;
 use crate::host::shared_flush::SharedFlush;
 use crate::host::store::Store;
 use crate::map::chain_map::{ChainMap, Layer};
 use crate::map::epochs::Epochs;
 use crate::map::extent::{Extents, Place};
-use crate::map::format::{Flush, Format, Mapping, file_remarks};
+use crate::map::format::{Flush, Format, Mapping, file_remarks, map_now};
 
 #[allow(
     clippy::disallowed_types,
@@ -144,6 +142,42 @@ pub(crate) trait Blocks: Send + Sync + Sized {
     /// As [`Format::remark`].
     fn remark(_layers: &[Self::Layer]) -> Option<String> {
         None
+    }
+}
+
+/// What a disk does once, before the first change of its content: whether it has done it.
+#[derive(Debug, Default)]
+pub(crate) struct Begun {
+    done: AtomicBool,
+    /// Held while the disk is being prepared.
+    preparing: Mutex<()>,
+}
+
+impl Begun {
+    /// `done`: there is nothing to prepare.
+    pub(crate) fn new(done: bool) -> Self {
+        Self { done: AtomicBool::new(done), ..Self::default() }
+    }
+
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Run `begin` if it has not succeeded yet, on one thread at a time.
+    ///
+    /// # Errors
+    /// Those of `begin`, which the next call runs again.
+    pub(crate) fn begin(&self, begin: impl FnOnce() -> Result<(), IoError>) -> Result<(), IoError> {
+        if self.is_done() {
+            return Ok(());
+        }
+        let _one_at_a_time = lock(&self.preparing)?;
+        if !self.is_done() {
+            begin()?;
+            self.done.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 }
 
@@ -269,8 +303,10 @@ impl<B: Blocks> SparseDisk<B> {
 
     /// Zero, and deallocate if possible, the parts of a range that are in the top file.
     pub(crate) fn deallocate(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let mut extents = Extents::new();
         for (offset, len) in self.chain.steps(offset, len) {
-            for extent in self.map_for_read(offset, len)?.as_slice() {
+            map_now(self, false, offset, len, &mut extents)?;
+            for extent in extents.as_slice() {
                 if let Place::File { file: 0, offset } = extent.place {
                     self.begin()?;
                     self.store()?.write_zeroes(offset, extent.len, true)?;
@@ -286,8 +322,10 @@ impl<B: Blocks> SparseDisk<B> {
     /// # Errors
     /// [`IoError::NoSpace`] if a block must be allocated to hide the parent's data; the host's.
     pub(crate) fn zero(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        let (mut extents, mut pieces) = (Extents::new(), Extents::new());
         for (mut at, len) in self.chain.steps(offset, len) {
-            for extent in self.map_for_read(at, len)?.as_slice() {
+            map_now(self, false, at, len, &mut extents)?;
+            for extent in extents.as_slice() {
                 match extent.place {
                     Place::Zeros => {}
                     Place::File { file: 0, offset } => {
@@ -298,8 +336,9 @@ impl<B: Blocks> SparseDisk<B> {
                     }
                     Place::File { .. } => {
                         // The parent's data are read until the map has the sectors in this image.
-                        let prepare = || self.prepare_write(at, extent.len);
-                        for piece in self.chain.map_for_write(at, extent.len, prepare)?.as_slice() {
+                        self.begin()?;
+                        map_now(self, true, at, extent.len, &mut pieces)?;
+                        for piece in pieces.as_slice() {
                             if let Place::File { offset, .. } = piece.place {
                                 self.store()?.write_zeroes(offset, piece.len, may_unmap)?;
                             }
@@ -341,11 +380,6 @@ impl<B: Blocks> SparseDisk<B> {
             }
         }
         Ok(())
-    }
-
-    /// Map a range for reading on the slow path.
-    fn map_for_read(&self, offset: u64, len: u64) -> Result<Extents, IoError> {
-        self.chain.map_for_read(offset, len, || self.prepare_read(offset, len))
     }
 
     /// Whether a flush has changes to record.
@@ -393,7 +427,7 @@ impl<B: Blocks> Format for SparseDisk<B> {
     }
 
     fn image_id(&self) -> Option<[u8; 16]> {
-        of_image(self.id)
+        Some(self.id)
     }
 
     #[inline]
@@ -501,12 +535,15 @@ impl<B: Blocks> SparseDisk<B> {
             return Err(IoError::OutOfRange);
         }
         let mut rest = data;
-        for extent in self.chain.map_for_write(offset, len, || self.prepare_write(offset, len))?.as_slice() {
+        let mut extents = Extents::new();
+        self.begin()?;
+        map_now(self, true, offset, len, &mut extents)?;
+        for extent in extents.as_slice() {
             let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
             rest = behind;
             if let Place::File { offset, .. } = extent.place {
                 let written = self.store()?.write_at(part, offset);
-                written.map_err(|error| crate::host::store::io_error(&error))?;
+                written.map_err(crate::host::store::io_error)?;
             }
         }
         self.written(offset, len);
@@ -518,16 +555,17 @@ impl<B: Blocks> SparseDisk<B> {
     /// # Errors
     /// As for any read.
     pub(crate) fn content(&self) -> Result<Vec<u8>, IoError> {
-        let mut content = Vec::new();
+        let (mut content, mut extents) = (Vec::new(), Extents::new());
         for (offset, len) in self.chain.steps(0, self.info.capacity) {
-            for extent in self.map_for_read(offset, len)?.as_slice() {
+            map_now(self, false, offset, len, &mut extents)?;
+            for extent in extents.as_slice() {
                 let start = content.len();
                 content.resize(start + extent.len as usize, 0);
                 if let Place::File { file, offset } = extent.place {
                     let layer = self.chain.layers.get(file as usize).ok_or(IoError::OutOfRange)?;
                     let part = content.get_mut(start..).unwrap_or_default();
                     let read = B::store(layer).read_at(part, offset);
-                    read.map_err(|error| crate::host::store::io_error(&error))?;
+                    read.map_err(crate::host::store::io_error)?;
                 }
             }
         }

@@ -21,7 +21,6 @@ mod chain;
 mod check;
 mod compact;
 mod create;
-mod describe;
 mod edit;
 mod extend;
 mod fixed;
@@ -33,7 +32,6 @@ mod layer;
 mod layout;
 mod locator;
 mod merge;
-mod rebase;
 mod resize;
 #[cfg(test)]
 mod siblings_tests;

@@ -15,7 +15,6 @@
 //! ```
 
 mod alloc;
-mod bat;
 mod blocks;
 mod chain;
 mod check;
@@ -23,7 +22,6 @@ mod compact;
 #[cfg(test)]
 mod crash_tests;
 mod create;
-mod describe;
 mod edit;
 mod header;
 #[cfg(test)]
@@ -37,8 +35,6 @@ mod merge;
 mod metadata;
 mod opened;
 mod overlay;
-mod rebase;
-mod record;
 mod region;
 #[cfg(test)]
 mod replay_tests;
@@ -46,7 +42,6 @@ mod resize;
 #[cfg(test)]
 mod resize_tests;
 mod scan;
-mod sectors;
 #[cfg(test)]
 mod siblings_tests;
 mod space;

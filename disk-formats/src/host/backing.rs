@@ -4,7 +4,6 @@ mod device;
 mod flush;
 mod lock;
 mod space;
-mod stored;
 pub(crate) mod units;
 
 use std::fs::{File, OpenOptions};
@@ -19,8 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::contract::error::{IoError, OpenError};
-use crate::contract::escaped::escaped;
+use crate::contract::error::{BadField, IoError, OpenError, escaped};
 use crate::host;
 use crate::host::memory::{HostMemory, page_size};
 use crate::host::passed;
@@ -102,7 +100,7 @@ impl BackingFile {
     /// [`OpenError::Invalid`] if `path` is neither a regular file nor a block device; [`OpenError::Unsupported`] if the
     /// file system does not support direct I/O.
     pub fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
-        let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
+        let os = |action| OpenError::os(path, action);
         let given = passed::copy_of(path).transpose().map_err(os("cannot copy the descriptor"))?;
         let metadata = given.as_ref().map_or_else(|| std::fs::metadata(path), File::metadata);
         let kind = metadata.map_err(os("cannot open"))?.file_type();
@@ -157,7 +155,7 @@ impl BackingFile {
     /// # Errors
     /// As for [`open`](Self::open). After an error the file does not exist.
     pub fn create(path: &Path, size: u64) -> Result<Self, OpenError> {
-        let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
+        let os = |action| OpenError::os(path, action);
         let file = host::create_new(path).map_err(os("cannot create"))?;
         let sized = host::set_len(&file, size).map_err(os("cannot set the size"));
         sized.and_then(|()| Self::from_file(path, file, Access::default())).inspect_err(|_| remove(path))
@@ -173,7 +171,7 @@ impl BackingFile {
         write: impl FnOnce(&Self) -> io::Result<()>,
     ) -> Result<(), OpenError> {
         let file = Self::create(path, size)?;
-        let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
+        let os = |action| OpenError::os(path, action);
         write(&file)
             .and_then(|()| Ok(file.sync()?))
             .map_err(os("cannot write the image"))
@@ -182,13 +180,8 @@ impl BackingFile {
     }
 
     fn from_file(path: &Path, file: File, access: Access) -> Result<Self, OpenError> {
-        let os =
-            |action| move |errno: Errno| OpenError::Os { path: path.into(), action, source: errno.into() };
-        let metadata = file.metadata().map_err(|source| OpenError::Os {
-            path: path.into(),
-            action: "cannot read its attributes",
-            source,
-        })?;
+        let os = |action| OpenError::os(path, action);
+        let metadata = file.metadata().map_err(OpenError::os(path, "cannot read its attributes"))?;
         let is_device = metadata.file_type().is_block_device();
         let unlocked = match !is_device || !access.read_only {
             true => lock(path, &file, access)? == Locked::Unsupported,
@@ -237,11 +230,7 @@ impl BackingFile {
     pub(crate) fn use_page_cache(&mut self) -> Result<(), OpenError> {
         let Some(direct) = self.direct else { return Ok(()) };
         let flags = fcntl_getfl(&self.file).and_then(|flags| fcntl_setfl(&self.file, flags - OFlags::DIRECT));
-        let os = |errno: Errno| OpenError::Os {
-            path: self.path.clone(),
-            action: "cannot change O_DIRECT",
-            source: errno.into(),
-        };
+        let os = OpenError::os(&self.path, "cannot change O_DIRECT");
         flags.map_err(os)?;
         (self.direct, self.units, self.not_direct) = (None, None, Some(direct.offset));
         Ok(())
@@ -324,7 +313,7 @@ impl BackingFile {
     pub(crate) fn size_now(&self) -> Result<u64, OpenError> {
         let seek = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0));
         let action = "cannot read the size";
-        seek.map_err(|errno| OpenError::Os { path: self.path.clone(), action, source: errno.into() })
+        seek.map_err(OpenError::os(&self.path, action))
     }
 
     /// Alignment that direct I/O requires; `None` if I/O goes through the page cache.
@@ -478,15 +467,8 @@ fn remove(path: &Path) {
 
 /// Check that a passed descriptor allows this access, and set or clear its `O_DIRECT` accordingly.
 fn fit(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
-    let os = |action| move |errno: Errno| OpenError::Os { path: path.into(), action, source: errno.into() };
-    let refused = |value: &str, expected: &str| {
-        Err(OpenError::Invalid {
-            path: path.into(),
-            field: "descriptor",
-            value: value.into(),
-            expected: expected.into(),
-        })
-    };
+    let os = |action| OpenError::os(path, action);
+    let refused = |value: &str, expected: &str| Err(BadField::new("descriptor", value, expected).of(path));
     let flags = fcntl_getfl(file).map_err(os("cannot read the descriptor's flags"))?;
     let mode = flags & OFlags::ACCMODE;
     if flags.contains(OFlags::PATH) || mode == OFlags::WRONLY {
@@ -511,12 +493,7 @@ fn check_kind(path: &Path, kind: std::fs::FileType) -> Result<(), OpenError> {
     if kind.is_file() || kind.is_block_device() {
         return Ok(());
     }
-    Err(OpenError::Invalid {
-        path: path.into(),
-        field: "type of file",
-        value: describe(kind).into(),
-        expected: "a regular file or a block device".into(),
-    })
+    Err(BadField::new("type of file", describe(kind), "a regular file or a block device").of(path))
 }
 
 fn describe(kind: std::fs::FileType) -> &'static str {
@@ -532,11 +509,10 @@ fn describe(kind: std::fs::FileType) -> &'static str {
 fn refused(path: &Path, access: Access, exclusive: bool, error: io::Error) -> Refused<OpenError> {
     match Errno::from_io_error(&error) {
         Some(Errno::BUSY) if exclusive => Refused::Busy(device::holder(path)),
-        Some(Errno::INVAL) if access.direct => Refused::Other(OpenError::Unsupported {
-            path: path.into(),
-            reason: "its file system has no direct I/O".into(),
-        }),
-        _ => Refused::Other(OpenError::Os { path: path.into(), action: "cannot open", source: error }),
+        Some(Errno::INVAL) if access.direct => {
+            Refused::Other(OpenError::unsupported(path, "its file system has no direct I/O"))
+        }
+        _ => Refused::Other(OpenError::os(path, "cannot open")(error)),
     }
 }
 
@@ -547,9 +523,7 @@ fn lock(path: &Path, file: &File, access: Access) -> Result<Locked, OpenError> {
             let holder = holder.unwrap_or_else(|| "another process has it open".into());
             OpenError::Busy { path: path.into(), holder }
         }
-        Refused::Other(errno) => {
-            OpenError::Os { path: path.into(), action: "cannot lock", source: errno.into() }
-        }
+        Refused::Other(errno) => OpenError::os(path, "cannot lock")(errno),
     })
 }
 
@@ -578,10 +552,7 @@ fn direct_alignment(
 ) -> Result<DirectAlignment, OpenError> {
     let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     if told && stat.stx_dio_offset_align == 0 {
-        return Err(OpenError::Unsupported {
-            path: path.into(),
-            reason: "its file system has no direct I/O".into(),
-        });
+        return Err(OpenError::unsupported(path, "its file system has no direct I/O"));
     }
     let page = page_size() as u32;
     let usable = |value: u32, fallback: u32| if value.is_power_of_two() { value } else { fallback };

@@ -383,7 +383,7 @@ impl Store for CrashFile {
 
     fn write_zeroes(&self, offset: u64, len: u64, _may_unmap: bool) -> Result<(), IoError> {
         let change = Change::Zeros(offset, len);
-        self.state().change(change).map_err(|error| crate::host::store::io_error(&error))
+        self.state().change(change).map_err(crate::host::store::io_error)
     }
 
     /// Recorded as single writes: after a crash a part of a clone may survive, as of any write.

@@ -162,12 +162,12 @@ pub(crate) fn read_padded(store: &dyn Store, data: &mut [u8], offset: u64) -> io
 }
 
 /// Convert an error of the operating system to an error of a request.
-pub(crate) fn io_error(error: &io::Error) -> IoError {
+pub(crate) fn io_error(error: io::Error) -> IoError {
     // A store inside another disk wraps an `IoError`.
     if let Some(error) = error.get_ref().and_then(|error| error.downcast_ref::<IoError>()) {
         return *error;
     }
-    Errno::from_io_error(error).map_or(IoError::Damaged("a file ends inside the image"), IoError::from)
+    Errno::from_io_error(&error).map_or(IoError::Damaged("a file ends inside the image"), IoError::from)
 }
 
 /// Bytes of a sector.

@@ -1,6 +1,9 @@
 //! Linux calls that neither the standard library nor rustix has: ioctls of block devices, cloning of file ranges, early
-//! writeback, and open-file-description locks.
-#![allow(unsafe_code, reason = "ioctl(2) and fcntl(2) with their argument structures, sync_file_range(2)")]
+//! writeback, and open-file-description locks; and the time-stamp counter, to measure the time spent in system calls.
+#![allow(
+    unsafe_code,
+    reason = "ioctl(2) and fcntl(2) with their argument structures, sync_file_range(2), RDTSC"
+)]
 
 use std::fs::File;
 use std::ops::Range;
@@ -122,4 +125,29 @@ pub(crate) fn transfer(
         }
     };
     usize::try_from(moved).map_err(|_| last_error())
+}
+
+/// The time-stamp counter; on machines other than x86-64 nanoseconds of the monotonic clock.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: RDTSC exists on every x86-64 and reads a counter.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The time-stamp counter; on machines other than x86-64 nanoseconds of the monotonic clock.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn ticks() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tsc_tests {
+    #[test]
+    fn ticks_advance() {
+        let before = super::ticks();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(super::ticks() > before);
+    }
 }

@@ -7,8 +7,7 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use crate::formats::copy::buffer::CHUNK;
-use crate::formats::copy::error::ImageError;
+use crate::formats::copy::content::{CHUNK, ImageError};
 
 /// Control of a long operation: number of threads, cancellation, progress.
 pub struct Control<'a> {

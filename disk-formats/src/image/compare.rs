@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::chunks::{Chunks, Control};
 use crate::contract::disk::Status;
-use crate::formats::copy::buffer::{Buffer, CHUNK, all_zeros};
-use crate::formats::copy::content::Content;
-use crate::formats::copy::error::ImageError;
+use crate::formats::copy::content::{Buffer, CHUNK, Content, ImageError, all_zeros};
 use crate::formats::copy::runs::{Run, Runs, zeros_until};
 
 /// Bytes that are compared at once: they fit the processor's cache.

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::chunks::{Chunks, Control};
 use crate::contract::disk::Status;
-use crate::formats::copy::buffer::{Buffer, CHUNK, filled};
-use crate::formats::copy::content::Content;
-use crate::formats::copy::error::ImageError;
+use crate::formats::copy::content::{Buffer, CHUNK, Content, ImageError, filled};
 use crate::formats::copy::offload::{Method, Offload};
 use crate::formats::copy::runs::{Runs, WINDOW, zeros_until};
 use crate::map::extent::{Extents, Place};

@@ -11,34 +11,30 @@
 //! granules. A granule whose sectors are in the top file and one other place takes one unit. When the budget is used
 //! up, a clock algorithm evicts units. An evicted granule is unknown, and is resolved from the images at its next use.
 //! Dirty granules (they have written sectors that the images do not record yet) are not evicted. If all units are dirty, [`BlockMap::set`]
-//! returns [`Full`], and the caller must flush.
+//! returns [`Refused::Full`], and the caller must flush.
 //!
-//! A write may complete after its granule was evicted (a late write). The map lists the sectors of late writes, and
+//! A write may complete after its granule was evicted (an evicted write). The map lists the sectors of evicted writes, and
 //! applies them when the granule is resolved again, before the granule can be mapped. A flush resolves such granules,
-//! too. The number of late writes has a limit of its own. Once it is reached, [`BlockMap::late_is_full`] is true, and the
+//! too. The number of evicted writes has a limit of its own. Once it is reached, [`BlockMap::evicted_writes_are_full`] is true, and the
 //! slow path flushes before it resolves another range.
 //!
 //! ```text
 //! directory --link--> unit of a page: 64 words --link--> unit of a mixed granule: lanes, or links to units of lanes and places
 //! ```
 
-mod budget;
 mod claim;
 mod entry;
-mod late;
 mod map;
 mod mixed;
 mod pool;
-mod refused;
-mod word;
 
 // `map`, `mixed` and `pool` take their primitives from here; their model takes those of a checker.
 use std::sync;
 
-pub(crate) use budget::{DEFAULT_MEMORY, step_of};
 pub(crate) use claim::Claim;
 pub(crate) use entry::Base;
-pub(crate) use map::BlockMap;
+pub(crate) use map::{BlockMap, Refused};
+pub(crate) use mixed::{DEFAULT_MEMORY, step_of};
 pub(crate) use pool::{Dirty, Presence, Scan};
 
 /// Sizes of the map's memory; smaller in its model.

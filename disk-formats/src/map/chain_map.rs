@@ -1,10 +1,7 @@
 //! The block map of a chain of images, and how any format fills it.
 
 use crate::contract::error::IoError;
-use crate::map::block_map::{BlockMap, Claim, step_of};
-use crate::map::extent::Extents;
-use crate::map::format::Mapping;
-use crate::map::map_now::UNMAPPED;
+use crate::map::block_map::{BlockMap, Claim, Refused, step_of};
 
 /// Number of granules that are resolved together, so that the chain is walked once for all of them.
 const GROUP: u64 = 64;
@@ -104,9 +101,10 @@ impl<L: Layer> ChainMap<L> {
         wanted: &std::ops::Range<u64>,
     ) -> Result<(), IoError> {
         let shift = self.map.shift();
-        // `resolve` reports a full map at its end.
-        let enter = |granule, claim: &Claim| {
-            self.map.set(granule, claim, wanted.contains(&granule)).map(|_full_or_not| ())
+        let enter = |granule, claim: &Claim| match self.map.set(granule, claim, wanted.contains(&granule)) {
+            // `resolve` reports a full map at its end.
+            Ok(()) | Err(Refused::Full) => Ok(()),
+            Err(Refused::Damaged(error)) => Err(error),
         };
         let mut open: Vec<(u64, Claim)> = group
             .filter(|granule| !self.map.known(*granule))
@@ -129,9 +127,9 @@ impl<L: Layer> ChainMap<L> {
         open.iter().try_for_each(|(granule, claim)| enter(*granule, claim))
     }
 
-    /// Resolve a range: call `prepare` until it returns that the range is known, and flush when the map is full of
-    /// dirty granules. If the map has too few units for the range, it is resolved step by step. The first steps may
-    /// then be unknown again at the end.
+    /// Resolve a range. `prepare` resolves a part of it, and returns whether the part is known now; if not, the map is full of dirty
+    /// granules, which `flush` makes clean. If the map has too few units for the range as a whole, the range is resolved step by step. The
+    /// first steps may then be unknown again at the end.
     ///
     /// # Errors
     /// Errors of `prepare` and `flush`; [`IoError::Damaged`] if the map stays full.
@@ -141,14 +139,15 @@ impl<L: Layer> ChainMap<L> {
         prepare: impl Fn(u64, u64) -> Result<bool, IoError>,
         flush: impl Fn() -> Result<(), IoError>,
     ) -> Result<(), IoError> {
-        if self.map.late_is_full() {
+        if self.map.evicted_writes_are_full() {
             flush()?;
         }
-        for _ in 0..2 {
-            if prepare(offset, len)? {
-                return Ok(());
-            }
-            flush()?;
+        if prepare(offset, len)? {
+            return Ok(());
+        }
+        flush()?;
+        if prepare(offset, len)? {
+            return Ok(());
         }
         for (offset, len) in self.steps(offset, len) {
             let mut tries = 0..TRIES;
@@ -161,7 +160,7 @@ impl<L: Layer> ChainMap<L> {
     }
 
     /// The map's part of a flush. `record` records everything that is dirty when it is called. `resolve` makes a
-    /// granule with late writes known, and thereby dirty, so that `record` includes it.
+    /// granule with evicted writes known, and thereby dirty, so that `record` includes it.
     ///
     /// # Errors
     /// Errors of both; [`IoError::Damaged`] if the map stays full.
@@ -170,14 +169,14 @@ impl<L: Layer> ChainMap<L> {
         resolve: impl Fn(u64) -> Result<(), IoError>,
         mut record: impl FnMut() -> Result<(), IoError>,
     ) -> Result<(), IoError> {
-        let mut late = self.map.late();
+        let mut unresolved = self.map.evicted_writes();
         for _ in 0..TRIES {
-            late.iter().try_for_each(|granule| resolve(*granule))?;
+            unresolved.iter().try_for_each(|granule| resolve(*granule))?;
             // Some granules may not find a free unit before `record` has made others clean.
-            let open = self.map.late();
-            late.retain(|granule| open.binary_search(granule).is_ok());
+            let listed = self.map.evicted_writes();
+            unresolved.retain(|granule| listed.binary_search(granule).is_ok());
             record()?;
-            if late.is_empty() {
+            if unresolved.is_empty() {
                 return Ok(());
             }
         }
@@ -191,46 +190,6 @@ impl<L: Layer> ChainMap<L> {
         std::iter::successors(Some(offset), move |at| Some((at / step + 1) * step))
             .take_while(move |at| *at < end)
             .map(move |at| (at, ((at / step + 1) * step).min(end) - at))
-    }
-
-    /// Map a part of the disk, at most one step, for reading, on the slow path. `prepare` resolves it.
-    pub(crate) fn map_for_read(
-        &self,
-        offset: u64,
-        len: u64,
-        prepare: impl Fn() -> Result<(), IoError>,
-    ) -> Result<Extents, IoError> {
-        let mut extents = Extents::new();
-        for _ in 0..TRIES {
-            extents.clear();
-            if self.map.map_read(offset, len, &mut extents)? == Mapping::Ready {
-                return Ok(extents);
-            }
-            prepare()?;
-        }
-        Err(UNMAPPED)
-    }
-
-    /// Map a part of the disk, at most one step, for writing, on the slow path. `prepare` allocates blocks for it.
-    ///
-    /// # Errors
-    /// Errors of `prepare`; [`IoError::Damaged`] if the part stays unmapped.
-    pub(crate) fn map_for_write(
-        &self,
-        offset: u64,
-        len: u64,
-        prepare: impl Fn() -> Result<(), IoError>,
-    ) -> Result<Extents, IoError> {
-        let mut extents = Extents::new();
-        for _ in 0..TRIES {
-            // Call `prepare` even if the range is mapped: besides allocating, it does what must precede the first change of the image.
-            prepare()?;
-            extents.clear();
-            if self.map.map_write(offset, len, &mut extents) == Mapping::Ready {
-                return Ok(extents);
-            }
-        }
-        Err(UNMAPPED)
     }
 }
 

@@ -64,6 +64,11 @@ impl Extents {
         }
     }
 
+    /// Append the extents of another list.
+    pub(crate) fn append(&mut self, other: &Self) {
+        other.list.iter().for_each(|extent| self.push(extent.len, extent.place));
+    }
+
     /// The extents.
     #[must_use]
     pub fn as_slice(&self) -> &[Extent] {

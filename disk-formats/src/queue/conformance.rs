@@ -2,17 +2,15 @@
 //!
 //! It is meant for tests: it panics with the name of the failed check.
 
+use crate::contract::queue::EngineKind;
+
 mod checks;
 mod content;
 mod driver;
-mod suite;
-
-use crate::contract::queue::EngineKind;
 
 #[cfg(test)]
 pub(crate) use driver::Random;
-pub use driver::{Driver, Guest};
-pub use suite::{Fresh, Peek, Suite};
+pub use driver::{Driver, Fresh, Guest, Peek, Suite};
 
 /// A check: its name, whether it needs content, and its function.
 type Check = (&'static str, bool, fn(&Suite<'_>, EngineKind));

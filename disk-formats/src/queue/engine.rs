@@ -1,8 +1,7 @@
 //! I/O engines transfer bytes between buffers and files. Each queue has its own engine.
 #![allow(unsafe_code, reason = "declares `Engine::stage`, whose caller keeps buffers in place")]
 
-pub(crate) mod restrictions;
-pub(crate) mod ring_maker;
+pub(crate) mod rings;
 mod signal;
 mod threads;
 #[cfg(feature = "io-uring")]

@@ -1,14 +1,14 @@
 //! The I/O queue of all disks with files: the format maps requests to file extents, an engine transfers the data.
 //!
 //! The queue validates a request, maps it to extents, splits it into pieces of at most one transfer each, and starts them. The request
-//! completes when all its pieces have ended. If the format cannot map the request without blocking, a helper thread prepares the mapping
-//! first. Pieces wait in order until the engine has a free slot and, if they need one, the pool has a free bounce buffer.
+//! completes when all its pieces have ended. If the format cannot map the request without blocking, a helper thread maps it and returns the
+//! extents. Pieces wait in order until the engine has a free slot and, if they need one, the pool has a free bounce buffer.
 //!
 //! ```text
 //! push -> check -> Format::map_* --Ready----> pieces -> engine (io_uring, threads) -> reap
-//!                       ^ |                   pieces -> inline I/O (if allowed) ----^
-//!                       | `--Blocked-> helper thread: prepare_*, discard, write_zeroes
-//!                       `-------------------'         flusher thread: flush
+//!                         |             ^     pieces -> inline I/O (if allowed) ----^
+//!                         `--Blocked-> helper thread: prepare_* and map_*, discard, write_zeroes
+//!                                      flusher thread: flush
 //! ```
 //!
 //! If direct I/O has units that are larger than 512 bytes, a helper thread makes the transfers that do not fill them ([`part`]).
@@ -23,7 +23,6 @@
 
 mod bounce;
 mod create;
-mod events;
 mod helper;
 mod inline_io;
 mod part;
@@ -37,17 +36,16 @@ use std::thread;
 
 use rustix::io::Errno;
 
-use crate::contract::check::check;
-use crate::contract::error::{IoError, PushError};
+use crate::contract::error::{IoError, OpenError, PushError};
 use crate::contract::info::DiskInfo;
 use crate::contract::iobuf::IoBuf;
-use crate::contract::queue::{Completion, DiskQueue, Op, QueueStats, Request};
+use crate::contract::queue::{Completion, DiskQueue, Op, QueueStats, Request, check};
 use crate::host::backing::BackingFile;
 use crate::host::backing::units::Units;
 use crate::host::threads;
 use crate::map::epochs::{Epochs, Participant};
 use crate::map::extent::{Extent, Extents, Place};
-use crate::map::format::{Flush, Format, Mapping};
+use crate::map::format::{Flush, Format, Mapping, path_of};
 use crate::queue::engine::{Direction, Engine, MAX_LEN, Signal, Transfer};
 
 use bounce::Bounce;
@@ -58,10 +56,13 @@ pub(crate) use create::file_queue_with;
 use helper::{Helpers, Job, JobKind};
 use inline_io::Inline;
 use part::PartialWork;
-use retry::AfterFailure;
-use slot::{BAD_MAP, NO_PIECE, NO_SLOT, Piece, Slot, Stage};
+use retry::{AfterFailure, queue_faulted, request_failed};
+use slot::{BAD_MAP, Piece, Slot};
 
 // `helper` takes `sync`, `thread`, `threads` and `Signal` from here; its model takes those of a checker.
+
+/// The action that errors of the host name when a queue is made.
+const REFUSED: &str = "cannot make an I/O queue";
 
 struct FileQueue<E: Engine> {
     /// The first field, so dropped first: its drop waits until nothing uses the memory below.
@@ -94,7 +95,7 @@ struct FileQueue<E: Engine> {
 }
 
 impl<E: Engine> FileQueue<E> {
-    fn new(format: &Arc<dyn Format>, engine: E, depth: u32) -> Result<Self, Errno> {
+    fn new(format: &Arc<dyn Format>, engine: E, depth: u32) -> Result<Self, OpenError> {
         let info = format.info();
         let cached = format.files().iter().any(|file| file.writable() && file.direct().is_none());
         let unit = format.files().iter().filter_map(|file| file.units()).map(Units::bytes).max();
@@ -108,7 +109,8 @@ impl<E: Engine> FileQueue<E> {
             waiting: VecDeque::with_capacity(depth),
             ready: Vec::with_capacity(depth),
             extents: Extents::new(),
-            bounce: Bounce::new(info, unit.unwrap_or(1))?,
+            bounce: Bounce::new(info, unit.unwrap_or(1))
+                .map_err(OpenError::os(path_of(&**format), REFUSED))?,
             participant: format.epochs().map(Epochs::enter),
             in_flight: 0,
             no_dsync: cached,
@@ -123,37 +125,47 @@ impl<E: Engine> FileQueue<E> {
     /// Map the request of a slot, and start it.
     #[inline]
     fn map_and_start(&mut self, index: u32, bufs: &[IoBuf]) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let slot = &self.slots[index as usize];
         self.extents.clear();
-        let (offset, len) = (slot.offset, slot.len);
-        let writes = slot.op != Op::Read;
+        let (offset, len, writes) = (slot.offset, slot.len, slot.op != Op::Read);
         let mapping = match writes {
             false => self.format.map_read(offset, len, &mut self.extents),
             true => self.format.map_write(offset, len, &mut self.extents),
         };
         match mapping {
-            Ok(Mapping::Ready) => {}
-            Ok(Mapping::Blocked) => return self.prepare(index, bufs, writes),
-            Err(error) => return self.finish(index, Err(error)),
+            Ok(Mapping::Ready) => self.start_mapped(index, bufs, writes),
+            Ok(Mapping::Blocked) => self.map_on_helper(index, bufs, writes),
+            Err(error) => self.finish(index, Err(error)),
         }
-        self.start_mapped(index, bufs, writes);
+    }
+
+    /// Let the helper thread map the request. `reap_helpers` then starts it.
+    fn map_on_helper(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
+        if writes && bufs.iter().all(IoBuf::is_zero) {
+            // If the parent reads as zeros, too, nothing has to be allocated.
+            return self.help(index, JobKind::WriteZeroes { may_unmap: false });
+        }
+        let slot = &mut self.slots[index as usize];
+        slot.bufs.clear();
+        slot.bufs.extend_from_slice(bufs);
+        self.help(index, JobKind::Map { writes });
     }
 
     /// Start a request that is mapped (`extents`).
     #[inline]
     fn start_mapped(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let slot = &mut self.slots[index as usize];
         let len = slot.len;
-        if self.has_units && !slot.begin_in_units(&*self.format, self.extents.as_slice(), writes) {
+        if self.has_units && !slot.register_units(&*self.format, self.extents.as_slice(), writes) {
             let nowhere = writes && self.extents.as_slice().iter().any(|extent| extent.place == Place::Zeros);
             if self.extents.total() != len || nowhere {
                 return self.finish(index, Err(BAD_MAP));
             }
             let work = PartialWork { writes, bufs: bufs.to_vec(), extents: self.extents.as_slice().to_vec() };
-            slot.begin_partial();
+            // The helper writes without RWF_DSYNC.
+            slot.sync_after |= slot.op == (Op::Write { fua: true });
             return self.help(index, JobKind::Partial(Arc::new(work)));
         }
-        slot.stage = Stage::Move;
         slot.next = 0;
         slot.bounced = false;
         // One buffer in one extent, as nearly all requests are.
@@ -179,7 +191,7 @@ impl<E: Engine> FileQueue<E> {
     fn plan(&mut self, index: u32, bufs: &[IoBuf], writes: bool) -> Result<(), IoError> {
         let direct = bufs.iter().all(|buf| self.bounce.fits(buf));
         let extents = self.extents.as_slice();
-        let slot = self.slots.get_mut(index as usize).ok_or(IoError::Damaged(NO_SLOT))?;
+        let slot = &mut self.slots[index as usize];
         let nowhere = writes && extents.iter().any(|extent| extent.place == Place::Zeros);
         if self.extents.total() != slot.len || nowhere {
             return Err(BAD_MAP);
@@ -194,17 +206,9 @@ impl<E: Engine> FileQueue<E> {
         Ok(())
     }
 
-    /// Let the helper thread prepare the mapping of the range. `reap_helpers` then starts the request again.
-    fn prepare(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-        let kind = slot.preparation(bufs, writes);
-        self.help(index, kind);
-    }
-
     /// Send a job for the request to the helper or the flusher.
     fn help(&mut self, index: u32, kind: JobKind) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-        slot.stage = Stage::Helper;
+        let slot = &self.slots[index as usize];
         let job = Job { slot: index, kind, offset: slot.offset, len: slot.len };
         self.slow += 1;
         if let Err(errno) = self.send(job) {
@@ -224,55 +228,36 @@ impl<E: Engine> FileQueue<E> {
     #[inline]
     fn start_pieces(&mut self, index: u32) -> bool {
         loop {
-            let Some(slot) = self.slots.get(index as usize) else {
-                self.fault(NO_SLOT);
-                return true;
-            };
+            let slot = &mut self.slots[index as usize];
             let next = slot.next as usize;
-            if next >= slot.pieces.len() {
-                break;
-            }
-            if !self.engine.has_capacity() || !self.bounce_in(index, next) {
+            let Some(piece) = slot.pieces.get_mut(next) else { break };
+            let ready = self.engine.has_capacity()
+                && (!slot.bounced || self.bounce.assign(piece, &slot.iovs, slot.op != Op::Read));
+            if !ready {
                 self.waiting.push_front(index);
                 return false;
             }
-            if let Some(slot) = self.slots.get_mut(index as usize) {
-                slot.next += 1;
-                slot.outstanding += 1;
-            }
+            slot.next += 1;
+            slot.outstanding += 1;
             self.transfer_piece(index, next);
         }
-        if self.slots.get(index as usize).is_some_and(|slot| slot.outstanding == 0) {
+        if self.slots[index as usize].outstanding == 0 {
             self.ended(index);
         }
         true
     }
 
-    /// Assign a bounce buffer to a bounced piece, and fill it for a write; `false` if the pool is empty.
-    #[inline]
-    fn bounce_in(&mut self, index: u32, next: usize) -> bool {
-        let Some(slot) = self.slots.get_mut(index as usize).filter(|slot| slot.bounced) else { return true };
-        let lent = match slot.pieces.get_mut(next) {
-            Some(piece) => self.bounce.assign(piece, &slot.iovs, slot.op != Op::Read),
-            None => Err(NO_PIECE),
-        };
-        lent.unwrap_or_else(|broken| {
-            self.fault(broken);
-            true
-        })
-    }
-
     /// Transfer what is left of a piece, by inline I/O or by the engine.
     #[inline]
     fn transfer_piece(&mut self, index: u32, number: usize) {
-        let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
-        let Some(piece) = slot.pieces.get(number) else { return self.fault(NO_PIECE) };
-        let Some(bufs) = slot.piece_bufs(piece) else { return self.fault(NO_PIECE) };
+        let slot = &self.slots[index as usize];
+        let piece = &slot.pieces[number];
         let token = u64::from(index) | (number as u64) << 32;
         let direction = match slot.op {
             Op::Write { fua } => Direction::Write { dsync: fua && !slot.sync_after },
             _ => Direction::Read,
         };
+        let bufs = slot.piece_bufs(piece);
         let transfer = Transfer { token, file: piece.file, offset: piece.offset, direction, bufs };
         if self.inline.transfer(&*self.format, &transfer) {
             return;
@@ -283,12 +268,19 @@ impl<E: Engine> FileQueue<E> {
         unsafe { self.engine.stage(&transfer) };
     }
 
-    /// A transfer of a piece ended.
+    /// A transfer of a piece ended. The token comes from the engine: it is checked.
     #[inline]
     fn piece_ended(&mut self, token: u64, result: Result<u32, Errno>) {
         let (index, number) = (token as u32, (token >> 32) as usize);
-        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-        let Some(piece) = slot.pieces.get(number) else { return self.fault(NO_PIECE) };
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return self.fault("the queue has no such slot");
+        };
+        let Some(piece) = slot.pieces.get(number) else {
+            return self.fault("a request has no such piece");
+        };
+        let Some(outstanding) = slot.outstanding.checked_sub(1) else {
+            return self.fault("a transfer ended twice");
+        };
         match result {
             Ok(moved) if u64::from(moved) == piece.len => {}
             other => match slot.piece_failed(number, other, self.format.zeros_past_end()) {
@@ -298,51 +290,34 @@ impl<E: Engine> FileQueue<E> {
                     return self.transfer_piece(index, number);
                 }
                 AfterFailure::Later => {
-                    let pause = JobKind::Pause { piece: number as u32 };
-                    match self.send(Job { slot: index, kind: pause, offset: 0, len: 0 }) {
+                    let kind = JobKind::Pause { piece: number as u32 };
+                    match self.send(Job { slot: index, kind, offset: 0, len: 0 }) {
                         Ok(()) => return,
-                        Err(errno) => self.note(index, errno.into()),
+                        Err(errno) => {
+                            self.slots[index as usize].error.get_or_insert(errno.into());
+                        }
                     }
                 }
                 AfterFailure::Done => {}
             },
         }
-        if self.slots.get(index as usize).is_some_and(|slot| slot.bounced) {
-            self.bounce_out(index, number);
+        let slot = &mut self.slots[index as usize];
+        if slot.bounced {
+            let read = slot.op == Op::Read && slot.error.is_none();
+            if !self.bounce.release(&mut slot.pieces[number], &slot.iovs, read) {
+                return self.fault("a piece has no bounce buffer");
+            }
         }
-        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-        let Some(left) = slot.outstanding.checked_sub(1) else { return self.fault("a transfer ended twice") };
-        slot.outstanding = left;
-        if left == 0 && slot.next as usize >= slot.pieces.len() {
+        slot.outstanding = outstanding;
+        if outstanding == 0 && slot.next as usize >= slot.pieces.len() {
             self.ended(index);
-        }
-    }
-
-    /// Record an error. The request fails with its first error after all its pieces have ended.
-    #[cold]
-    fn note(&mut self, index: u32, error: IoError) {
-        match self.slots.get_mut(index as usize) {
-            Some(slot) => drop(slot.error.get_or_insert(error)),
-            None => self.fault(NO_SLOT),
-        }
-    }
-
-    fn bounce_out(&mut self, index: u32, number: usize) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-        let read = slot.op == Op::Read && slot.error.is_none();
-        let taken = match slot.pieces.get_mut(number) {
-            Some(piece) => self.bounce.release(piece, &slot.iovs, read),
-            None => Err(NO_PIECE),
-        };
-        if let Err(broken) = taken {
-            self.fault(broken);
         }
     }
 
     /// All pieces of a request have ended.
     #[inline]
     fn ended(&mut self, index: u32) {
-        let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
+        let slot = &self.slots[index as usize];
         if let Some(error) = slot.error {
             return self.finish(index, Err(error));
         }
@@ -377,14 +352,14 @@ impl<E: Engine> FileQueue<E> {
 
     #[inline]
     fn finish(&mut self, index: u32, result: Result<(), IoError>) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let slot = &mut self.slots[index as usize];
         if let Some(participant) = &mut self.participant {
             participant.end(slot.epoch_parity);
         }
         if self.has_units {
-            slot.end_in_units(&*self.format);
+            slot.unregister_units(&*self.format);
         }
-        let result = result.inspect_err(|error| events::request_failed(&*self.format, slot, *error));
+        let result = result.inspect_err(|error| request_failed(&*self.format, slot, *error));
         self.ready.push(Completion { tag: slot.tag, result });
         self.free.push(index);
     }
@@ -433,38 +408,26 @@ impl<E: Engine> FileQueue<E> {
     fn reap_helpers(&mut self) {
         while let Some((job, result)) = self.helpers.next() {
             let index = job.slot;
-            let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-            // A slot has buffers only if the helper has prepared the mapping (`Slot::preparation`). Then the queue starts the request now.
-            let prepared = !slot.bufs.is_empty();
-            match result {
-                _ if let JobKind::Pause { piece } = job.kind => {
+            let slot = &mut self.slots[index as usize];
+            match (job.kind, result) {
+                (JobKind::Pause { piece }, _) => {
                     self.needs_submit = true;
                     self.transfer_piece(index, piece as usize);
                 }
-                Ok(_) if matches!(job.kind, JobKind::Partial(_)) => self.ended(index),
-                Ok(mapped) if prepared => {
-                    let mut bufs = std::mem::take(&mut slot.bufs);
-                    match mapped {
-                        Some(extents) => {
-                            let writes = slot.op != Op::Read;
-                            self.extents = extents;
-                            self.start_mapped(index, &bufs, writes);
-                        }
-                        None => self.map_and_start(index, &bufs),
-                    }
-                    if let Some(slot) = self.slots.get_mut(index as usize)
-                        && slot.bufs.is_empty()
-                    {
-                        bufs.clear();
-                        slot.bufs = bufs;
-                    }
+                (JobKind::Map { writes }, Ok(extents)) => {
+                    let bufs = std::mem::take(&mut slot.bufs);
+                    self.extents.clear();
+                    self.extents.append(&extents);
+                    self.start_mapped(index, &bufs, writes);
+                    self.slots[index as usize].bufs = bufs;
                     self.needs_submit = true;
                 }
-                Ok(_) if slot.zeroes && slot.op == (Op::Write { fua: true }) => {
-                    slot.zeroes = false;
-                    self.flush(index);
+                (JobKind::Partial(_), Ok(_)) => self.ended(index),
+                // A write of zeros, with force unit access.
+                (JobKind::WriteZeroes { .. }, Ok(_)) if slot.op == (Op::Write { fua: true }) => {
+                    self.flush(index)
                 }
-                result => self.finish(index, result.map(drop)),
+                (_, result) => self.finish(index, result.map(drop)),
             }
         }
         if self.helpers.busy() {
@@ -476,7 +439,7 @@ impl<E: Engine> FileQueue<E> {
     /// An invariant is broken: a request might never end, or end with another one's data. All requests fail from now on.
     #[cold]
     fn fault(&mut self, what: &'static str) {
-        self.faulted.get_or_insert_with(|| events::queue_faulted(what));
+        self.faulted.get_or_insert_with(|| queue_faulted(what));
     }
 
     /// Complete all requests with an error, after engine and helpers have released all buffers.
@@ -503,11 +466,11 @@ impl<E: Engine> FileQueue<E> {
     /// The engine failed, and all its operations have ended. Fail their requests.
     #[cold]
     fn fail_all(&mut self, errno: Errno) {
-        self.waiting.clear();
+        let waiting = std::mem::take(&mut self.waiting);
         for index in 0..self.slots.len() as u32 {
-            let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-            let moving = slot.stage != Stage::Helper && !self.free.contains(&index);
-            if !moving {
+            let slot = &mut self.slots[index as usize];
+            // Other requests are with the helpers.
+            if slot.outstanding == 0 && !waiting.contains(&index) {
                 continue;
             }
             if slot.pauses() {
@@ -526,9 +489,9 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         if self.in_flight >= self.slots.len() {
             return Err(PushError::Full);
         }
-        self.in_flight += 1;
         let info: &DiskInfo = self.format.info();
         if let Err(error) = self.faulted.map_or(Ok(()), Err).and_then(|()| check(info, request)) {
+            self.in_flight += 1;
             self.ready.push(Completion { tag: request.tag, result: Err(error) });
             return Ok(());
         }
@@ -538,13 +501,10 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
             && !self.no_dsync
             && self.writable().any(|file| file.check_flushes().is_err());
         // Fewer than `depth` requests are in flight, so a slot is free.
-        let index = self.free.pop().unwrap_or(u32::MAX);
-        let Some(slot) = self.slots.get_mut(index as usize) else {
-            self.fault(NO_SLOT);
-            self.ready.push(Completion { tag: request.tag, result: Err(IoError::Damaged(NO_SLOT)) });
-            return Ok(());
-        };
-        slot.begin(request);
+        let Some(index) = self.free.pop() else { return Err(PushError::Full) };
+        self.in_flight += 1;
+        let slot = &mut self.slots[index as usize];
+        slot.occupy(request);
         if let (Some(participant), Some(epochs)) = (&mut self.participant, self.format.epochs()) {
             slot.epoch_parity = participant.begin(epochs);
         }

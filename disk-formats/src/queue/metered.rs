@@ -27,7 +27,7 @@ use crate::contract::error::{IoError, PushError};
 use crate::contract::metrics::counters::{Counters, Kind};
 use crate::contract::metrics::{Metrics, Shared};
 use crate::contract::queue::{Completion, DiskQueue, QueueStats, Request};
-use crate::host::tsc;
+use crate::host::sys;
 
 /// A request in flight.
 #[derive(Clone, Copy)]
@@ -74,7 +74,7 @@ impl MeteredQueue {
 
     fn ticks(&self) -> u64 {
         // 0 stands for no time.
-        if self.shared.is_timed() { tsc::ticks().max(1) } else { 0 }
+        if self.shared.is_timed() { sys::ticks().max(1) } else { 0 }
     }
 
     /// Count the requests that are about to be submitted together.

@@ -1,187 +1,84 @@
-//! The block device as a PCI function: its transport and configuration, and the rings of its queues.
-//!
-//! ```text
-//! guest: registers -> owner's thread -> VirtioBlk -> Transport (locked)
-//! guest: rings, doorbell -> Rings -> disk's queue
-//! guest: used rings <- Rings <- completions
-//! guest: interrupt <- Transport (locked) <- Rings
-//! ```
-//!
-//! Without threads, the thread that calls the device serves all queues, as one set of [`Rings`] over one queue of the disk. With `N` threads,
-//! queue `n` is served by thread `n % N`, each thread with a set of rings and a queue of the disk, so that one thread processes a request
-//! from start to end. The transport's lock is taken for a register access and for an interrupt, not for a request. The owner's thread changes
-//! the rings by calls or, with threads, by jobs that it sends to their thread. It waits for the results without holding the lock.
-//!
-//! A reset by the guest does not wait. When the disk has completed the requests in flight, the rings' thread signals the device's
-//! completion event. Until then the registers show the reset as pending.
-#![expect(
-    clippy::disallowed_types,
-    reason = "taken for an interrupt, a register access or a wake-up of a thread, not for each request"
-)]
+//! The block device as a PCI function, and its rings.
 
-use std::io;
-use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use paradisk_disk_formats::{Disk, OpenError, ThreadKind};
-use rustix::event::{EventfdFlags, eventfd};
+use paradisk_disk_formats::{Disk, OpenError};
 use vm_memory::GuestAddressSpace;
 
-use super::super::pci::{DeviceKind, Event, MAX_QUEUES, Transport};
-use super::super::queue::{Addresses, Virtqueue};
-use super::super::spec::{DEVICE_TYPE_BLOCK, DeviceStatus, Features};
+use super::super::device::{DeviceType, Error, Sets, VirtioDevice};
+use super::super::pci::{DeviceKind, MAX_QUEUES};
+use super::super::ring_thread;
+use super::super::rings::{self, Front};
+use super::super::spec::DEVICE_TYPE_BLOCK;
 use super::Config;
 use super::config::Configuration;
-use super::rings::{Front, RingSetup, Rings};
-use super::thread::RingThread;
-use crate::device::{AccessKind, Bar, Doorbell, IoDevice, PciDevice, Sleep, Stats};
-use crate::dma::View;
-use crate::event_loop::{self, Interest};
+use super::requests::BlockRequests;
 use crate::interrupt::InterruptSink;
-use crate::moderation::{Coalescing, ModerationState};
-use crate::pci::{BusMaster, LayoutError};
-use crate::time::Time;
-use crate::worker::{Gone, Worker};
 
-/// Why a device could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The host refuses a queue of the disk.
-    #[error(transparent)]
-    Queue(#[from] OpenError),
-    /// The host refuses a thread or a descriptor.
-    #[error("threads of a virtio block device: {0}")]
-    Threads(#[from] io::Error),
-    /// The function cannot be laid out.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-}
+/// The rings of a block device, in front of a queue of the disk.
+pub type Rings<A, F> = rings::Rings<A, F, BlockRequests>;
 
-/// What the threads share.
-struct Shared {
-    transport: Mutex<Transport>,
-    /// With threads: the completion event of the device. It wakes the owner's thread, to finish a reset or to deliver interrupts.
-    attention: Option<OwnedFd>,
-    /// [`InterruptSink::delivers_after_calls`].
-    delivers_after_calls: bool,
-}
-
-impl Shared {
-    fn transport(&self) -> MutexGuard<'_, Transport> {
-        // A poisoned lock is no error: the registers are valid after every statement.
-        self.transport.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A queue's rings cannot be processed, or its thread has ended: set DEVICE_NEEDS_RESET.
-    fn broken(&self) {
-        let mut transport = self.transport();
-        // A pending reset repairs the queue, and until it completes the device must not signal.
-        if !transport.resetting() {
-            transport.needs_reset();
-        }
-        drop(transport);
-        self.wake_owner();
-    }
-
-    fn wake_owner(&self) {
-        if let Some(attention) = &self.attention {
-            // Fails only if the counter is full, and then the event is readable already.
-            let _ = rustix::io::write(attention, &1u64.to_ne_bytes());
-        }
-    }
-}
-
-/// Set `set` of `sets`: queue `n` of the device is queue `n / sets` of set `n % sets`.
-struct Port {
-    shared: Arc<Shared>,
-    set: usize,
-    sets: usize,
-}
-
-impl Front for Port {
-    fn signal(&mut self, queue: usize) {
-        self.shared.transport().signal_queue(queue * self.sets + self.set);
-        if self.shared.delivers_after_calls {
-            self.shared.wake_owner();
-        }
-    }
-
-    fn broken(&mut self, _queue: usize) {
-        self.shared.broken();
-    }
-
-    fn reset_ended(&mut self) {
-        self.shared.wake_owner();
-    }
-}
-
-/// Who serves the queues.
-enum Served<A: GuestAddressSpace> {
-    /// The thread that calls the device.
-    Here(Box<Rings<A, Port>>),
-    /// Threads of the device.
-    Threads(Vec<Worker<RingThread<A, Port>>>),
-}
-
-impl<A> Served<A>
-where
-    A: GuestAddressSpace<T: Send> + Send + 'static,
-{
-    fn sets(&self) -> usize {
-        match self {
-            Self::Here(_) => 1,
-            Self::Threads(workers) => workers.len(),
-        }
-    }
-
-    /// Call a function with a set of rings, on their thread.
-    fn ask<R: Send + 'static>(
-        &mut self,
-        set: usize,
-        job: impl FnOnce(&mut Rings<A, Port>) -> R + Send + 'static,
-    ) -> Result<R, Gone> {
-        match self {
-            Self::Here(rings) => Ok(job(rings)),
-            Self::Threads(workers) => workers[set].ask(|thread| job(&mut thread.rings)),
-        }
-    }
-
-    /// The same for each set, where nothing changes. `None` for a thread that has ended.
-    fn read<R: Send + 'static>(&self, job: fn(&Rings<A, Port>) -> R) -> Vec<Option<R>> {
-        match self {
-            Self::Here(rings) => vec![Some(job(rings))],
-            Self::Threads(workers) => {
-                workers.iter().map(|worker| worker.ask(move |thread| job(&thread.rings)).ok()).collect()
-            }
-        }
-    }
-}
+/// A thread that serves the rings of a block device.
+pub type RingThread<A, F> = ring_thread::RingThread<A, F, BlockRequests>;
 
 /// A virtio block device: a PCI function in front of a disk.
-///
-/// BAR 0 is memory. MSI-X has one vector more than there are queues. Without MSI-X, the device interrupts by INTx.
-pub struct VirtioBlk<A: GuestAddressSpace> {
-    /// The first field, so dropped first: the drop waits until the threads have ended and no request is in flight.
-    served: Served<A>,
-    shared: Arc<Shared>,
-    memory: A,
+pub type VirtioBlk<A> = VirtioDevice<A, Block>;
+
+impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
+    /// [`Config::queues`] virtqueues in front of a new queue of the disk.
+    ///
+    /// # Errors
+    /// The host refuses a queue of the disk.
+    pub fn new(memory: A, disk: &dyn Disk, config: &Config, front: F) -> Result<Self, OpenError> {
+        let requests = BlockRequests::new(disk, config)?;
+        Ok(Self::over(requests, memory, config.queues, config.rounded_size(), config.coalescing, front))
+    }
+
+    /// Whether writes must be on stable storage before they are completed ([`Configuration::write_through`]).
+    pub const fn set_write_through(&mut self, write_through: bool) {
+        self.requests.write_through = write_through;
+    }
+
+    /// Set the capacity of the disk in bytes.
+    pub const fn set_capacity(&mut self, bytes: u64) {
+        self.requests.info.capacity = bytes;
+    }
+}
+
+/// The disk, and the configuration that the guest reads.
+#[derive(Clone)]
+pub struct Block {
     disk: Arc<dyn Disk>,
     config: Configuration,
-    doorbells: Box<[Doorbell]>,
-    /// With threads: for each queue, the eventfd of its doorbell, on which the queue's thread sleeps.
-    kicks: Vec<OwnedFd>,
-    /// The queues whose rings were started.
-    running: Box<[bool]>,
-    /// Whether the rings may take requests, as they were told last.
-    live: bool,
-    /// A reset is pending.
-    resetting: bool,
-    /// [`IoDevice::quiesce`] has paused the threads until the owner's thread sleeps.
-    quiesced: bool,
-    /// Number of doorbells that came as calls or register writes, not by their eventfds.
-    forwarded: u64,
+}
+
+impl DeviceType for Block {
+    type Requests = BlockRequests;
+
+    fn config(&self) -> &[u8] {
+        self.config.bytes()
+    }
+
+    fn write_config(&mut self, offset: u64, value: u64, len: usize) {
+        self.config.write(offset, value, len);
+    }
+
+    fn accept(&mut self, features: u64) {
+        self.config.accept(features);
+    }
+
+    fn reset(&mut self) {
+        self.config.reset();
+    }
+
+    fn configure(&self, requests: &mut BlockRequests) {
+        requests.write_through = self.config.write_through();
+        requests.info.capacity = self.disk.info().capacity;
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.config.set_capacity(self.disk.info().capacity)
+    }
 }
 
 impl<A> VirtioBlk<A>
@@ -198,394 +95,22 @@ where
         interrupts: Box<dyn InterruptSink>,
         config: Config,
     ) -> Result<Self, Error> {
-        let (count, queue_size) = (config.queues.clamp(1, MAX_QUEUES), config.rounded_size());
-        let configuration = Configuration::new(disk.info(), count, queue_size);
+        let (queues, queue_size) = (config.queues.clamp(1, MAX_QUEUES), config.rounded_size());
+        let configuration = Configuration::new(disk.info(), queues, queue_size);
         let kind = DeviceKind {
             device_type: DEVICE_TYPE_BLOCK,
             // Mass storage, SCSI: the class that firmware and older drivers expect.
             class: [0x01, 0x00, 0x00],
             features: configuration.offered(),
-            queues: count,
+            queues,
             queue_size,
         };
-        let threads = config.threads.min(count);
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
-        let delivers_after_calls = interrupts.delivers_after_calls();
-        let transport = Transport::new(&kind, interrupts, config.coalescing)?;
-        let doorbells = transport.doorbells().into();
-        let shared = Arc::new(Shared {
-            transport: Mutex::new(transport),
-            attention: (threads > 0).then(event).transpose()?,
-            delivers_after_calls,
-        });
-        let kicks =
-            (0..if threads > 0 { count } else { 0 }).map(|_| event()).collect::<Result<Vec<_>, _>>()?;
-        let sets = threads.max(1);
-        let rings = |set: u16| {
-            let mut config = config;
-            config.queues = (set..count).step_by(sets.into()).count() as u16;
-            let port = Port { shared: Arc::clone(&shared), set: set.into(), sets: sets.into() };
-            Rings::new(memory.clone(), &*disk, &config, port)
+        let requests = || BlockRequests::new(&*disk, &config);
+        let sets = match config.threads.min(queues) {
+            0 => Sets::Here(requests()?),
+            threads => Sets::Threads((0..threads).map(|_| requests()).collect::<Result<_, _>>()?),
         };
-        let worker = |set: u16| -> Result<_, Error> {
-            let thread = RingThread::new(rings(set)?)?;
-            for (index, kick) in (0..).zip(kicks.iter().skip(set.into()).step_by(sets.into())) {
-                thread.events.add(kick, event_loop::Event::Doorbell(index), Interest::Edge)?;
-            }
-            Ok(Worker::start(ThreadKind::AdapterQueue, format!("blk-queues-{set}"), thread)?)
-        };
-        Ok(Self {
-            served: match threads {
-                0 => Served::Here(Box::new(rings(0)?)),
-                _ => Served::Threads((0..threads).map(worker).collect::<Result<_, _>>()?),
-            },
-            shared,
-            memory,
-            disk,
-            config: configuration,
-            doorbells,
-            kicks,
-            running: (0..count).map(|_| false).collect(),
-            live: false,
-            resetting: false,
-            quiesced: false,
-            forwarded: 0,
-        })
-    }
-
-    fn view(&self) -> View<A::T> {
-        View::new(self.memory.memory())
-    }
-
-    /// Call a function with the set of rings that has a queue, and the queue's number in the set, on their thread.
-    fn ask<R: Send + 'static>(
-        &mut self,
-        queue: usize,
-        job: impl FnOnce(&mut Rings<A, Port>, usize) -> R + Send + 'static,
-    ) -> Result<R, Gone> {
-        let sets = self.served.sets();
-        let answer = self.served.ask(queue % sets, move |rings| job(rings, queue / sets));
-        answer.inspect_err(|Gone| self.shared.broken())
-    }
-
-    /// Call a function with each set of rings, on their thread.
-    fn each(&mut self, job: impl Fn(&mut Rings<A, Port>) + Clone + Send + 'static) {
-        for set in 0..self.served.sets() {
-            let job = job.clone();
-            // A thread that has ended accesses no memory.
-            let _ = self.ask(set, move |rings, _| job(rings));
-        }
-    }
-
-    /// Let the rings follow the registers: start those that the guest has enabled, and complete pending resets.
-    fn follow_registers(&mut self) {
-        self.finish_resets();
-        let mut transport = self.shared.transport();
-        let live = transport.live();
-        let event_index = transport.negotiated(Features::RING_EVENT_IDX.bits());
-        let setup = |queue: &Virtqueue| {
-            let Addresses { desc, driver, device } = queue.addresses;
-            let size = queue.size();
-            RingSetup {
-                size,
-                descriptors: desc,
-                available: driver,
-                used: device,
-                next_avail: None,
-                event_index,
-            }
-        };
-        let queues = transport.queues().iter().zip(&self.running).enumerate();
-        let enabled = queues.filter(|(_, (queue, running))| live && queue.active() && !**running);
-        let setups: Vec<_> = enabled.map(|(index, (queue, _))| (index, setup(queue))).collect();
-        drop(transport);
-        if self.live != live {
-            self.live = live;
-            self.each(move |rings| rings.set_taking(live));
-        }
-        let (write_through, capacity) = (self.config.write_through(), self.disk.info().capacity);
-        for (index, setup) in setups {
-            self.running[index] = true;
-            let started = self.ask(index, move |rings, queue| {
-                rings.set_write_through(write_through);
-                rings.set_capacity(capacity);
-                rings.start(queue, &setup)
-            });
-            if started != Ok(Ok(())) {
-                self.shared.broken();
-            }
-        }
-    }
-
-    /// Without threads: serve the queues. That may end the requests for which a reset waits.
-    fn service(&mut self, now: Time) {
-        if let Served::Here(rings) = &mut self.served {
-            rings.service(now);
-            self.finish_resets();
-        }
-    }
-
-    /// Complete the resets whose requests the disk has completed.
-    fn finish_resets(&mut self) {
-        if self.resetting {
-            self.poll_resets();
-        }
-    }
-
-    #[cold]
-    fn poll_resets(&mut self) {
-        let sets = self.served.sets();
-        let mut pending = vec![false; self.running.len()];
-        for set in 0..sets {
-            for queue in self.served.ask(set, Rings::resetting).unwrap_or_default() {
-                pending[queue * sets + set] = true;
-            }
-        }
-        let mut transport = self.shared.transport();
-        if transport.resetting() {
-            if !pending.contains(&true) {
-                self.config.reset();
-                transport.reset();
-                self.running.fill(false);
-            }
-        } else {
-            for queue in transport.resetting_queues() {
-                if !pending[queue] {
-                    transport.reset_queue(queue);
-                    self.running[queue] = false;
-                }
-            }
-        }
-        self.resetting = transport.any_resetting();
-    }
-
-    fn on_event(&mut self, event: Event) {
-        match event {
-            Event::None | Event::BusMaster(BusMaster::Same) => {}
-            // No access to memory from here on: completions are posted when bus mastering is enabled again.
-            Event::BusMaster(BusMaster::Off) => {
-                self.each(|rings| rings.pause(true));
-                self.each(Rings::drain);
-            }
-            Event::BusMaster(BusMaster::On) => self.each(|rings| rings.pause(false)),
-            Event::Reset => {
-                tracing::debug!("virtio device reset");
-                self.resetting = true;
-                self.shared.transport().begin_reset();
-                self.each(|rings| rings.begin_reset(None));
-            }
-            Event::Status(added) => {
-                if added.contains(DeviceStatus::FEATURES_OK) {
-                    let features = self.shared.transport().accepted();
-                    tracing::debug!(features = format_args!("{features:#x}"), "virtio features accepted");
-                    self.config.accept(features);
-                }
-            }
-            Event::ResetQueue(queue) => {
-                self.resetting = true;
-                self.shared.transport().begin_queue_reset(queue);
-                let _ = self.ask(queue, |rings, queue| rings.begin_reset(Some(queue)));
-            }
-            Event::Notify(queue) => return self.kick(queue),
-            Event::Config { offset, value, len } => {
-                let before = self.config.write_through();
-                self.config.write(offset, value, len);
-                let write_through = self.config.write_through();
-                if write_through != before {
-                    self.each(move |rings| rings.set_write_through(write_through));
-                }
-                return;
-            }
-        }
-        self.follow_registers();
-    }
-
-    /// Have a queue served. This does not write the doorbell's eventfd: the owner may have shared the eventfd with another process. That
-    /// process could make the eventfd blocking and fill its counter, so that the write would block.
-    fn kick(&mut self, queue: usize) {
-        self.forwarded += 1;
-        match &mut self.served {
-            Served::Here(rings) => rings.more = true,
-            Served::Threads(workers) => workers[queue % workers.len()].wake(),
-        }
-    }
-}
-
-impl<A> PciDevice for VirtioBlk<A>
-where
-    A: GuestAddressSpace<T: Send> + Send + 'static,
-{
-    fn config_read(&mut self, offset: u16, data: &mut [u8]) {
-        self.shared.transport().config_read(offset, data, self.config.bytes());
-    }
-
-    fn config_write(&mut self, offset: u16, data: &[u8]) {
-        let event = self.shared.transport().config_write(offset, data, &self.view());
-        self.on_event(event);
-    }
-
-    fn bars(&self) -> Vec<Bar> {
-        self.shared.transport().bars()
-    }
-
-    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], _now: Time) {
-        // A driver polls the status until the reset is complete.
-        self.finish_resets();
-        self.shared.transport().bar_read(bar, offset, data, self.config.bytes());
-    }
-
-    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
-        let event = self.shared.transport().bar_write(bar, offset, data, &self.view());
-        self.on_event(event);
-        if matches!(&self.served, Served::Here(rings) if rings.more) {
-            self.service(now);
-        }
-    }
-
-    /// A read of the status completes a reset that waits for the disk.
-    fn access_kind(&self, _bar: u8, _offset: u64, write: Option<&[u8]>) -> AccessKind {
-        match write {
-            None if !self.resetting => AccessKind::Register,
-            _ => AccessKind::Command,
-        }
-    }
-
-    fn doorbells(&self) -> &[Doorbell] {
-        &self.doorbells
-    }
-
-    fn doorbell_event(&self, index: usize) -> Option<BorrowedFd<'_>> {
-        Some(self.kicks.get(index)?.as_fd())
-    }
-}
-
-impl<A> IoDevice for VirtioBlk<A>
-where
-    A: GuestAddressSpace<T: Send> + Send + 'static,
-{
-    fn on_doorbell(&mut self, index: usize, now: Time) {
-        self.kick(index);
-        self.service(now);
-    }
-
-    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        match &self.served {
-            Served::Here(rings) => vec![rings.event()],
-            Served::Threads(_) => self.shared.attention.iter().map(AsFd::as_fd).collect(),
-        }
-    }
-
-    fn on_completions(&mut self, now: Time) {
-        match &self.served {
-            Served::Here(_) => self.service(now),
-            Served::Threads(_) => {
-                let attention = self.shared.attention.as_ref();
-                // Reading fails with EAGAIN if the event was not signalled.
-                let _ = attention.map(|attention| rustix::io::read(attention, &mut [0; 8]));
-                self.finish_resets();
-            }
-        }
-    }
-
-    fn before_sleep(&mut self, now: Time) -> Sleep {
-        if let Served::Here(rings) = &mut self.served {
-            return rings.before_sleep(now);
-        }
-        if std::mem::take(&mut self.quiesced) {
-            let paused = !self.shared.transport().bus_master();
-            self.each(move |rings| rings.pause(paused));
-        }
-        self.follow_registers();
-        Sleep::Forever
-    }
-
-    fn reset(&mut self, _now: Time) {
-        self.on_event(Event::Reset);
-        self.each(Rings::drain);
-        self.finish_resets();
-        self.shared.transport().power_on();
-    }
-
-    fn quiesce(&mut self, _now: Time) {
-        // Threads of the device continue when the owner's thread sleeps.
-        self.quiesced = matches!(self.served, Served::Threads(_));
-        let pause = self.quiesced;
-        self.each(move |rings| rings.quiesce(pause));
-        self.finish_resets();
-    }
-
-    /// Of threads, all requests are waited for.
-    fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
-        self.finish_resets();
-        if let Served::Here(rings) = &mut self.served {
-            return rings.uses_memory(ranges);
-        }
-        self.quiesce(now);
-        false
-    }
-
-    fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
-        if let Served::Here(rings) = &mut self.served {
-            rings.refuse_memory(ranges);
-        }
-    }
-
-    fn memory_replaced(&mut self, now: Time) {
-        match &mut self.served {
-            Served::Here(rings) => rings.memory_replaced(),
-            Served::Threads(_) => self.quiesce(now),
-        }
-    }
-
-    fn set_coalescing(&mut self, coalescing: Coalescing) {
-        self.each(move |rings| rings.set_coalescing(coalescing));
-        self.finish_resets();
-    }
-
-    fn moderation(&self) -> Vec<ModerationState> {
-        let sets = self.served.read(Rings::moderation);
-        let queue = |queue: usize| sets[queue % sets.len()].as_ref()?.get(queue / sets.len()).copied();
-        (0..self.running.len()).filter_map(queue).collect()
-    }
-
-    fn refresh(&mut self, _now: Time) {
-        let capacity = self.disk.info().capacity;
-        self.each(move |rings| rings.set_capacity(capacity));
-        if self.config.set_capacity(capacity) {
-            self.shared.transport().config_changed();
-        }
-    }
-
-    fn stats(&self) -> Stats {
-        let interrupts = self.shared.transport().interrupts();
-        let mut sum = Stats { interrupts, doorbells: self.forwarded, ..Stats::default() };
-        for stats in self.served.read(Rings::stats).into_iter().flatten() {
-            sum.requests += stats.requests;
-            sum.completions += stats.completions;
-            sum.errors += stats.errors;
-            sum.doorbells += stats.doorbells;
-            sum.submits += stats.submits;
-            sum.submit_ticks += stats.submit_ticks;
-        }
-        sum
-    }
-}
-
-#[cfg(test)]
-impl<A: GuestAddressSpace> VirtioBlk<A> {
-    /// The threads of the device.
-    pub(super) fn threads(&self) -> usize {
-        match &self.served {
-            Served::Here(_) => 0,
-            Served::Threads(workers) => workers.len(),
-        }
-    }
-
-    /// Requests that can be started.
-    pub(super) fn free_slots(&self) -> usize {
-        match &self.served {
-            Served::Here(rings) => rings.free_slots(),
-            Served::Threads(_) => 0,
-        }
+        let own = Block { disk, config: configuration };
+        Self::over((&kind, own), memory, interrupts, config.coalescing, sets)
     }
 }

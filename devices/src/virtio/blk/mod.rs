@@ -4,27 +4,23 @@
 //! - `config`: features and configuration space,
 //! - `request`: a chain is parsed into a request,
 //! - `requests`: the requests in flight,
-//! - `rings`: the queues that one thread serves,
-//! - `thread`: a thread that serves them, of the PCI device or of another transport such as vhost-user,
-//! - `device`: the PCI device.
+//! - `device`: the PCI device, and the rings for other transports such as vhost-user.
 
 mod config;
 mod device;
 mod request;
 mod requests;
-mod rings;
 pub mod spec;
-mod thread;
 
 use paradisk_disk_formats::EngineKind;
 
 pub use self::config::Configuration;
-pub use self::device::{Error, VirtioBlk};
-pub use self::rings::{Front, RingSetup, Rings};
+pub use self::device::{RingThread, Rings, VirtioBlk};
 use self::spec::VIRTIO_BLK_ID_BYTES;
-pub use self::thread::RingThread;
+pub use super::device::Error;
 pub use super::pci::MAX_QUEUES;
-pub use super::queue::Broken;
+pub use super::queue::{Broken, RingSetup};
+pub use super::rings::Front;
 use crate::moderation::Coalescing;
 
 /// Maximum number of entries of a queue.

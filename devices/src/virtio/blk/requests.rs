@@ -1,13 +1,19 @@
 //! The block device's requests in flight, by number.
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 
-use paradisk_disk_formats::{Completion, DiskInfo, DiskQueue, IoBuf, IoError, Op, Request, total_len};
+use paradisk_disk_formats::{
+    Completion, Disk, DiskInfo, DiskQueue, IoBuf, IoError, Op, OpenError, QueueConfig, QueueStats, Request,
+    total_len,
+};
 use vm_memory::GuestAddressSpace;
 
 use super::super::chain::Chain;
 use super::super::descriptors::DescriptorChain;
 use super::super::queue::Broken;
+use super::super::rings::{self, Ended};
+use super::Config;
 use super::request::{Command, FLUSH, Step, Transfer, parse, parse_transfer, take_header};
 use super::spec::{Status, VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
 use crate::dma::{Dma, Footprint, Spans};
@@ -32,22 +38,13 @@ struct Pending {
     in_disk: bool,
 }
 
-/// A completed request, with what is posted to the guest.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ended {
-    pub(super) queue: usize,
-    pub(super) head: u16,
-    pub(super) written: u32,
-    pub(super) status: Status,
-    /// Guest-physical address of the status byte.
-    pub(super) status_at: u64,
-}
-
-/// Requests in flight.
-pub(super) struct Requests {
+/// Requests in flight, in front of a queue of the disk.
+pub struct BlockRequests {
     /// First, so that it is dropped first: requests in flight are waited for.
     queue: Box<dyn DiskQueue>,
-    info: DiskInfo,
+    pub(super) info: DiskInfo,
+    /// Writes must be on stable storage before they are completed.
+    pub(super) write_through: bool,
     serial: [u8; VIRTIO_BLK_ID_BYTES],
     in_flight: InFlight<Pending>,
     ended: VecDeque<(u32, Status)>,
@@ -59,17 +56,16 @@ pub(super) struct Requests {
     fault: Fault,
 }
 
-impl Requests {
-    pub(super) fn new(
-        queue: Box<dyn DiskQueue>,
-        info: DiskInfo,
-        serial: [u8; VIRTIO_BLK_ID_BYTES],
-        tasks: u32,
-    ) -> Self {
-        Self {
-            queue,
-            info,
-            serial,
+impl BlockRequests {
+    /// In front of a new queue of the disk.
+    pub(super) fn new(disk: &dyn Disk, config: &Config) -> Result<Self, OpenError> {
+        let tasks = config.tasks.max(1);
+        Ok(Self {
+            queue: disk.queue(&QueueConfig { depth: tasks, engine: config.engine })?,
+            info: disk.info().clone(),
+            // The mode for a driver that has accepted no feature.
+            write_through: true,
+            serial: config.serial,
             in_flight: InFlight::new(tasks),
             ended: VecDeque::with_capacity(tasks as usize),
             completions: Vec::with_capacity(tasks as usize),
@@ -77,94 +73,7 @@ impl Requests {
             bufs: Vec::new(),
             pushed: false,
             fault: Fault::default(),
-        }
-    }
-
-    pub(super) fn disk(&self) -> &dyn DiskQueue {
-        &*self.queue
-    }
-
-    /// The disk has this many bytes from now on.
-    pub(super) const fn set_capacity(&mut self, bytes: u64) {
-        self.info.capacity = bytes;
-    }
-
-    /// Guest memory that requests use.
-    pub(super) fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
-        self.in_flight.footprint(dma, |pending| pending.status)
-    }
-
-    /// Number of requests that can be started.
-    pub(super) fn free_slots(&self) -> usize {
-        self.in_flight.free_slots()
-    }
-
-    /// Start the request of a chain. Only with [free slots](Self::free_slots). Always inlined, with the collection of the chain.
-    ///
-    /// # Errors
-    /// [`Broken`] if the chain cannot be processed or has no status byte.
-    #[inline(always)]
-    pub(super) fn start<A: GuestAddressSpace, M: Spans>(
-        &mut self,
-        queue: usize,
-        descriptors: DescriptorChain<'_, M>,
-        write_through: bool,
-        dma: &mut Dma<A>,
-    ) -> Result<(), Broken> {
-        let head = descriptors.head_index();
-        self.chain.collect(descriptors)?;
-        let status = self.chain.take_last_byte().ok_or(Broken)?;
-        let id = self.in_flight.allocate().ok_or(Broken)?;
-        self.bufs.clear();
-        dma.begin();
-        let durable = write_through && self.info.volatile_cache;
-        // Length for the used ring if the device writes no data: 1 if the writable part is the status byte alone, else 0.
-        let status_only = u32::from(self.chain.writable.is_empty());
-        // A closure, so that the record is built in its slot: a copy would load it right after it was stored in smaller pieces.
-        let pending = |good, steps, in_disk| Pending {
-            queue,
-            head,
-            status,
-            written: (good, status_only),
-            steps,
-            disowned: false,
-            in_disk,
-        };
-        let header = take_header(&mut self.chain, dma);
-        let (write, sector) = match header {
-            Some((VIRTIO_BLK_T_IN, sector)) => (false, sector),
-            Some((VIRTIO_BLK_T_OUT, sector)) => (true, sector),
-            _ => {
-                let (done, good, steps) = self.start_other(id, header, durable, status_only, dma);
-                self.store(id, pending(good, steps, done.is_none()), done, dma);
-                return Ok(());
-            }
-        };
-        let mut one = IoBuf::empty();
-        let Self { chain, info, bufs: list, .. } = self;
-        let Transfer { offset, len, bufs } =
-            match parse_transfer(chain, (write, sector), info, dma, &mut one, list) {
-                Ok(transfer) => transfer,
-                Err(status) => {
-                    self.store(id, pending(status_only, Vec::new(), false), Some(status), dma);
-                    return Ok(());
-                }
-            };
-        let (op, good) = match write {
-            true => (Op::Write { fua: durable }, status_only),
-            false => (Op::Read, (len as u32).saturating_add(1)),
-        };
-        let request = Request { tag: id.into(), op, offset, len, bufs };
-        let done = match self.fault.is_set() {
-            true => Some(Status::IoErr),
-            false => {
-                self.pushed = true;
-                // The disk's queue is as deep as there are request numbers, so it is never full.
-                self.queue.push(&request).err().map(|_| Status::IoErr)
-            }
-        };
-        self.store(id, pending(good, Vec::new(), done.is_none()), done, dma);
-        Ok(())
+        })
     }
 
     /// Store a request that was started, or that is complete already.
@@ -233,35 +142,6 @@ impl Requests {
         written as u32 + u32::from(all)
     }
 
-    /// Submit the pushed steps.
-    pub(super) fn submit(&mut self) {
-        if std::mem::take(&mut self.pushed) {
-            self.queue.submit();
-        }
-    }
-
-    /// Reap completed steps, and start the steps that follow.
-    pub(super) fn reap(&mut self) {
-        loop {
-            let mut completions = std::mem::take(&mut self.completions);
-            self.queue.reap(&mut completions);
-            // By reference: a move would load each completion right after it was stored in smaller pieces.
-            for Completion { tag, result } in &completions {
-                self.step_ended(*tag, result);
-            }
-            completions.clear();
-            self.completions = completions;
-            if !self.pushed {
-                break;
-            }
-            // The submitted steps may have completed at once: reap again.
-            self.submit();
-        }
-        if self.fault.is_set() {
-            self.fail_stranded();
-        }
-    }
-
     #[inline]
     fn step_ended(&mut self, tag: u64, result: &Result<(), IoError>) {
         let id = u32::try_from(tag).unwrap_or(u32::MAX);
@@ -314,9 +194,106 @@ impl Requests {
             self.ended.push_back((id, Status::IoErr));
         }
     }
+}
 
-    /// Fail requests whose steps the disk's queue has lost. True: there were some. To be called after `submit` and `reap`.
-    pub(super) fn fail_lost(&mut self) -> bool {
+impl rings::Requests for BlockRequests {
+    fn free_slots(&self) -> usize {
+        self.in_flight.free_slots()
+    }
+
+    /// Always inlined, with the collection of the chain.
+    #[inline(always)]
+    fn start<A: GuestAddressSpace, M: Spans>(
+        &mut self,
+        queue: usize,
+        descriptors: DescriptorChain<'_, M>,
+        dma: &mut Dma<A>,
+    ) -> Result<(), Broken> {
+        let head = descriptors.head_index();
+        self.chain.collect(descriptors)?;
+        let status = self.chain.take_last_byte().ok_or(Broken)?;
+        let id = self.in_flight.allocate().ok_or(Broken)?;
+        self.bufs.clear();
+        dma.begin();
+        let durable = self.write_through && self.info.volatile_cache;
+        // Length for the used ring if the device writes no data: 1 if the writable part is the status byte alone, else 0.
+        let status_only = u32::from(self.chain.writable.is_empty());
+        // A closure, so that the record is built in its slot: a copy would load it right after it was stored in smaller pieces.
+        let pending = |good, steps, in_disk| Pending {
+            queue,
+            head,
+            status,
+            written: (good, status_only),
+            steps,
+            disowned: false,
+            in_disk,
+        };
+        let header = take_header(&mut self.chain, dma);
+        let (write, sector) = match header {
+            Some((VIRTIO_BLK_T_IN, sector)) => (false, sector),
+            Some((VIRTIO_BLK_T_OUT, sector)) => (true, sector),
+            _ => {
+                let (done, good, steps) = self.start_other(id, header, durable, status_only, dma);
+                self.store(id, pending(good, steps, done.is_none()), done, dma);
+                return Ok(());
+            }
+        };
+        let mut one = IoBuf::empty();
+        let Self { chain, info, bufs: list, .. } = self;
+        let Transfer { offset, len, bufs } =
+            match parse_transfer(chain, (write, sector), info, dma, &mut one, list) {
+                Ok(transfer) => transfer,
+                Err(status) => {
+                    self.store(id, pending(status_only, Vec::new(), false), Some(status), dma);
+                    return Ok(());
+                }
+            };
+        let (op, good) = match write {
+            true => (Op::Write { fua: durable }, status_only),
+            false => (Op::Read, (len as u32).saturating_add(1)),
+        };
+        let request = Request { tag: id.into(), op, offset, len, bufs };
+        let done = match self.fault.is_set() {
+            true => Some(Status::IoErr),
+            false => {
+                self.pushed = true;
+                // The disk's queue is as deep as there are request numbers, so it is never full.
+                self.queue.push(&request).err().map(|_| Status::IoErr)
+            }
+        };
+        self.store(id, pending(good, Vec::new(), done.is_none()), done, dma);
+        Ok(())
+    }
+
+    fn submit(&mut self) {
+        if std::mem::take(&mut self.pushed) {
+            self.queue.submit();
+        }
+    }
+
+    /// Also starts the steps that follow completed ones.
+    fn reap(&mut self) {
+        loop {
+            let mut completions = std::mem::take(&mut self.completions);
+            self.queue.reap(&mut completions);
+            // By reference: a move would load each completion right after it was stored in smaller pieces.
+            for Completion { tag, result } in &completions {
+                self.step_ended(*tag, result);
+            }
+            completions.clear();
+            self.completions = completions;
+            if !self.pushed {
+                break;
+            }
+            // The submitted steps may have completed at once: reap again.
+            self.submit();
+        }
+        if self.fault.is_set() {
+            self.fail_stranded();
+        }
+    }
+
+    fn fail_lost(&mut self) -> bool {
         if self.in_flight.count() as usize == self.ended.len() || self.queue.in_flight() > 0 {
             return false;
         }
@@ -325,20 +302,21 @@ impl Requests {
         true
     }
 
-    /// Whether there is a completed request.
-    pub(super) fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         !self.ended.is_empty()
     }
 
-    /// Take the next completed request.
     #[inline(always)]
-    pub(super) fn next_ended(&mut self) -> Option<Ended> {
+    fn next_ended<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Ended> {
         while let Some((id, status)) = self.ended.pop_front() {
             let ended = self.in_flight.complete_with(id, |pending| {
                 let (good, bad) = pending.written;
                 let written = if status == Status::Ok { good } else { bad };
                 let Pending { queue, head, status: status_at, disowned, .. } = *pending;
-                (!disowned).then_some(Ended { queue, head, written, status, status_at })
+                (!disowned).then(|| {
+                    let written = dma.write_byte(status_at, status as u8).is_ok().then_some(written);
+                    Ended { queue, head, written, good: status == Status::Ok }
+                })
             });
             debug_assert!(ended.is_some(), "request {id} ended and was not in flight");
             if let Some(Some(ended)) = ended {
@@ -348,17 +326,17 @@ impl Requests {
         None
     }
 
-    /// Requests of a queue end with their current step, and their completions are not posted.
-    pub(super) fn disown(&mut self, queue: usize) {
+    /// Requests end with their current step.
+    fn disown(&mut self, queue: Option<usize>) {
         self.submit();
-        for pending in self.in_flight.iter_mut().filter(|pending| pending.queue == queue) {
+        let disowned = |pending: &&mut Pending| queue.is_none_or(|queue| queue == pending.queue);
+        for pending in self.in_flight.iter_mut().filter(disowned) {
             pending.disowned = true;
             pending.steps.clear();
         }
     }
 
-    /// Forget completed requests of a queue. True: the disk has no more of them.
-    pub(super) fn forget(&mut self, queue: usize) -> bool {
+    fn forget(&mut self, queue: usize) -> bool {
         for _ in 0..self.ended.len() {
             let Some((id, status)) = self.ended.pop_front() else { break };
             let Some(pending) = self.in_flight.get(id) else {
@@ -374,8 +352,7 @@ impl Requests {
         !self.in_flight.iter().any(|(_, pending)| pending.queue == queue)
     }
 
-    /// Wait until all requests have completed.
-    pub(super) fn drain(&mut self) {
+    fn drain(&mut self) {
         self.submit();
         self.reap();
         while self.queue.in_flight() > 0 {
@@ -383,5 +360,17 @@ impl Requests {
             self.reap();
         }
         self.fail_lost();
+    }
+
+    fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
+        self.in_flight.footprint(dma, |pending| pending.status)
+    }
+
+    fn events(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.queue.event()]
+    }
+
+    fn queue_stats(&self) -> QueueStats {
+        self.queue.stats()
     }
 }

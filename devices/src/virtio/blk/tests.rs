@@ -22,6 +22,7 @@ use crate::device::{IoDevice, PciDevice};
 use crate::moderation::Policy;
 use crate::testing::{Hold, MIB, Owner, TestDisk};
 use crate::time::Time;
+use crate::virtio::rings::Requests as _;
 use crate::virtio::spec::*;
 use crate::virtio::testing::*;
 
@@ -64,7 +65,7 @@ impl Guest {
 
     /// Requests that the device has taken and not posted.
     fn in_flight(&self) -> usize {
-        self.tasks - self.device.free_slots()
+        self.tasks - self.device.requests().unwrap().free_slots()
     }
 
     fn header(&self, request: u64, request_type: u32, sector: u64) -> Piece {

@@ -27,14 +27,15 @@ impl Transport {
         put(CONFIG_GENERATION, &[self.config_generation]);
         put(QUEUE_SELECT, &self.queue_select.to_le_bytes());
         if let Some(queue) = self.queues.get(usize::from(self.queue_select)) {
-            put(QUEUE_SIZE, &queue.size().to_le_bytes());
+            let rings = &queue.rings;
+            put(QUEUE_SIZE, &rings.size.to_le_bytes());
             put(QUEUE_MSIX_VECTOR, &queue.vector.to_le_bytes());
-            put(QUEUE_ENABLE, &u16::from(queue.ready()).to_le_bytes());
+            put(QUEUE_ENABLE, &u16::from(queue.enabled).to_le_bytes());
             put(QUEUE_RESET, &u16::from(queue.resetting).to_le_bytes());
             put(QUEUE_NOTIFY_OFF, &self.queue_select.to_le_bytes());
-            put(QUEUE_DESC, &queue.addresses.desc.to_le_bytes());
-            put(QUEUE_DRIVER, &queue.addresses.driver.to_le_bytes());
-            put(QUEUE_DEVICE, &queue.addresses.device.to_le_bytes());
+            put(QUEUE_DESC, &rings.descriptors.to_le_bytes());
+            put(QUEUE_DRIVER, &rings.available.to_le_bytes());
+            put(QUEUE_DEVICE, &rings.used.to_le_bytes());
         } else {
             put(QUEUE_MSIX_VECTOR, &VIRTIO_MSI_NO_VECTOR.to_le_bytes());
         }
@@ -71,7 +72,7 @@ impl Transport {
             (QUEUE_ENABLE, 2) if value == 1 => self.enable_queue(memory),
             (QUEUE_RESET, 2) if value == 1 && self.negotiated(Features::RING_RESET.bits()) => {
                 let index = usize::from(self.queue_select);
-                if self.queues.get(index).is_some_and(|queue| queue.active()) {
+                if self.queues.get(index).is_some_and(|queue| queue.enabled && !queue.resetting) {
                     return Event::ResetQueue(index);
                 }
             }
@@ -80,18 +81,18 @@ impl Transport {
         Event::None
     }
 
-    /// Write the selected queue's size or addresses. Ignored if the queue is enabled.
+    /// Write the selected queue's size or addresses. Ignored if the queue is enabled or the size is invalid.
     fn write_ring(&mut self, offset: u64, value: u64, len: usize) {
         let queue = self.queues.get_mut(usize::from(self.queue_select));
-        let Some(queue) = queue.filter(|queue| !queue.ready()) else { return };
-        if (offset, len) == (QUEUE_SIZE, 2) {
-            queue.set_size(value as u16);
+        let Some(queue) = queue.filter(|queue| !queue.enabled) else { return };
+        let (rings, entries) = (&mut queue.rings, value as u16);
+        if (offset, len) == (QUEUE_SIZE, 2) && entries.is_power_of_two() && entries <= self.queue_size {
+            rings.size = entries;
         }
-        let addresses = &mut queue.addresses;
         for (at, address) in [
-            (QUEUE_DESC, &mut addresses.desc),
-            (QUEUE_DRIVER, &mut addresses.driver),
-            (QUEUE_DEVICE, &mut addresses.device),
+            (QUEUE_DESC, &mut rings.descriptors),
+            (QUEUE_DRIVER, &mut rings.available),
+            (QUEUE_DEVICE, &mut rings.used),
         ] {
             match (offset.wrapping_sub(at), len) {
                 (0, 8) => *address = value,
@@ -108,8 +109,10 @@ impl Transport {
             return;
         }
         let queue = self.queues.get_mut(usize::from(self.queue_select));
-        let Some(queue) = queue.filter(|queue| !queue.ready()) else { return };
-        if queue.enable(memory, event_index).is_err() {
+        let Some(queue) = queue.filter(|queue| !queue.enabled) else { return };
+        queue.rings.event_index = event_index;
+        queue.enabled = queue.rings.check(self.queue_size, memory).is_ok();
+        if !queue.enabled {
             self.needs_reset();
         }
     }

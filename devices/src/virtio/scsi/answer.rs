@@ -3,18 +3,8 @@
 use vm_memory::GuestAddressSpace;
 
 use super::super::chain::Segment;
+use super::super::rings::Ended;
 use crate::dma::Dma;
-
-/// A chain whose response is written to guest memory.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Answered {
-    pub(super) queue: usize,
-    pub(super) head: u16,
-    /// Bytes written from the start of the writable part, at least; `None`: the response's address is not in memory.
-    pub(super) written: Option<u32>,
-    /// The request succeeded.
-    pub(super) good: bool,
-}
 
 /// The segments of a response.
 #[derive(Debug)]
@@ -140,13 +130,13 @@ pub(super) struct Reply {
 
 impl Reply {
     /// Write it to guest memory.
-    pub(super) fn write<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Answered {
+    pub(super) fn write<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Ended {
         let bytes = self.bytes.get(..self.len).unwrap_or_default();
         let written = match &self.answer {
             None => Some(0),
             Some(answer) => answer.write(bytes, dma).then_some(self.len as u32),
         };
-        Answered { queue: self.queue, head: self.head, written, good: true }
+        Ended { queue: self.queue, head: self.head, written, good: true }
     }
 }
 

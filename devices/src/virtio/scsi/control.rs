@@ -9,8 +9,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 use super::super::descriptors::DescriptorChain;
-use super::super::pci::Transport;
-use super::super::queue::Broken;
+use super::super::queue::{Broken, Virtqueue};
 use super::answer::{Answer, Reply};
 use super::functions::Function;
 use super::host::{Host, Pending, Verdict};
@@ -26,25 +25,25 @@ impl Host {
     /// Take functions. True: serve all queues again.
     pub(super) fn serve_control<A: GuestAddressSpace, M: Spans>(
         &mut self,
-        transport: &mut Transport,
+        queues: &mut [Virtqueue],
         dma: &mut Dma<A>,
         memory: &M,
     ) -> Result<bool, Broken> {
         self.control.blocked = false;
         for count in 0..BATCH {
-            let queue = transport.queues().get_mut(CONTROL_QUEUE).filter(|queue| queue.active());
+            let queue = queues.get(CONTROL_QUEUE).filter(|queue| queue.active());
             let waiting = queue.map_or(0, |queue| queue.waiting(memory));
             if waiting == 0 || !self.control.wants() {
                 return Ok(count > 0);
             }
-            if !self.control.earlier_taken(transport, memory) {
+            if !self.control.earlier_taken(queues, memory) {
                 self.control.blocked = self.full();
                 return Ok(count > 0 || !self.control.blocked);
             }
-            let Some(queue) = transport.queues().get_mut(CONTROL_QUEUE) else { return Ok(false) };
+            let Some(queue) = queues.get_mut(CONTROL_QUEUE) else { return Ok(false) };
             let Some(chain) = queue.take(memory)?.next() else { return Ok(count > 0) };
             self.control(chain, dma)?;
-            transport.taken(CONTROL_QUEUE, 1);
+            queue.in_flight += 1;
         }
         Ok(true)
     }

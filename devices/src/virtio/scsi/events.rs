@@ -3,8 +3,8 @@
 use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
 
-use super::super::pci::Transport;
-use super::super::queue::Broken;
+use super::super::device::Served;
+use super::super::queue::{Broken, Virtqueue};
 use super::VirtioScsi;
 use super::answer::{Answer, Reply};
 use super::host::Host;
@@ -26,16 +26,16 @@ impl Host {
     /// Put waiting events into buffers while there are both. False: none.
     pub(super) fn serve_events<M: Spans>(
         &mut self,
-        transport: &mut Transport,
+        queues: &mut [Virtqueue],
         memory: &M,
     ) -> Result<bool, Broken> {
         for count in 0..BATCH {
-            let queue = transport.queues().get_mut(EVENT_QUEUE).filter(|queue| queue.active());
+            let queue = queues.get_mut(EVENT_QUEUE).filter(|queue| queue.active());
             let Some(queue) = queue.filter(|_| self.events.wants()) else { return Ok(count > 0) };
             let Some(chain) = queue.take(memory)?.next() else { return Ok(count > 0) };
             let head = chain.head_index();
             self.chain.collect(chain)?;
-            transport.taken(EVENT_QUEUE, 1);
+            queue.in_flight += 1;
             let len = size_of::<EventInfo>();
             let place = Answer::take(&self.chain.writable, len as u64).map(|(answer, _)| answer);
             // A buffer that is too short is returned empty.
@@ -51,49 +51,50 @@ impl Host {
 
     /// Report an event of a unit, if the driver has accepted the feature.
     fn report(&mut self, feature: ScsiFeatures, event: u32, address: Address, reason: u32) {
-        if self.features.contains(feature) {
+        if self.own.features.contains(feature) {
             self.events.push(EventInfo { event: event.into(), lun: lun(address), reason: reason.into() });
         }
     }
+
+    /// Check whether units' disks have another capacity, and report changes. False: none.
+    pub(super) fn check_capacities(&mut self) -> bool {
+        let changed = self.bus.refresh();
+        let any = !changed.is_empty();
+        for address in changed {
+            self.report(ScsiFeatures::CHANGE, VIRTIO_SCSI_T_PARAM_CHANGE, address, CAPACITY_CHANGED);
+        }
+        any
+    }
 }
 
-impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
+impl<A> HotPlug for VirtioScsi<A>
+where
+    A: GuestAddressSpace<T: Send> + Send + 'static,
+{
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
-        if u16::from(address.target) >= self.host.targets {
-            return Err(AttachError::Target(address));
-        }
-        self.host.bus.attach(address, unit.named(|| AdapterKind::VirtioScsi.serial_of_place(address)))?;
+        let rings = self.rings().filter(|rings| u16::from(address.target) < rings.requests.targets);
+        let rings = rings.ok_or(AttachError::Target(address))?;
+        let unit = unit.named(|| AdapterKind::VirtioScsi.serial_of_place(address));
+        rings.requests.bus.attach(address, unit)?;
         let reason = VIRTIO_SCSI_EVT_RESET_RESCAN;
-        self.host.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
-        self.more = true;
+        rings.requests.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
+        rings.more = true;
         Ok(())
     }
 
     fn detach(&mut self, address: Address, now: Time) -> bool {
-        let there = self.host.bus.detach(address);
-        if there {
-            let reason = VIRTIO_SCSI_EVT_RESET_REMOVED;
-            self.host.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
-            self.service(now);
+        let Some(rings) = self.rings() else { return false };
+        if !rings.requests.bus.detach(address) {
+            return false;
         }
-        there
+        let reason = VIRTIO_SCSI_EVT_RESET_REMOVED;
+        rings.requests.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
+        rings.more = true;
+        self.service(now);
+        true
     }
 
     fn detaching(&self, address: Address) -> bool {
-        self.host.bus.detaching(address)
-    }
-}
-
-impl<A: GuestAddressSpace> VirtioScsi<A> {
-    /// Check whether units' disks have another capacity, and report a change to the guest.
-    pub(super) fn check_capacities(&mut self, now: Time) {
-        for address in self.host.bus.refresh() {
-            let event = VIRTIO_SCSI_T_PARAM_CHANGE;
-            self.host.report(ScsiFeatures::CHANGE, event, address, CAPACITY_CHANGED);
-            self.more = true;
-        }
-        if self.more {
-            self.service(now);
-        }
+        matches!(&self.served, Served::Here(rings) if rings.requests.bus.detaching(address))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::pci::Transport;
+use super::super::queue::Virtqueue;
 use super::answer::Reply;
 use super::spec::*;
 use crate::dma::Spans;
@@ -76,10 +76,9 @@ impl Control {
 
     /// Whether all requests that precede the waiting function are taken. If the guest moves an available index back, the count
     /// decreases with it.
-    pub(super) fn earlier_taken<M: Spans>(&mut self, transport: &mut Transport, memory: &M) -> bool {
-        let queues = transport.queues().iter().skip(REQUEST_QUEUES);
+    pub(super) fn earlier_taken<M: Spans>(&mut self, queues: &[Virtqueue], memory: &M) -> bool {
         let mut none = true;
-        for (queue, owed) in queues.zip(&mut self.owed) {
+        for (queue, owed) in queues.iter().skip(REQUEST_QUEUES).zip(&mut self.owed) {
             let waiting = if queue.active() { queue.waiting(memory) } else { 0 };
             *owed = if self.marked { waiting.min(*owed) } else { waiting };
             none &= *owed == 0;

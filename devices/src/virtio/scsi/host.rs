@@ -5,14 +5,13 @@ use std::os::fd::BorrowedFd;
 
 use paradisk_disk_formats::{IoBuf, QueueStats};
 use vm_memory::GuestAddressSpace;
-use zerocopy::IntoBytes;
 
 use super::super::chain::Chain;
 use super::super::descriptors::DescriptorChain;
-use super::super::pci::Transport;
-use super::super::queue::Broken;
-use super::answer::{Answer, Answered, Remainder, Reply};
-use super::config::{Config, MAX_TARGETS};
+use super::super::queue::{Broken, Virtqueue};
+use super::super::rings::{Ended, Requests};
+use super::answer::{Answer, Remainder, Reply};
+use super::config::{Config, ScsiHost};
 use super::functions::Control;
 use super::late_events::Events;
 use super::lun::{self, Place};
@@ -22,12 +21,6 @@ use crate::backlog::Backlog;
 use crate::dma::{Dma, Footprint, Spans};
 use crate::in_flight::InFlight;
 use crate::scsi::{Address, Bus, Task, TaskEnd};
-
-/// Largest logical unit number (flat space addressing, SAM-5, 4.7.7.3).
-const MAX_LUN: u32 = 0x3fff;
-
-/// Maximum number of sectors of a request: just below the largest transfer of the target.
-const MAX_SECTORS: u32 = 0xffff;
 
 /// A request in flight.
 #[derive(Debug)]
@@ -57,12 +50,11 @@ pub(super) enum Verdict {
 }
 
 /// The back-end of the SCSI host device.
-pub(super) struct Host {
+pub struct Host {
     pub(super) bus: Bus,
     pub(super) targets: u16,
-    config: ScsiConfig,
-    /// The features that the driver has accepted.
-    pub(super) features: ScsiFeatures,
+    /// What the driver has negotiated and configured.
+    pub(super) own: ScsiHost,
     pub(super) in_flight: InFlight<Pending>,
     /// Requests that have ended.
     ended: Vec<(u32, TaskEnd)>,
@@ -83,26 +75,13 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(bus: Bus, config: Config) -> Self {
+    /// For a device whose queues have the size and number in `config`.
+    pub(super) fn new(bus: Bus, config: &Config, own: ScsiHost) -> Self {
         let tasks = config.tasks.max(1);
-        let targets = config.targets.clamp(1, MAX_TARGETS);
         Self {
             bus,
-            targets,
-            config: ScsiConfig {
-                num_queues: u32::from(config.queues).into(),
-                // A request also has a descriptor for its header and one for its response.
-                seg_max: (u32::from(config.queue_size) - 2).into(),
-                max_sectors: MAX_SECTORS.into(),
-                cmd_per_lun: tasks.into(),
-                event_info_size: (size_of::<EventInfo>() as u32).into(),
-                sense_size: VIRTIO_SCSI_SENSE_DEFAULT_SIZE.into(),
-                cdb_size: VIRTIO_SCSI_CDB_DEFAULT_SIZE.into(),
-                max_channel: 0.into(),
-                max_target: (targets - 1).into(),
-                max_lun: MAX_LUN.into(),
-            },
-            features: ScsiFeatures::empty(),
+            targets: config.targets,
+            own,
             in_flight: InFlight::new(tasks),
             ended: Vec::with_capacity(tasks as usize),
             answered: 0,
@@ -122,79 +101,8 @@ impl Host {
         self.backlog.len() >= self.entries
     }
 
-    /// A request has ended: free its slot, and return the result of `read`.
-    #[inline]
-    fn end<T>(&mut self, id: u32, read: impl FnOnce(&Pending) -> T) -> Option<T> {
-        let result = self.in_flight.complete_with(id, read)?;
-        self.control.task_ended(id, &mut self.replies);
-        Some(result)
-    }
-
     fn take_short_answer(&self) -> Option<Answer> {
         Some(Answer::take(&self.chain.writable, size_of::<ResponseHeader>() as u64)?.0)
-    }
-
-    /// Forget all requests if the disks have completed them. False: they have not.
-    fn forget_all(&mut self) -> bool {
-        // `ended` stays bounded: by the number of requests in flight.
-        self.bus.reap(&mut self.ended);
-        if self.bus.in_flight() > 0 {
-            return false;
-        }
-        self.ended.clear();
-        self.answered = 0;
-        self.in_flight.clear();
-        self.control.reset();
-        self.events = Events::default();
-        self.features = ScsiFeatures::empty();
-        self.config.sense_size = VIRTIO_SCSI_SENSE_DEFAULT_SIZE.into();
-        self.config.cdb_size = VIRTIO_SCSI_CDB_DEFAULT_SIZE.into();
-        true
-    }
-
-    /// Completions of requests in flight are not posted.
-    fn disown_all(&mut self) {
-        self.bus.reset_all();
-        self.backlog.clear();
-        self.failed.clear();
-        self.replies.clear();
-        self.in_flight.iter_mut().for_each(|pending| pending.disowned = true);
-    }
-
-    /// Abort a queue's requests in flight. Their completions are not posted.
-    fn disown(&mut self, queue: usize) {
-        for pending in self.in_flight.iter_mut().filter(|pending| pending.queue == queue) {
-            pending.disowned = true;
-        }
-        let ids: Vec<u32> =
-            self.in_flight.iter().filter(|(_, pending)| pending.queue == queue).map(|(id, _)| id).collect();
-        for id in ids {
-            self.bus.abort(id);
-        }
-        self.backlog.take(|_, pending| pending.queue == queue);
-        self.failed.retain(|(pending, _)| pending.queue != queue);
-        if queue == CONTROL_QUEUE {
-            self.control.reset();
-        }
-        let before = self.replies.len();
-        self.replies.retain(|reply| reply.queue != queue);
-        if queue == EVENT_QUEUE && self.replies.len() < before {
-            self.events.set_missed();
-        }
-    }
-
-    /// Whether the disks have completed all requests of a queue.
-    fn forget(&mut self, queue: usize) -> bool {
-        self.bus.reap(&mut self.ended);
-        self.ended.drain(..std::mem::take(&mut self.answered));
-        for (id, end) in std::mem::take(&mut self.ended) {
-            if self.in_flight.get(id).is_some_and(|pending| pending.queue == queue) {
-                self.end(id, |_| ());
-            } else {
-                self.ended.push((id, end));
-            }
-        }
-        !self.in_flight.iter().any(|(_, pending)| pending.queue == queue)
     }
 
     /// Start a request of the backlog.
@@ -220,7 +128,8 @@ impl Host {
     ) -> Result<(), Broken> {
         let head = descriptors.head_index();
         self.chain.collect(descriptors)?;
-        let sense_size = self.config.sense_size.get();
+        let ScsiConfig { sense_size, cdb_size, .. } = self.own.config;
+        let (sense_size, cdb_size) = (sense_size.get(), cdb_size.get() as usize);
         let whole = size_of::<ResponseHeader>() as u64 + u64::from(sense_size);
         let (answer, data_in) = match Answer::take(&self.chain.writable, whole) {
             Some((answer, rest)) => (answer, Some(rest)),
@@ -229,7 +138,6 @@ impl Host {
         };
         dma.begin();
         let mut space = Space::new();
-        let cdb_size = self.config.cdb_size.get() as usize;
         let request = match data_in {
             Some(rest) if !self.chain.malformed => {
                 parse(&mut self.chain, rest, cdb_size, self.targets, dma, &mut space, &mut self.bufs)
@@ -296,21 +204,42 @@ impl Host {
 }
 
 impl Host {
-    /// Start requests of the backlog, and serve the control and the event queue.
-    #[cold]
-    fn serve_others<A: GuestAddressSpace, M: Spans>(
+    /// Start requests of the backlog, as far as possible. True: one was started.
+    fn start_backlog<A: GuestAddressSpace, M: Spans>(
         &mut self,
-        transport: &mut Transport,
+        queues: &[Virtqueue],
         dma: &mut Dma<A>,
         memory: &M,
     ) -> Result<bool, Broken> {
-        let started = self.start_backlog(transport, dma, memory)?;
-        let controlled = self.serve_control(transport, dma, memory)?;
-        Ok(self.serve_events(transport, memory)? || controlled || started)
+        let mut started = false;
+        while let Some(pending) = self.backlog.next(&self.bus, self.in_flight.free_slots()) {
+            let queue = queues.get(pending.queue).ok_or(Broken)?;
+            let chain = queue.chain(memory, pending.head);
+            self.begin_from_backlog(&pending, chain, dma)?;
+            started = true;
+        }
+        Ok(started)
+    }
+
+    /// Start requests of the backlog and, if `take` is set, serve the control and the event queue.
+    #[cold]
+    fn serve<A: GuestAddressSpace, M: Spans>(
+        &mut self,
+        queues: &mut [Virtqueue],
+        take: bool,
+        dma: &mut Dma<A>,
+        memory: &M,
+    ) -> Result<bool, Broken> {
+        let started = self.start_backlog(queues, dma, memory)?;
+        if !take {
+            return Ok(started);
+        }
+        let controlled = self.serve_control(queues, dma, memory)?;
+        Ok(self.serve_events(queues, memory)? || controlled || started)
     }
 
     /// Answer requests that ended without a task number, then post responses and events of the other queues.
-    fn answer_others<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
+    fn answer_others<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Ended> {
         self.ended.clear();
         self.answered = 0;
         if let Some((pending, verdict)) = self.failed.pop_front() {
@@ -341,60 +270,19 @@ impl Pending {
 
     /// Write the response to guest memory.
     #[inline(always)]
-    fn respond<A: GuestAddressSpace>(&self, outcome: &Outcome, dma: &mut Dma<A>) -> Answered {
+    fn respond<A: GuestAddressSpace>(&self, outcome: &Outcome, dma: &mut Dma<A>) -> Ended {
         let written = outcome.write(&self.answer, dma);
-        Answered { queue: self.queue, head: self.head, written, good: outcome.good }
+        Ended { queue: self.queue, head: self.head, written, good: outcome.good }
     }
 }
 
-impl Host {
-    /// The device-specific configuration as the guest reads it.
-    pub(super) fn config(&self) -> &[u8] {
-        self.config.as_bytes()
-    }
+impl Requests for Host {
+    const OTHER_QUEUES: usize = REQUEST_QUEUES;
 
-    /// The guest writes to the device-specific configuration.
-    /// Sizes above the limits are ignored.
-    pub(super) fn write_config(&mut self, offset: u64, value: u64, len: usize) {
-        let value = value as u32;
-        match (offset, len) {
-            (SENSE_SIZE, 4) if value <= MAX_SENSE_SIZE => self.config.sense_size = value.into(),
-            (CDB_SIZE, 4) if value <= MAX_CDB_SIZE => self.config.cdb_size = value.into(),
-            _ => {}
-        }
-    }
-
-    /// The driver has accepted these features.
-    pub(super) fn accept(&mut self, features: u64) {
-        self.features = ScsiFeatures::from_bits_truncate(features);
-    }
-
-    /// A reset of the device (`None`) or of a queue begins. Its requests in flight are not answered. Never waits.
-    pub(super) fn begin_reset(&mut self, queue: Option<usize>) {
-        match queue {
-            None => self.disown_all(),
-            Some(queue) => self.disown(queue),
-        }
-    }
-
-    /// Whether the disks have completed every request that the reset covers. True: they have, and the requests are forgotten.
-    pub(super) fn finish_reset(&mut self, queue: Option<usize>) -> bool {
-        match queue {
-            None => self.forget_all(),
-            Some(queue) => self.forget(queue),
-        }
-    }
-
-    /// Guest memory that requests in flight use.
-    pub(super) fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
-        self.in_flight.footprint(dma, |pending| pending.answer.address())
-    }
-
-    /// Requests that can be started.
     /// If a function of the control queue waits for requests, or several units share the task numbers, requests that cannot start are
     /// taken to the backlog. Otherwise they wait in the rings.
     #[inline]
-    pub(super) fn free_slots(&self) -> usize {
+    fn free_slots(&self) -> usize {
         let reserved = self.bus.reserved();
         let free = self.in_flight.free_slots();
         if free > reserved && self.backlog.is_empty() {
@@ -406,12 +294,16 @@ impl Host {
         }
     }
 
-    /// Start the request of a chain from a request queue. Only with [free slots](Self::free_slots).
-    ///
-    /// # Errors
-    /// [`Broken`] if the chain has no place for a response.
+    fn wants(&self, queue: usize) -> bool {
+        match queue {
+            CONTROL_QUEUE => self.control.wants(),
+            EVENT_QUEUE => self.events.wants(),
+            _ => self.free_slots() > 0,
+        }
+    }
+
     #[inline(always)]
-    pub(super) fn start<A: GuestAddressSpace, M: Spans>(
+    fn start<A: GuestAddressSpace, M: Spans>(
         &mut self,
         queue: usize,
         descriptors: DescriptorChain<'_, M>,
@@ -421,76 +313,38 @@ impl Host {
         self.begin(queue, descriptors, None, dma)
     }
 
-    /// Start chains that were taken but had to wait, as far as possible. True: one was started.
-    ///
-    /// # Errors
-    /// [`Broken`] if the chain has no place for a response.
-    pub(super) fn start_backlog<A: GuestAddressSpace, M: Spans>(
-        &mut self,
-        transport: &mut Transport,
-        dma: &mut Dma<A>,
-        memory: &M,
-    ) -> Result<bool, Broken> {
-        let mut started = false;
-        while let Some(pending) = self.backlog.next(&self.bus, self.in_flight.free_slots()) {
-            let queue = transport.queues().get_mut(pending.queue).ok_or(Broken)?;
-            let chain = queue.chain(memory, pending.head);
-            self.begin_from_backlog(&pending, chain, dma)?;
-            started = true;
-        }
-        Ok(started)
-    }
-
-    /// Serve the other queues, after all request queues were served. True: serve all queues again.
     /// Called after each batch of requests. The backlog, functions and events are rare, so only the check for them is inlined.
     #[inline(always)]
-    pub(super) fn serve<A: GuestAddressSpace, M: Spans>(
+    fn serve_others<A: GuestAddressSpace, M: Spans>(
         &mut self,
-        transport: &mut Transport,
+        queues: &mut [Virtqueue],
+        take: bool,
         dma: &mut Dma<A>,
         memory: &M,
     ) -> Result<bool, Broken> {
-        let queue = transport.queues().get_mut(CONTROL_QUEUE).filter(|queue| queue.active());
+        let queue = queues.get(CONTROL_QUEUE).filter(|queue| queue.active());
         let functions = queue.map_or(0, |queue| queue.waiting(memory));
         if functions == 0 && self.backlog.is_empty() && !self.events.wants() {
             self.control.blocked = false;
             return Ok(false);
         }
-        self.serve_others(transport, dma, memory)
+        self.serve(queues, take, dma, memory)
     }
 
-    /// Whether a chain of one of the other queues could be taken at once.
-    pub(super) fn wants(&self, queue: usize) -> bool {
-        match queue {
-            CONTROL_QUEUE => self.control.wants(),
-            _ => self.events.wants(),
-        }
-    }
-
-    /// Submit the started requests to the disks.
-    pub(super) fn submit(&mut self) {
+    fn submit(&mut self) {
         self.bus.kick();
     }
 
-    /// Reap completions of the disks. True: there are requests to answer.
-    pub(super) fn reap(&mut self) -> bool {
+    fn reap(&mut self) {
         self.bus.reap(&mut self.ended);
+    }
+
+    fn has_ended(&self) -> bool {
         !(self.ended.is_empty() && self.failed.is_empty() && self.replies.is_empty())
     }
 
-    /// After a wake-up that brought no completion: [`Bus::clear_late_events`], as `reap` leaves out disks without requests.
-    pub(super) fn clear_late_events(&mut self) {
-        self.bus.clear_late_events();
-    }
-
-    /// Fail requests that a disk's queue has lost ([`fault`](crate::fault)). True: there were some.
-    pub(super) fn fail_lost(&mut self) -> bool {
-        self.bus.fail_lost()
-    }
-
-    /// Write the response of the next completed request.
     #[inline(always)]
-    pub(super) fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
+    fn next_ended<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Ended> {
         let Self { ended, answered, in_flight, control, replies, .. } = self;
         while let Some((id, end)) = ended.get(*answered) {
             *answered += 1;
@@ -508,18 +362,74 @@ impl Host {
         self.answer_others(dma)
     }
 
-    /// Wait until nothing is in flight.
-    pub(super) fn drain(&mut self) {
+    /// Requests in flight are aborted; a reset of the device also resets the units.
+    fn disown(&mut self, queue: Option<usize>) {
+        let covers = |other| queue.is_none_or(|queue| queue == other);
+        let requests = self.in_flight.iter_mut().filter(|pending| covers(pending.queue));
+        requests.for_each(|pending| pending.disowned = true);
+        let before = self.replies.len();
+        self.backlog.take(|_, pending| covers(pending.queue));
+        self.failed.retain(|(pending, _)| !covers(pending.queue));
+        self.replies.retain(|reply| !covers(reply.queue));
+        if covers(CONTROL_QUEUE) {
+            self.control.reset();
+        }
+        if queue.is_none() {
+            self.bus.reset_all();
+            // Until the driver accepts features again, no event is reported.
+            (self.events, self.own.features) = (Events::default(), ScsiFeatures::empty());
+            return;
+        }
+        if queue == Some(EVENT_QUEUE) && self.replies.len() < before {
+            self.events.set_missed();
+        }
+        let requests = self.in_flight.iter().filter(|(_, pending)| covers(pending.queue));
+        let ids: Vec<u32> = requests.map(|(id, _)| id).collect();
+        for id in ids {
+            self.bus.abort(id);
+        }
+    }
+
+    fn forget(&mut self, queue: usize) -> bool {
+        debug_assert_eq!(self.answered, 0, "all that had ended was answered");
+        let Self { ended, in_flight, control, replies, .. } = self;
+        ended.retain(|(id, _)| {
+            let other = in_flight.get(*id).is_none_or(|pending| pending.queue != queue);
+            if !other {
+                in_flight.complete(*id);
+                control.task_ended(*id, replies);
+            }
+            other
+        });
+        !in_flight.iter().any(|(_, pending)| pending.queue == queue)
+    }
+
+    fn drain(&mut self) {
         self.bus.drain();
     }
 
-    /// Descriptors that are readable while there may be something to reap.
-    pub(super) fn events(&self) -> Vec<BorrowedFd<'_>> {
+    fn fail_lost(&mut self) -> bool {
+        self.bus.fail_lost()
+    }
+
+    /// [`reap`](Self::reap) leaves out disks without requests.
+    fn woken_in_vain(&mut self) {
+        self.bus.clear_late_events();
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.check_capacities()
+    }
+
+    fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
+        self.in_flight.footprint(dma, |pending| pending.answer.address())
+    }
+
+    fn events(&self) -> Vec<BorrowedFd<'_>> {
         self.bus.events()
     }
 
-    /// Statistics of the disks' queues.
-    pub(super) fn queue_stats(&self) -> QueueStats {
+    fn queue_stats(&self) -> QueueStats {
         self.bus.queue_stats()
     }
 }

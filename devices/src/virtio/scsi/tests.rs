@@ -78,7 +78,7 @@ impl Guest {
 
     /// Requests that the device has taken and not posted.
     fn in_flight(&self) -> usize {
-        self.device.host.in_flight.count() as usize
+        self.device.requests().unwrap().in_flight.count() as usize
     }
 
     /// The header of request `n`, whose identifier for task management is also `n`.

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::counter::Counter;
-use super::histogram::{Filling, Histogram};
+use super::histogram::{Counter, Filling, Histogram};
 use crate::contract::queue::{Op, QueueStats};
 
 /// Buckets of batch sizes: 1, 2, up to 4, up to 8 and so on up to 4,096 requests, the most that a queue holds.

@@ -1,9 +1,8 @@
 //! Histograms of latencies with fixed buckets, logarithmic and linear: each power of two of nanoseconds has eight buckets of equal width.
 //! So a quantile from 128 ns to 69 s is at most 1/8 too large.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use super::counter::Counter;
 
 /// Base-2 logarithm of the number of buckets for each power of two.
 const PARTS_BITS: u32 = 3;
@@ -119,6 +118,27 @@ impl Histogram {
         self.counts.resize(self.counts.len().max(other.counts.len()), 0);
         self.counts.iter_mut().zip(&other.counts).for_each(|(to, count)| *to += count);
         self.sum = self.sum.saturating_add(other.sum);
+    }
+}
+
+/// A number with one writer at a time, so that a change needs no locked instruction. A new writer synchronizes with the previous one.
+#[derive(Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(super) fn add(&self, count: u64) {
+        self.set(self.get().wrapping_add(count));
+    }
+
+    #[inline]
+    pub(super) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -1,20 +1,19 @@
 //! Reads and writes a disk's content by plain slices, on the calling thread. For tools; a disk in use is accessed by
-//! queues.
+//! queues. Also the buffers that tools use, which direct I/O can use without a copy, and the errors of tools.
 
 use std::io;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::error::ImageError;
-use crate::contract::check::check_range;
 use crate::contract::disk::{Allocation, Status};
-use crate::contract::error::IoError;
+use crate::contract::error::{IoError, escaped};
 use crate::contract::info::SectorSize;
+use crate::contract::queue::check_range;
 use crate::formats::signature::gpt_sector;
 use crate::host::store::{Store, io_error, read_padded};
 use crate::map::extent::{Extents, Place};
-use crate::map::format::Format;
-use crate::map::map_now::map_now;
+use crate::map::format::{Format, map_now, path_of};
 
 /// The content of a disk.
 #[derive(Clone, Copy)]
@@ -40,7 +39,7 @@ impl<'a> Content<'a> {
     /// Path of the image; for a chain that of the top image, which is the first file.
     #[must_use]
     pub fn path(&self) -> &'a Path {
-        self.format.files().first().map_or(Path::new(""), |file| file.path())
+        path_of(self.format)
     }
 
     /// The format.
@@ -121,7 +120,7 @@ impl<'a> Content<'a> {
             return Ok(());
         };
         let file = self.file(file)?;
-        let failed = |error: io::Error| ImageError::io(file.path(), "read", offset, io_error(&error));
+        let failed = |error: io::Error| ImageError::io(file.path(), "read", offset, io_error(error));
         match self.format.zeros_past_end() {
             true => read_padded(file, data, offset).map_err(failed),
             false => file.read_at(data, offset).map_err(failed),
@@ -148,7 +147,7 @@ impl<'a> Content<'a> {
             let (piece, others) = rest.split_at(extent.len.min(rest.len() as u64) as usize);
             let (file, offset) = self.place_to_write(extent.place)?;
             file.write_at(piece, offset)
-                .map_err(|error| ImageError::io(file.path(), "write", offset, io_error(&error)))?;
+                .map_err(|error| ImageError::io(file.path(), "write", offset, io_error(error)))?;
             rest = others;
         }
         Ok(())
@@ -192,6 +191,138 @@ impl<'a> Content<'a> {
             return Ok(Allocation { len, status: Status::Mapped });
         };
         Ok(file.stored(offset, len, sector, self.format.zeros_past_end()))
+    }
+}
+
+/// The error of an operation on an image.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// Reading, writing or mapping failed.
+    #[error("{}: cannot {action} byte {offset}: {source}", escaped(path))]
+    Io {
+        /// The image, or the file that failed.
+        path: PathBuf,
+        /// The attempted action, for example "read" or "map".
+        action: &'static str,
+        /// Byte offset: of the disk if `path` is the image, else of the file.
+        offset: u64,
+        /// The cause.
+        source: IoError,
+    },
+    /// A flush failed.
+    #[error("{}: cannot flush: {source}", escaped(path))]
+    Flush {
+        /// The image.
+        path: PathBuf,
+        /// The cause.
+        source: IoError,
+    },
+    /// The destination is smaller than the source.
+    #[error("{}: holds {capacity} bytes, expected at least the {needed} bytes of the source", escaped(path))]
+    TooSmall {
+        /// The destination.
+        path: PathBuf,
+        /// Capacity of the destination in bytes.
+        capacity: u64,
+        /// Capacity of the source in bytes.
+        needed: u64,
+    },
+    /// The caller cancelled the operation.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl ImageError {
+    /// The same error with the path `to` in place of `from`, for files that are still under a temporary name.
+    #[must_use]
+    pub fn renamed(mut self, from: &Path, to: &Path) -> Self {
+        if let Self::Io { path, .. } | Self::Flush { path, .. } | Self::TooSmall { path, .. } = &mut self
+            && path == from
+        {
+            *path = to.into();
+        }
+        self
+    }
+
+    pub(crate) fn io(path: &Path, action: &'static str, offset: u64, source: impl Into<IoError>) -> Self {
+        Self::Io { path: path.into(), action, offset, source: source.into() }
+    }
+}
+
+/// Bytes that are copied or compared at once. Chunks of a disk begin at multiples of it.
+pub(crate) const CHUNK: u64 = 2 << 20;
+
+/// Alignment of the memory: a page, which suffices on every host.
+const ALIGNMENT: usize = 4096;
+
+/// A page-aligned byte buffer.
+pub(crate) struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    pub(crate) fn new(len: usize) -> Self {
+        let memory = vec![0; len + ALIGNMENT];
+        let start = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        Self { memory, start, len }
+    }
+
+    /// The first `len` bytes, or all if the buffer is shorter.
+    pub(crate) fn first(&mut self, len: u64) -> &mut [u8] {
+        let len = usize::try_from(len).map_or(self.len, |len| len.min(self.len));
+        &mut self.memory[self.start..self.start + len]
+    }
+}
+
+/// Whether all bytes are zeros.
+pub(crate) fn all_zeros(data: &[u8]) -> bool {
+    // 256 bytes: long enough for vector instructions, short enough to stop early.
+    data.chunks(256).all(|step| step.iter().fold(0, |seen, byte| seen | byte) == 0)
+}
+
+/// The parts of `data` that are not zeros, in units of `grain` bytes, adjacent ones merged.
+pub(crate) fn filled(data: &[u8], grain: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let skipped =
+            data.get(at..)?.chunks(grain).take_while(|part| all_zeros(part)).map(<[u8]>::len).sum::<usize>();
+        let start = at + skipped;
+        let len = data
+            .get(start..)?
+            .chunks(grain)
+            .take_while(|part| !all_zeros(part))
+            .map(<[u8]>::len)
+            .sum::<usize>();
+        at = start + len;
+        (len > 0).then_some(start..at)
+    })
+}
+
+#[cfg(test)]
+mod buffer_tests {
+    use super::*;
+
+    #[test]
+    fn filled_parts_in_grains() {
+        let parts = |data: &[u8]| filled(data, 4).collect::<Vec<_>>();
+        assert!(parts(&[]).is_empty());
+        assert!(parts(&[0; 9]).is_empty());
+        assert_eq!(parts(&[1; 9]), [Range { start: 0, end: 9 }]);
+        assert_eq!(parts(&[0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]), [0..8, 16..17]);
+    }
+
+    #[test]
+    fn one_byte_anywhere_is_seen() {
+        let mut data = vec![0; 1000];
+        assert!(all_zeros(&data));
+        for at in 0..data.len() {
+            data[at] = 0x80;
+            assert!(!all_zeros(&data), "{at}");
+            data[at] = 0;
+        }
     }
 }
 

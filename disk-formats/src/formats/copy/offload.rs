@@ -5,13 +5,12 @@
 //! writes, and copies zeros, too. There the data are read and written instead.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::fs::fstatfs;
 use rustix::io::Errno;
 
-use super::content::Content;
-use super::error::ImageError;
+use super::content::{Content, ImageError};
 use super::runs::Run;
 use crate::contract::error::IoError;
 use crate::host;
@@ -60,16 +59,17 @@ pub(crate) struct Offload<'a> {
     destination: Content<'a>,
     /// For each file of the source, the best method that has not failed so far.
     methods: Vec<AtomicU8>,
-    /// For each file of the source, whether support for clones was probed.
-    probed: Vec<AtomicBool>,
 }
 
 impl<'a> Offload<'a> {
     pub(crate) fn new(source: Content<'a>, destination: Content<'a>) -> Self {
-        let methods: Vec<AtomicU8> =
-            (0..source.files()).map(|_| AtomicU8::new(Method::Clone as u8)).collect();
-        let probed = methods.iter().map(|_| AtomicBool::new(false)).collect();
-        Self { source, destination, methods, probed }
+        // Probed before space is allocated for a clone.
+        let best = |file| match (source.file(file), destination.file(0)) {
+            (Ok(from), Ok(to)) if can_clone(from, to) => Method::Clone,
+            _ => Method::Server,
+        };
+        let methods = (0..source.files() as u32).map(|file| AtomicU8::new(best(file) as u8)).collect();
+        Self { source, destination, methods }
     }
 
     /// Offload the copy of as much of a mapped run as possible. Returns that part, and the method.
@@ -92,20 +92,6 @@ impl<'a> Offload<'a> {
         if method == Method::Server && !on_server(source) {
             best.store(Method::None as u8, Ordering::Relaxed);
             return Ok(None);
-        }
-        if method == Method::Clone
-            && self.probed.get(file as usize).is_some_and(|probed| !probed.load(Ordering::Relaxed))
-        {
-            // Probe before space is allocated for the clone.
-            if !can_clone(source, self.destination.file(0)?) {
-                best.fetch_max(method.next() as u8, Ordering::Relaxed);
-                return self.copy(run, extents);
-            }
-            self.probed
-                .iter()
-                .skip(file as usize)
-                .take(1)
-                .for_each(|probed| probed.store(true, Ordering::Relaxed));
         }
         self.destination.pieces_to_write(start, end - start, extents)?;
         for extent in extents.as_slice() {

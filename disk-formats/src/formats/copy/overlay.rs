@@ -2,9 +2,7 @@
 
 use std::ops::{AddAssign, Range};
 
-use super::buffer::{Buffer, CHUNK, all_zeros};
-use super::content::Content;
-use super::error::ImageError;
+use super::content::{Buffer, CHUNK, Content, ImageError, all_zeros};
 use super::offload::Offload;
 use super::runs::{Run, Runs, WINDOW};
 use crate::contract::disk::Status;

@@ -4,9 +4,7 @@
 use std::iter::from_fn;
 use std::ops::Range;
 
-use super::buffer::{Buffer, CHUNK};
-use super::content::Content;
-use super::error::ImageError;
+use super::content::{Buffer, CHUNK, Content, ImageError};
 use super::offload::Offload;
 use super::runs::{Run, Runs, WINDOW};
 use crate::contract::disk::Status;
@@ -34,17 +32,9 @@ pub(crate) struct RebaseCopy<'a> {
 }
 
 impl<'a> RebaseCopy<'a> {
-    /// Copy the data that differ to the top of the chain `old`, which is writable.
-    pub(crate) fn new(old: Content<'a>, new: Content<'a>) -> Self {
-        Self::between(old, new, None)
-    }
-
-    /// Copy the data that differ to `to`, an empty disk over `new`, so that it reads the data of `old`.
-    pub(crate) fn into(old: Content<'a>, new: Content<'a>, to: Content<'a>) -> Self {
-        Self::between(old, new, Some(to))
-    }
-
-    fn between(old: Content<'a>, new: Content<'a>, to: Option<Content<'a>>) -> Self {
+    /// Copy the data that differ to the top of the chain `old`, which is writable; or to `to`, an empty disk over `new`, so that it reads the
+    /// data of `old`.
+    pub(crate) fn new(old: Content<'a>, new: Content<'a>, to: Option<Content<'a>>) -> Self {
         let buffers = [Buffer::new(CHUNK as usize), Buffer::new(CHUNK as usize)];
         Self {
             old,
@@ -175,7 +165,7 @@ pub fn write_difference(
     child: Content<'_>,
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<u64, ImageError> {
-    let copied = RebaseCopy::into(source, parent, child).run(progress)?;
+    let copied = RebaseCopy::new(source, parent, Some(child)).run(progress)?;
     let path = child.path().into();
     child.format().flush().map_err(|source| ImageError::Flush { path, source })?;
     Ok(copied)

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::content::Content;
-use super::error::ImageError;
+use super::content::{Content, ImageError};
 use crate::contract::disk::Status;
 use crate::map::extent::{Extent, Extents, Place};
 

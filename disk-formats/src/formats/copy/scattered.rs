@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::contract::error::IoError;
 use crate::contract::info::{DiskInfo, Kind, SectorSize};
-use crate::formats::file_info::file_info;
+use crate::formats::info::file_info;
 use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
 use crate::map::extent::{Extents, Place};
@@ -173,7 +173,7 @@ pub(crate) fn sparse(path: &Path, data: &[u8]) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::create(path).unwrap();
     file.set_len(data.len() as u64).unwrap();
-    for part in super::buffer::filled(data, 4096) {
+    for part in super::content::filled(data, 4096) {
         file.write_all_at(&data[part.clone()], part.start as u64).unwrap();
     }
 }

@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::contract::error::OpenError;
-use crate::contract::escaped::escaped;
+use crate::contract::error::{BadField, OpenError, escaped};
 use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-use crate::formats::file_info::whole_sectors;
 use crate::formats::flat::{Flat, Sectors};
+use crate::formats::info::whole_sectors;
 use crate::formats::signature::gpt_sector;
 use crate::host::backing::{Access, BackingFile};
 
@@ -31,12 +30,7 @@ impl Passthrough {
     /// The same.
     pub fn open_with(path: &Path, access: Access, sectors: Sectors) -> Result<Flat, OpenError> {
         let file = BackingFile::open(path, access)?;
-        let invalid = |field, value: String, expected: &str| OpenError::Invalid {
-            path: path.into(),
-            field,
-            value,
-            expected: expected.into(),
-        };
+        let invalid = |field, value: String, expected: &str| BadField::new(field, value, expected).of(path);
         let Some(device) = file.device().copied() else {
             return Err(invalid(
                 "type of file",

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::contract::error::OpenError;
+use crate::contract::error::{BadField, OpenError};
 use crate::contract::info::{Kind, SectorSize};
-use crate::formats::file_info::{check_shrink, file_info, whole_sectors};
 use crate::formats::flat::{Flat, Sectors};
+use crate::formats::info::{check_shrink, file_info, whole_sectors};
 use crate::formats::signature::gpt_sector;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
@@ -32,12 +32,12 @@ impl Raw {
     pub fn open_with(path: &Path, access: Access, sectors: Sectors) -> Result<Flat, OpenError> {
         let mut file = BackingFile::open(path, access)?;
         if file.device().is_some() {
-            return Err(OpenError::Invalid {
-                path: path.into(),
-                field: "type of file",
-                value: "a block device".into(),
-                expected: "a regular file (format passthrough opens devices)".into(),
-            });
+            return Err(BadField::new(
+                "type of file",
+                "a block device",
+                "a regular file (format passthrough opens devices)",
+            )
+            .of(path));
         }
         let size = file.size();
         let sector = match sectors.logical {
@@ -53,12 +53,12 @@ impl Raw {
                 0 => String::new(),
                 _ => format!(": open it read-only, or resize it to {capacity}"),
             };
-            return Err(OpenError::Invalid {
-                path: path.into(),
-                field: "size",
-                value: format!("{size} bytes"),
-                expected: format!("whole sectors of {bytes} bytes, at least one{remedy}"),
-            });
+            return Err(BadField::new(
+                "size",
+                format!("{size} bytes"),
+                format!("whole sectors of {bytes} bytes, at least one{remedy}"),
+            )
+            .of(path));
         }
         if padded {
             file.use_page_cache()?;
@@ -85,7 +85,7 @@ impl Raw {
     pub fn resize(path: &Path, size: u64, shrink: bool) -> Result<(), OpenError> {
         let file = Self::open_to_resize(path, size, shrink)?;
         let resized = file.set_size(size).and_then(|()| Ok(file.sync()?));
-        resized.map_err(|source| OpenError::Os { path: path.into(), action: "cannot resize", source })
+        resized.map_err(OpenError::os(path, "cannot resize"))
     }
 
     /// Open the file of an image, and refuse what [`resize`](Self::resize) refuses.
@@ -103,5 +103,5 @@ impl Raw {
 /// The size of sectors in which the GPT of an image counts, if it has one.
 fn sector_of_gpt(path: &Path, file: &BackingFile) -> Result<Option<SectorSize>, OpenError> {
     let found = gpt_sector(file.size(), |data, at| file.read_at(data, at));
-    found.map_err(|source| OpenError::Os { path: path.into(), action: "cannot read", source })
+    found.map_err(OpenError::os(path, "cannot read"))
 }

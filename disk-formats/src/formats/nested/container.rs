@@ -10,8 +10,7 @@ use rustix::io::Errno;
 
 use crate::contract::disk::Status;
 use crate::contract::error::IoError;
-use crate::formats::copy::content::Content;
-use crate::formats::copy::error::ImageError;
+use crate::formats::copy::content::{Content, ImageError};
 use crate::formats::copy::runs::{Run, Runs, zeros_until};
 use crate::host::store::Store;
 use crate::map::format::Format;
@@ -154,9 +153,7 @@ impl Container {
     fn put_zeros(&self, offset: u64, end: u64) -> Result<(), IoError> {
         match end.saturating_sub(offset) {
             0 => Ok(()),
-            len => {
-                self.put(&vec![0; len as usize], offset).map_err(|error| crate::host::store::io_error(&error))
-            }
+            len => self.put(&vec![0; len as usize], offset).map_err(crate::host::store::io_error),
         }
     }
 
@@ -227,7 +224,7 @@ impl Store for Container {
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
         let end = offset.checked_add(len).filter(|end| *end <= self.capacity()).ok_or(IoError::OutOfRange)?;
         let whole = (offset | end).is_multiple_of(self.sector());
-        let lock = || self.lock().map_err(|error| crate::host::store::io_error(&error));
+        let lock = || self.lock().map_err(crate::host::store::io_error);
         // Sectors that are zeroed in part are read and written back.
         let _one_at_a_time = if whole { None } else { Some(lock()?) };
         self.zero(offset, end, may_unmap)

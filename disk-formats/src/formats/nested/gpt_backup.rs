@@ -15,9 +15,8 @@ use zerocopy::IntoBytes;
 use super::table::{
     Disk, Entries, GptHeader, TableError, crc32, entries, header_at, mbr_partitions, protective_mbr,
 };
-use crate::formats::copy::content::Content;
-use crate::formats::copy::error::ImageError;
-use crate::formats::field::BadField;
+use crate::contract::error::BadField;
+use crate::formats::copy::content::{Content, ImageError};
 
 /// A move of the backup GPT.
 pub(super) struct Move<'a> {

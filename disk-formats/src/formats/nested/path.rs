@@ -42,10 +42,10 @@ pub fn outermost(path: &Path) -> PathBuf {
 /// [`OpenError::Unsupported`].
 pub fn refuse_nested(path: &Path, what: &str) -> Result<(), OpenError> {
     match is_nested(path) {
-        true => Err(OpenError::Unsupported {
-            path: path.into(),
-            reason: format!("it lies inside another disk: {what} (convert it to a file of its own first)"),
-        }),
+        true => Err(OpenError::unsupported(
+            path,
+            format!("it lies inside another disk: {what} (convert it to a file of its own first)"),
+        )),
         false => Ok(()),
     }
 }

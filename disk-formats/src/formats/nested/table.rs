@@ -5,11 +5,9 @@ use std::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::contract::error::IoError;
+use crate::contract::error::{BadField, IoError};
 use crate::contract::info::SectorSize;
-use crate::formats::copy::content::Content;
-use crate::formats::copy::error::ImageError;
-use crate::formats::field::BadField;
+use crate::formats::copy::content::{Content, ImageError};
 
 /// Highest partition number.
 pub(super) const MOST: u32 = 128;

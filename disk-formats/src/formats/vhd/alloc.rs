@@ -12,8 +12,7 @@ use super::layer::{Entries, read_bat};
 use super::layout::{Layout, locator_areas, locator_paths};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use super::stamp;
-use crate::contract::error::{IoError, OpenError};
-use crate::formats::field::BadField;
+use crate::contract::error::{BadField, IoError, OpenError};
 use crate::host::store::{Store, io_error};
 
 /// Entries in a sector of the table.
@@ -67,7 +66,7 @@ impl Allocator {
         writable: bool,
     ) -> Result<Self, OpenError> {
         let path = store.path();
-        let os = |source| OpenError::Os { path: path.into(), action: "cannot read the BAT", source };
+        let os = OpenError::os(path, "cannot read the BAT");
         let len = store.len().map_err(os)?;
         let table = read_bat(store, &layout, 0, u64::from(layout.used_entries())).map_err(os)?;
         if writable {
@@ -116,7 +115,7 @@ impl Allocator {
             recording: BTreeSet::new(),
         };
         if writable && footer_at.is_none_or(|at| at < end) {
-            let os = |source| OpenError::Os { path: path.into(), action: "cannot write its footer", source };
+            let os = OpenError::os(path, "cannot write its footer");
             allocator.place_footer(store).map_err(os)?;
             if let Some(at) = footer_at {
                 footer::erase(store, at, end).map_err(os)?;
@@ -211,14 +210,14 @@ impl Allocator {
         if index >= self.table.len() {
             return Err(IoError::OutOfRange);
         }
-        self.place_footer(store).map_err(|error| io_error(&error))?;
+        self.place_footer(store).map_err(io_error)?;
         let len = end + FOOTER_SIZE as u64;
         if let Err(error) = self.extend_with_zeros(store, len) {
             // Restore the file, as far as the host allows. If that fails, the copy of the footer at the start keeps the
             // image valid.
             let restored = self.close(store).and_then(|()| store.set_size(self.len));
             self.tail = if restored.is_ok() { Tail::Footer } else { Tail::Unknown };
-            return Err(io_error(&error));
+            return Err(io_error(error));
         }
         if let Some(slot) = self.table.get_mut(index) {
             *slot = entry;

@@ -4,7 +4,7 @@ use std::io;
 
 use super::layout::Layout;
 use super::spec::{SECTOR, UNALLOCATED};
-use crate::formats::field::BadField;
+use crate::contract::error::BadField;
 use crate::host::store::Store;
 
 /// What is wrong with a BAT entry.

@@ -109,12 +109,12 @@ impl VhdBlocks {
                 let bitmaps = dirty.iter().map(|dirty| self.bitmap(chain, &allocator, dirty.granule));
                 bitmaps.collect::<Result<_, _>>()?
             };
-            store.sync().map_err(|error| io_error(&error))?;
+            store.sync().map_err(io_error)?;
             // This sync also covered the bits of the previous batch.
             chain.map.recorded(open.get(..before).unwrap_or_default(), true);
             open.drain(..before);
             for (at, bits) in &bitmaps {
-                store.write_at(bits, *at).map_err(|error| io_error(&error))?;
+                store.write_at(bits, *at).map_err(io_error)?;
             }
             if scan.is_over() {
                 return Ok(open.is_empty() && no_blocks);
@@ -130,7 +130,7 @@ impl VhdBlocks {
         store: &dyn Store,
         blocks: &[u32],
     ) -> Result<(), IoError> {
-        let write = |at, bytes: &[u8]| store.write_at(bytes, at).map_err(|error| io_error(&error));
+        let write = |at, bytes: &[u8]| store.write_at(bytes, at).map_err(io_error);
         if !self.differencing {
             for block in blocks {
                 let entry = lock(allocator)?.entry(u64::from(*block));
@@ -142,7 +142,7 @@ impl VhdBlocks {
             let (at, bytes) = lock(allocator)?.table_sector(sector);
             write(self.layout.bat + at, &bytes)?;
         }
-        store.sync().map_err(|error| io_error(&error))
+        store.sync().map_err(io_error)
     }
 }
 
@@ -170,7 +170,7 @@ impl Blocks for VhdBlocks {
     /// Writes a new time stamp, on stable storage.
     fn begin(&self, top: &Layer, allocator: &Mutex<Allocator>) -> Result<(), IoError> {
         let mut allocator = lock(allocator)?;
-        allocator.renew_stamp(&*top.store).map_err(|error| io_error(&error))?;
+        allocator.renew_stamp(&*top.store).map_err(io_error)?;
         top.len.store(allocator.len(), Ordering::Release);
         Ok(())
     }
@@ -224,7 +224,7 @@ impl Blocks for VhdBlocks {
         // Granules whose bits are written or about to be, but are not on stable storage.
         let mut open = Vec::new();
         let done = closed
-            .map_err(|error| io_error(&error))
+            .map_err(io_error)
             .and_then(|()| self.record_bits((chain, allocator), store, &mut open, blocks.is_empty()))
             .and_then(|over| if over { Ok(()) } else { self.record_blocks(allocator, store, &blocks) });
         chain.map.recorded(&open, done.is_ok());

@@ -9,17 +9,14 @@ use super::alloc::Allocator;
 use super::blocks::{SparseVhd, VhdBlocks};
 use super::fixed::FixedVhd;
 use super::footer::{self, Found, Source, Subformat};
-use super::layer::{Layer, Shape};
+use super::layer::{Layer, Shape, read_bat};
 use super::layout::{self, Layout};
-use super::locator;
-use super::spec::{DynamicHeader, EPOCH, NO_DATA_OFFSET, SECTOR};
-use super::stamp;
-use crate::contract::error::OpenError;
-use crate::contract::escaped::escaped;
+use super::spec::{DynamicHeader, EPOCH, NO_DATA_OFFSET, SECTOR, UNALLOCATED};
+use super::{locator, stamp};
+use crate::contract::error::{BadField, OpenError, ReadError, escaped};
 use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
-use crate::formats::field::{BadField, ReadError};
-use crate::formats::file_info::file_info;
+use crate::formats::info::{FormatInfo, ImageInfo, ParentInfo, file_info};
 use crate::formats::name::FormatName;
 use crate::formats::parents::ParentRules;
 use crate::formats::signature::{has_footer, has_identifier};
@@ -116,8 +113,8 @@ impl Member for Image {
             return Self::open_within(path, access, memory);
         }
         let file = Arc::new(BackingFile::open(path, access)?);
-        let os = |source| OpenError::Os { path: path.into(), action: "cannot read", source };
-        let refused = |reason: &str| OpenError::Unsupported { path: path.into(), reason: reason.into() };
+        let os = OpenError::os(path, "cannot read");
+        let refused = |reason: &str| OpenError::unsupported(path, reason);
         if has_identifier(&*file).map_err(os)? {
             return Err(refused("begins as a VHDX, and the parent of a VHD must be a VHD or a raw disk"));
         }
@@ -143,11 +140,8 @@ impl Member for Image {
 
     fn candidates(&self) -> Result<Vec<PathBuf>, OpenError> {
         let Some(header) = self.child_header() else { return Ok(Vec::new()) };
-        locator::candidates(&*self.file, header).map_err(|source| OpenError::Os {
-            path: self.file.path().into(),
-            action: "cannot read the parent locators",
-            source,
-        })
+        locator::candidates(&*self.file, header)
+            .map_err(OpenError::os(self.file.path(), "cannot read the parent locators"))
     }
 
     /// Compares Unique Id and time stamp of the parent with those that the child has recorded.
@@ -180,6 +174,52 @@ impl Member for Image {
     fn has_parent_id(&self, parent: &Self) -> bool {
         self.child_header().is_some_and(|header| header.parent_unique_id == parent.found.footer.unique_id)
     }
+
+    fn describe(&self) -> Result<ImageInfo, OpenError> {
+        let path = self.file.path();
+        let os = OpenError::os(path, "cannot read the VHD's metadata");
+        let footer = &self.found.footer;
+        let blocks = match &self.sparse {
+            None => None,
+            // If the file is too short for a block, the table need not be read.
+            Some((_, layout)) if self.file.size() < layout.metadata_bytes() + layout.block_size() => {
+                Some((0, u64::from(layout.used_entries())))
+            }
+            Some((_, layout)) => {
+                let table = read_bat(&*self.file, layout, 0, u64::from(layout.used_entries())).map_err(os)?;
+                Some((table.iter().filter(|entry| **entry != UNALLOCATED).count() as u64, table.len() as u64))
+            }
+        };
+        let parent = match self.child_header() {
+            None => None,
+            Some(header) => {
+                let candidates = locator::candidates(&*self.file, header).map_err(os)?;
+                Some(ParentInfo { id: hex(&header.parent_unique_id), candidates })
+            }
+        };
+        let printable =
+            |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' };
+        Ok(ImageInfo {
+            path: path.into(),
+            subformat: self.subformat(),
+            size: self.found.size,
+            file_size: self.file.size(),
+            block_size: self.sparse.map(|(_, layout)| layout.block_size()),
+            blocks,
+            logical_sector: SectorSize::B512,
+            physical_sector: 4096,
+            id: hex(&footer.unique_id),
+            creator: match self.raw {
+                true => String::new(),
+                false => footer.creator_application.iter().map(printable).collect(),
+            },
+            parent,
+            format: FormatInfo::Vhd {
+                time_stamp: EPOCH + u64::from(footer.time_stamp.get()),
+                footer_from_copy: self.found.source == Source::Copy,
+            },
+        })
+    }
 }
 
 /// Open a VHD of any kind, with its parents.
@@ -199,11 +239,10 @@ pub(crate) fn open_with(
 ) -> Result<Arc<dyn Format>, OpenError> {
     let mut image = Image::open(path, access)?;
     if !access.read_only {
-        image.found.cut_zeros(&*image.file).map_err(|source| OpenError::Os {
-            path: path.into(),
-            action: "cannot cut the zeros behind its footer",
-            source,
-        })?;
+        image
+            .found
+            .cut_zeros(&*image.file)
+            .map_err(OpenError::os(path, "cannot cut the zeros behind its footer"))?;
     }
     match image.sparse {
         None => Ok(Arc::new(open_fixed(image))),
@@ -253,7 +292,7 @@ pub(crate) enum NestedVhd {
 pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<NestedVhd, OpenError> {
     let path = store.path().to_path_buf();
     let failed = |error: ReadError| error.of(&path, "cannot read the VHD's metadata");
-    let refused = |reason: &str| OpenError::Unsupported { path: path.clone(), reason: reason.into() };
+    let refused = |reason: &str| OpenError::unsupported(&path, reason);
     let found = footer::find(&*store).map_err(failed)?;
     if host.logical_sector != SectorSize::B512 {
         return Err(refused("a VHD has sectors of 512 bytes, but the outer disk has sectors of 4096"));
@@ -333,7 +372,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<Spars
 
 /// Unreachable: the caller has checked that there is a top with blocks.
 fn lost(path: &Path) -> OpenError {
-    OpenError::Unsupported { path: path.into(), reason: "not a chain of blocks".into() }
+    OpenError::unsupported(path, "not a chain of blocks")
 }
 
 pub(super) fn hex(id: &[u8; 16]) -> String {

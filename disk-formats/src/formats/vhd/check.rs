@@ -13,7 +13,7 @@ use super::layer::read_bat;
 use super::layout::{self, Layout, locator_areas, locator_paths, named_locators};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use super::stamp;
-use crate::formats::field::BadField;
+use crate::contract::error::BadField;
 use crate::formats::findings::{CheckReport, End, Finding, Severity};
 use crate::host::store::Store;
 

@@ -38,13 +38,13 @@ pub(super) fn compact_in(
     mut progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Compacted, OpenError> {
     let path = store.path();
-    let os = |source| OpenError::Os { path: path.into(), action: "cannot compact", source };
+    let os = OpenError::os(path, "cannot compact");
     let mut editor = Editor::open(store)?;
     let subformat = editor.subformat;
     let differencing = subformat == Subformat::Differencing;
     let Some(sparse) = &editor.sparse else {
-        let reason = "a fixed disk cannot be compacted: convert it to a dynamic one".into();
-        return Err(OpenError::Unsupported { path: path.into(), reason });
+        let reason = "a fixed disk cannot be compacted: convert it to a dynamic one";
+        return Err(OpenError::unsupported(path, reason));
     };
     let mut done = Compacted { before: store.len().map_err(os)?, ..Compacted::default() };
     let head = head(&editor, done.before).map_err(os)?;

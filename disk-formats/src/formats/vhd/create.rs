@@ -14,9 +14,8 @@ use super::spec::{
     ParentLocator, SPARSE_COOKIE,
 };
 use super::stamp;
-use crate::contract::error::OpenError;
+use crate::contract::error::{BadField, OpenError};
 use crate::formats::chain::{Member, refuse_full_chain};
-use crate::formats::field::BadField;
 use crate::formats::guid;
 use crate::formats::parents::locate;
 use crate::host::backing::{Access, BackingFile};

@@ -17,8 +17,7 @@ use super::layout::{self, Layout};
 use super::locator::NewLocator;
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE, ParentLocator, SECTOR};
 use super::stamp;
-use crate::contract::error::OpenError;
-use crate::formats::field::{ReadError, or_bad};
+use crate::contract::error::{BadField, OpenError, ReadError, or_bad};
 use crate::formats::findings::Severity;
 use crate::host::store::Store;
 
@@ -52,18 +51,18 @@ impl<'a> Editor<'a> {
         let os = |error: io::Error| failed(error.into());
         let report = super::check::check_in(store, false).map_err(os)?;
         if let Some(finding) = report.findings.iter().find(|finding| finding.severity == Severity::Damage) {
-            return Err(OpenError::Invalid {
-                path: path.into(),
-                field: finding.field,
-                value: finding.value.clone(),
-                expected: format!("{} (run `image check --repair`)", finding.expected),
-            });
+            return Err(BadField::new(
+                finding.field,
+                finding.value.clone(),
+                format!("{} (run `image check --repair`)", finding.expected),
+            )
+            .of(path));
         }
         let mut found = footer::find(store).map_err(failed)?;
         let Found { footer, subformat, size, .. } = found;
         if footer.saved_state != 0 {
-            let reason = "a saved state of a machine belongs to the disk: discard it first".into();
-            return Err(OpenError::Unsupported { path: path.into(), reason });
+            let reason = "a saved state of a machine belongs to the disk: discard it first";
+            return Err(OpenError::unsupported(path, reason));
         }
         let sparse = match subformat {
             Subformat::Fixed => None,
@@ -74,26 +73,17 @@ impl<'a> Editor<'a> {
                 Some(Sparse { header, layout, table })
             }
         };
-        found.cut_zeros(store).map_err(|source| OpenError::Os {
-            path: path.into(),
-            action: "cannot cut the zeros behind its footer",
-            source,
-        })?;
+        found.cut_zeros(store).map_err(OpenError::os(path, "cannot cut the zeros behind its footer"))?;
         if report.findings.iter().any(|finding| finding.field == "copy of the footer") {
-            store.write_at(footer.as_bytes(), 0).and_then(|()| store.sync()).map_err(|source| {
-                OpenError::Os { path: path.into(), action: "cannot write the copy of its footer", source }
-            })?;
+            let written = store.write_at(footer.as_bytes(), 0).and_then(|()| store.sync());
+            written.map_err(OpenError::os(path, "cannot write the copy of its footer"))?;
         }
         let trailing = found.source.trailing();
         let mut editor = Self { store, footer, subformat, size, sparse, trailing, aligns_footer: false };
         if let Some((layout, end)) = editor.used().map_err(os)? {
             editor.aligns_footer = layout.aligns_footer(end, trailing);
         }
-        editor.move_footer().map_err(|source| OpenError::Os {
-            path: path.into(),
-            action: "cannot move its footer behind the last block",
-            source,
-        })?;
+        editor.move_footer().map_err(OpenError::os(path, "cannot move its footer behind the last block"))?;
         stamp::clean(&mut editor.footer);
         Ok(editor)
     }

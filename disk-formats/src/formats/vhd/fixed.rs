@@ -10,9 +10,8 @@ use super::spec::Footer;
 use super::stamp;
 use crate::contract::error::IoError;
 use crate::contract::info::DiskInfo;
-use crate::formats::begun::Begun;
+use crate::formats::sparse::Begun;
 use crate::host::backing::BackingFile;
-use crate::host::identity;
 use crate::host::store::{Store, io_error};
 use crate::map::extent::{Extents, Place};
 use crate::map::format::{Format, Mapping};
@@ -61,7 +60,7 @@ impl FixedVhd {
         self.stamped.begin(|| {
             let mut footer = self.footer;
             stamp::renew(&mut footer, &*self.store);
-            footer::rewrite(&*self.store, &footer, self.footer_at).map_err(|error| io_error(&error))
+            footer::rewrite(&*self.store, &footer, self.footer_at).map_err(io_error)
         })
     }
 }
@@ -77,7 +76,7 @@ impl Format for FixedVhd {
     }
 
     fn image_id(&self) -> Option<[u8; 16]> {
-        identity::of_image(self.id)
+        Some(self.id)
     }
 
     #[inline]

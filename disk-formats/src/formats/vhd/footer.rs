@@ -11,7 +11,7 @@ use super::spec::{
     MAX_SPARSE_SIZE, NO_DATA_OFFSET, OLD_FOOTER_SIZE, SECTOR, disk_type,
 };
 use super::stamp;
-use crate::formats::field::{BadField, ReadError};
+use crate::contract::error::{BadField, ReadError};
 use crate::host::store::{Store, last_nonzero};
 
 /// Version 0.1.

@@ -79,9 +79,7 @@ impl chain_map::Layer for Layer {
         let first = offset >> layout.block_shift;
         let end = (offset + len).div_ceil(layout.block_size()).min(u64::from(layout.entries));
         let entries = match end.checked_sub(first) {
-            Some(count) if count > 0 => {
-                read_bat(&*self.store, layout, first, count).map_err(|error| io_error(&error))?
-            }
+            Some(count) if count > 0 => read_bat(&*self.store, layout, first, count).map_err(io_error)?,
             _ => Vec::new(),
         };
         Ok(Entries::new(first, entries))
@@ -164,9 +162,7 @@ impl Layer {
         let bit = within % SECTORS_PER_BITMAP_SECTOR;
         let mut bits = [0; SECTOR as usize];
         let sector_of_bitmap = within / SECTORS_PER_BITMAP_SECTOR * SECTOR;
-        self.store
-            .read_at(&mut bits, Layout::bitmap_at(entry) + sector_of_bitmap)
-            .map_err(|error| io_error(&error))?;
+        self.store.read_at(&mut bits, Layout::bitmap_at(entry) + sector_of_bitmap).map_err(io_error)?;
         let has = |sector: usize| Layout::has_bit(&bits, bit + sector as u64 - first);
         claim.claim(base, first as usize, (first + there) as usize, has);
         Ok(())

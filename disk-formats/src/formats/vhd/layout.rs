@@ -9,7 +9,7 @@ use super::spec::{
     DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, ParentLocator, SECTOR, SPARSE_COOKIE,
     UNALLOCATED,
 };
-use crate::formats::field::{BadField, ReadError};
+use crate::contract::error::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// Maximum number of entries of a BAT, which bounds the table in memory to 256 MiB. A disk of 2,040 GiB with blocks of

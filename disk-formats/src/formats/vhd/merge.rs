@@ -1,4 +1,4 @@
-//! Merging a differencing disk into its parent.
+//! Merging a differencing disk into its parent, and changing its parent.
 //!
 //! After a power failure, or if the caller stops the merge, the child's data are unchanged, and another merge
 //! continues. Before data are copied, the parent gets a new time stamp that only this child has recorded: other
@@ -8,17 +8,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::chain::{self, Image};
+use super::create::locators;
 use super::edit::Editor;
 use super::stamp;
 use crate::contract::error::OpenError;
-use crate::formats::chain::Member;
+use crate::formats::chain::{Member, refuse_loop, require_differencing};
 use crate::formats::copy::overlay::Overlaid;
-use crate::formats::merge::{Merge, MergeError, commit_into_parent};
+use crate::formats::merge::{ChainTools, MergeError, commit_into_parent};
 use crate::formats::parents::ParentRules;
+use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
+use crate::map::block_map::DEFAULT_MEMORY;
+use crate::map::format::Format;
 
-impl Merge for Image {
+impl ChainTools for Image {
     fn open_to_merge(path: &Path) -> Result<Self, OpenError> {
         let image = Self::open(path, Access::default())?;
         Editor::open(&*image.file)?;
@@ -39,7 +43,7 @@ impl Merge for Image {
         if parent.raw {
             let reason =
                 "a raw disk cannot be merged into: copy the contents into a new image (`image merge --to`)";
-            return Err(OpenError::Unsupported { path, reason: reason.into() }.into());
+            return Err(OpenError::unsupported(&path, reason).into());
         }
         drop(parent);
         let base = Self::open(&path, Access::default())?;
@@ -56,16 +60,41 @@ impl Merge for Image {
         let alone = || Ok(chain::alone(image.clone())?);
         commit_into_parent(&image.file, image.found.size, alone, std::iter::empty(), &*below, progress)
     }
+
+    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError> {
+        Ok(chain::open_sparse(self, Access::default(), rules, DEFAULT_MEMORY)?.begun())
+    }
+
+    fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
+        chain::open(path, Access::READ_ONLY, rules)
+    }
+
+    /// Records the parent's identity, time stamp and paths.
+    fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
+        let base = Self::open(parent, Access::READ_ONLY)?;
+        let (id, stamp) = (base.found.footer.unique_id, stamp::to_note(&base.found.footer));
+        refuse_loop(child, base, rules)?;
+        let os = OpenError::os(child, "cannot write the parent's location");
+        let (locators, name) = locators(child, parent).map_err(os)?;
+        let image = Self::open(child, Access::default())?;
+        let mut editor = Editor::open(&*image.file)?;
+        require_differencing(&image)?;
+        let Some(mut header) = editor.sparse.as_ref().map(|sparse| sparse.header) else {
+            let reason = "is no differencing disk any more".to_owned();
+            return Err(OpenError::unsupported(child, reason));
+        };
+        header.parent_unique_id = id;
+        header.parent_time_stamp = stamp.into();
+        header.parent_unicode_name = name;
+        editor.switch(header, None, Some(&locators)).map_err(os)
+    }
 }
 
 /// Give the parent a new time stamp, and record it in the child, so that the child can be opened at any moment, and
 /// other children are refused as soon as data were copied. `accepted`: the child accepts the parent as it is, without
 /// `any_time`.
 pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) -> Result<(), OpenError> {
-    let os = |path: &Path| {
-        let path = path.into();
-        move |source| OpenError::Os { path, action: "cannot write its time stamp", source }
-    };
+    let os = |path| OpenError::os(path, "cannot write its time stamp");
     let (mut above, mut below) = (Editor::open(child)?, Editor::open(parent)?);
     let Some(mut header) = above.sparse.as_ref().map(|sparse| sparse.header) else { return Ok(()) };
     // Children that have recorded this stamp stay valid until data are copied.

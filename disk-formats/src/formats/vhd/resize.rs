@@ -9,9 +9,8 @@ use super::extend::extend_table;
 use super::footer::{self, Found, Source, Subformat};
 use super::layout::{self, Layout};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
-use crate::contract::error::OpenError;
-use crate::formats::field::{BadField, or_bad};
-use crate::formats::file_info::check_shrink;
+use crate::contract::error::{BadField, OpenError, or_bad};
+use crate::formats::info::check_shrink;
 use crate::host::store::{Store, last_nonzero_of};
 
 /// Bytes that are zeroed at once.
@@ -29,7 +28,8 @@ pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(
     resize_in(&*store, size, shrink)
 }
 
-/// Refuse what [`resize`] refuses, and change nothing but what every tool repairs when it opens the image. The caller will zero the ranges `cleared` of the disk, in bytes, before.
+/// Refuse what [`resize`] refuses, and change nothing but what every tool repairs when it opens the image. The caller will zero the ranges
+/// `cleared` of the disk, in bytes, before.
 ///
 /// # Errors
 /// As for [`resize`].
@@ -51,7 +51,7 @@ pub(super) fn resize_in(store: &dyn Store, size: u64, shrink: bool) -> Result<()
         Subformat::Fixed => resize_fixed(&mut editor, size),
         Subformat::Dynamic | Subformat::Differencing => resize_sparse(&mut editor, size),
     }
-    .map_err(|source| OpenError::Os { path: store.path().into(), action: "cannot resize", source })
+    .map_err(OpenError::os(store.path(), "cannot resize"))
 }
 
 /// The image, if it can have this size.
@@ -72,7 +72,7 @@ fn checked<'a>(
     }
     check_shrink(path, editor.size, size, shrink)?;
     let data = if size < editor.size { last_data(&editor, size, cleared) } else { Ok(None) };
-    let os = |source| OpenError::Os { path: path.into(), action: "cannot read the end of the disk", source };
+    let os = OpenError::os(path, "cannot read the end of the disk");
     match data.map_err(os)? {
         None => Ok(editor),
         Some(at) => {

@@ -299,7 +299,7 @@ fn a_new_parent_with_other_contents_changes_nothing_through_any_crash() {
         let disk = open(&file, Some(&base), false).expect("a disk");
         let above = open(&new, None, true).expect("a disk");
         let (old_files, new_files) = (stores([&file, &base]), stores([&new]));
-        let copy = RebaseCopy::new(Content::over(&disk, &old_files), Content::over(&above, &new_files));
+        let copy = RebaseCopy::new(Content::over(&disk, &old_files), Content::over(&above, &new_files), None);
         let copied = copy.run(|_, _| true).expect("a comparison");
         assert!(copied > 0 && copied < SIZE, "{copied}");
         disk.flush().expect("a flush");

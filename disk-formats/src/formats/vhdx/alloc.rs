@@ -3,17 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use super::bat::{Entry, State};
+use super::journal::Sectors;
 use super::layer::{Entries, read_bat};
-use super::layout::{ENTRY, Layout, Slot};
+use super::layout::{ENTRY, Entry, Layout, Slot, State};
 use super::opened::Opened;
 use super::region::Run;
 use super::scan::used_space;
-use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::{LOG_SECTOR, MIB};
-use crate::contract::error::IoError;
-use crate::formats::field::ReadError;
+use crate::contract::error::{IoError, ReadError};
 use crate::formats::sparse::Allocated;
 use crate::host::store::{Store, io_error};
 use crate::map::epochs::Epochs;
@@ -66,7 +64,7 @@ impl Allocator {
         if let Some(entry) = self.changed(index) {
             return Ok(entry);
         }
-        let read = read_bat(store, &self.layout, index, 1).map_err(|error| io_error(&error))?;
+        let read = read_bat(store, &self.layout, index, 1).map_err(io_error)?;
         read.first().copied().ok_or(IoError::Damaged("an entry of the BAT was not read"))
     }
 
@@ -81,8 +79,7 @@ impl Allocator {
 
     /// The BAT entries for a range, with pending changes.
     pub(super) fn entries(&self, store: &dyn Store, offset: u64, len: u64) -> Result<Entries, IoError> {
-        let mut entries =
-            Entries::read(store, &self.layout, offset, len).map_err(|error| io_error(&error))?;
+        let mut entries = Entries::read(store, &self.layout, offset, len).map_err(io_error)?;
         entries.overlay(|index| self.changed(index), |block| self.stale_bitmaps.contains(&block));
         Ok(entries)
     }
@@ -143,7 +140,7 @@ impl Allocator {
         let taken = self.space.take(len).ok_or(IoError::NoSpace)?;
         let made = match taken.used_before {
             true => store.write_zeroes(taken.run.offset, len, false),
-            false => store.reserve(before, taken.run.end()).map_err(|error| io_error(&error)),
+            false => store.reserve(before, taken.run.end()).map_err(io_error),
         };
         if made.is_err() {
             match taken.used_before {

@@ -5,29 +5,30 @@
 //! 2. writes an entry of the log with the sectors of bitmaps and BAT, and calls fdatasync;
 //! 3. writes these sectors in place, without a flush: step 1 of the next flush covers them.
 //!
+//! If a block's bits on disk are stale, the batch with its BAT entry also has all of its bits. The bits take effect no later than the entry
+//! ([`Journal::commit`]). If all sectors of a partially present block are in the top file, it needs no bits any more: its BAT entry becomes
+//! fully present.
+//!
 //! Without changes of metadata, a flush consists of step 1. Many changes are recorded in batches, each with all steps,
 //! so that the memory of a flush is bounded. Freed blocks are reused only after the flush that records the free, and
 //! after every request that was mapped before the free has completed ([`Epochs`]).
 
-use std::io;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use uuid::Uuid;
 
-use super::alloc::Allocator;
-use super::bat::Entry;
-use super::journal::{DataGuid, Journal};
+use super::alloc::{Allocator, Batch};
+use super::journal::{DataGuid, Journal, Sectors};
 use super::layer::{Entries, Layer};
-use super::layout::Layout;
-use super::record::Composer;
-use crate::contract::error::IoError;
-use crate::contract::escaped::escaped;
-use crate::contract::info::DiskInfo;
+use super::layout::{Entry, Layout, State};
+use crate::contract::error::{IoError, escaped};
+use crate::contract::info::{DiskInfo, SectorSize};
 use crate::formats::sparse::{Allocated, Blocks, Mutex, SparseDisk, lock};
 use crate::host::backing::BackingFile;
 use crate::host::store::{Store, io_error};
-use crate::map::block_map::Scan;
+use crate::map::block_map::{Dirty, Presence, Scan};
 use crate::map::chain_map::ChainMap;
 use crate::map::epochs::Epochs;
 use crate::map::format::Format;
@@ -56,10 +57,6 @@ struct Writer {
     /// Which data write GUID the first change sets.
     data_guid: DataGuid,
     journal: Mutex<Journal>,
-}
-
-fn host(error: io::Error) -> IoError {
-    io_error(&error)
 }
 
 impl VhdxBlocks {
@@ -171,11 +168,11 @@ impl Blocks for VhdxBlocks {
     /// Sets new GUIDs, and starts a log.
     fn begin(&self, top: &Layer, allocator: &Mutex<Option<Allocator>>) -> Result<(), IoError> {
         let writer = self.writer()?;
-        lock(&writer.journal)?.begin(writer.data_guid).map_err(host)?;
+        lock(&writer.journal)?.begin(writer.data_guid).map_err(io_error)?;
         // Some programs leave the last block truncated.
         let end = lock(allocator)?.as_ref().ok_or(IoError::ReadOnly)?.end();
-        if top.store.len().map_err(host)? < end {
-            top.store.set_size(end).map_err(host)?;
+        if top.store.len().map_err(io_error)? < end {
+            top.store.set_size(end).map_err(io_error)?;
         }
         Ok(())
     }
@@ -189,7 +186,7 @@ impl Blocks for VhdxBlocks {
     ) -> Result<Entries, IoError> {
         match allocator {
             Some(allocator) => allocator.entries(&*top.store, offset, len),
-            None => Entries::read(&*top.store, &self.layout, offset, len).map_err(host),
+            None => Entries::read(&*top.store, &self.layout, offset, len).map_err(io_error),
         }
     }
 
@@ -223,14 +220,13 @@ impl Blocks for VhdxBlocks {
         // Maximum number of bytes of bitmap sectors for a dirty granule. If the bits on disk are stale, the bits of its whole block are
         // written.
         let per_granule = (self.layout.bits_per_block() / 8).max(4096);
-        let record = Composer { layout: &self.layout, chain, store: &*top.store };
         // `committed`: an earlier batch has flushed all payload, so an empty batch needs no sync.
         let (mut scan, mut below, mut committed) = (Scan::default(), u64::MAX, false);
         loop {
             let mut guard = lock(allocator)?;
             let table = guard.as_mut().ok_or(IoError::ReadOnly)?;
             let dirty = chain.map.take_dirty(&mut scan, (BITMAP_BATCH / per_granule) as usize);
-            let composed = record.compose(table, &dirty, &mut below);
+            let composed = self.compose(&*top.store, chain, table, &dirty, &mut below);
             let end = table.end();
             drop(guard);
             let (bitmaps, entries, batch) = composed.inspect_err(|_| chain.map.recorded(&dirty, false))?;
@@ -254,7 +250,7 @@ impl Blocks for VhdxBlocks {
             // After this call these granules may be evicted. They are then resolved from the allocator's state, so the allocator was
             // updated first.
             chain.map.recorded(&dirty, done.is_ok());
-            done.map_err(host)?;
+            done.map_err(io_error)?;
             if scan.is_over() && below == 0 {
                 return Ok(());
             }
@@ -282,7 +278,7 @@ impl Blocks for VhdxBlocks {
 
     /// If this fails, the log stays in the file, and the next open replays it.
     fn end(&self) -> Result<(), IoError> {
-        lock(&self.writer()?.journal)?.close().map_err(host)
+        lock(&self.writer()?.journal)?.close().map_err(io_error)
     }
 
     fn zeros_past_end(&self) -> bool {
@@ -304,5 +300,75 @@ impl Blocks for VhdxBlocks {
             })
             .collect();
         (!reported.is_empty()).then(|| reported.join("; "))
+    }
+}
+
+impl VhdxBlocks {
+    /// Compose the sectors of a flush that record the granules in `dirty` and the next pending BAT entries. `store` is the top image.
+    /// Returns the sectors of bitmaps, the sectors of the BAT, and the batch that they record. `below` says which pending entries are next,
+    /// as in [`Allocator::pending_blocks`].
+    fn compose(
+        &self,
+        store: &dyn Store,
+        chain: &ChainMap<Layer>,
+        allocator: &mut Allocator,
+        dirty: &[Dirty],
+        below: &mut u64,
+    ) -> Result<(Sectors, Sectors, Batch), IoError> {
+        let mut bitmaps = Sectors::default();
+        let mut changed = allocator.pending_blocks(below);
+        if self.layout.has_parent {
+            let per_block = self.layout.block_shift - chain.map.shift();
+            let mut blocks: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+            for granule in dirty.iter().map(|dirty| dirty.granule) {
+                blocks.entry(granule >> per_block).or_default().push(granule);
+            }
+            changed.extend(blocks.keys());
+            for block in &changed {
+                let all = chain.granules_of_block(*block, self.layout.block_shift);
+                let granules = match allocator.bitmap_is_stale(*block) {
+                    true => all.clone().collect(),
+                    false => blocks.remove(block).unwrap_or_default(),
+                };
+                if granules.is_empty() {
+                    continue;
+                }
+                let entry = allocator.payload(store, *block)?;
+                if entry.state() != State::PartiallyPresent {
+                    continue;
+                }
+                if all.clone().all(|granule| chain.map.in_top(granule)) {
+                    allocator.complete(*block, entry);
+                    continue;
+                }
+                let at = allocator.bitmap(store, self.layout.chunk(*block))?;
+                let at =
+                    at.ok_or(IoError::Damaged("a block is partially present, but has no bitmap block"))?;
+                for granule in granules {
+                    let bit = self.layout.bit(granule << chain.map.shift());
+                    let bits = self.bits(1 << chain.map.shift(), &chain.map.presence(granule)?);
+                    bitmaps.patch(store, at + bit / 8, &bits).map_err(io_error)?;
+                }
+            }
+        }
+        let (table, batch) = allocator.begin_record(store, changed).map_err(io_error)?;
+        Ok((bitmaps, table, batch))
+    }
+
+    /// The bitmap of a granule of `len` bytes.
+    fn bits(&self, len: usize, presence: &Presence) -> Vec<u8> {
+        let bytes = presence.iter().flat_map(|word| word.to_le_bytes());
+        let bytes = bytes.take(len / 512 / 8);
+        match self.layout.sector {
+            SectorSize::B512 => bytes.collect(),
+            // Eight sectors of 512 bytes, one byte of the map's bitmap, are one sector of 4,096 bytes.
+            SectorSize::B4096 => {
+                let sectors: Vec<bool> = bytes.map(|byte| byte == 0xFF).collect();
+                let byte = |sectors: &[bool]| {
+                    sectors.iter().rev().fold(0, |bits, there| bits << 1 | u8::from(*there))
+                };
+                sectors.chunks(8).map(byte).collect()
+            }
+        }
     }
 }

@@ -11,14 +11,14 @@ use super::alloc::Allocator;
 use super::blocks::VhdxDisk;
 use super::journal::Journal;
 use super::layer::Layer;
+use super::layout::Slot;
 use super::opened::{MEMORY, Opened, Replaying};
-use super::spec::MIB;
-use crate::contract::error::OpenError;
-use crate::contract::escaped::escaped;
+use super::scan::scan;
+use super::spec::{FILE_SIGNATURE, MIB};
+use crate::contract::error::{BadField, OpenError, ReadError, escaped};
 use crate::contract::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::formats::chain::{Member, buffer_alignment, open_parents, require_differencing};
-use crate::formats::field::{BadField, ReadError};
-use crate::formats::file_info::file_info;
+use crate::formats::info::{FormatInfo, ImageInfo, ParentInfo, file_info};
 use crate::formats::parents::ParentRules;
 use crate::formats::signature::has_footer;
 use crate::host::backing::{Access, BackingFile};
@@ -71,9 +71,8 @@ impl Member for Image {
         match error {
             OpenError::Invalid { .. } if vhd => {
                 let reason =
-                    "it is a VHD, and the parent of a VHDX must be a VHDX: convert it (`image convert`)"
-                        .into();
-                OpenError::Unsupported { path: path.into(), reason }
+                    "it is a VHD, and the parent of a VHDX must be a VHDX: convert it (`image convert`)";
+                OpenError::unsupported(path, reason)
             }
             error => error,
         }
@@ -126,6 +125,48 @@ impl Member for Image {
         let locator = self.opened.metadata.locator.as_ref();
         locator.is_some_and(|locator| locator.accepts(parent.opened.headers.data_write_guid()))
     }
+
+    fn describe(&self) -> Result<ImageInfo, OpenError> {
+        let path = self.file.path();
+        let os = OpenError::os(path, "cannot read the VHDX's metadata");
+        let (opened, parameters) = (&self.opened, &self.opened.metadata.parameters);
+        let mut allocated = 0;
+        scan(&*opened.store, &opened.layout, |index, entry| {
+            allocated += u64::from(matches!(opened.layout.slot(index), Slot::Payload(_)) && entry.present());
+        })
+        .map_err(os)?;
+        let parent = opened.metadata.locator.as_ref().map(|locator| ParentInfo {
+            id: locator.linkages().0.to_string(),
+            candidates: locator.candidates(path),
+        });
+        Ok(ImageInfo {
+            path: path.into(),
+            subformat: parameters.subformat(),
+            size: parameters.size,
+            file_size: self.file.size(),
+            block_size: Some(u64::from(parameters.block_size)),
+            blocks: Some((allocated, opened.layout.blocks())),
+            logical_sector: parameters.logical,
+            physical_sector: parameters.physical,
+            id: parameters.disk_id.to_string(),
+            creator: creator(&*opened.store).map_err(os)?,
+            parent,
+            format: FormatInfo::Vhdx {
+                data_write_guid: opened.headers.data_write_guid().to_string(),
+                log_entries: opened.replayed,
+            },
+        })
+    }
+}
+
+/// The creator that the file names. The text is arbitrary.
+fn creator(store: &dyn Store) -> std::io::Result<String> {
+    let mut bytes = [0; 512];
+    store.read_at(&mut bytes, FILE_SIGNATURE.len() as u64)?;
+    let units = bytes.chunks_exact(2).map(|unit| unit.try_into().map_or(0, u16::from_le_bytes));
+    let units: Vec<u16> = units.take_while(|unit| *unit != 0).collect();
+    let text = String::from_utf16_lossy(&units);
+    Ok(text.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect())
 }
 
 /// Open a VHDX of any kind, with its parents.
@@ -184,7 +225,7 @@ pub(crate) fn open_inside(
     epochs: Option<&Epochs>,
 ) -> Result<Box<dyn Format>, OpenError> {
     let path = store.path().to_path_buf();
-    let refused = |reason: String| OpenError::Unsupported { path: path.clone(), reason };
+    let refused = |reason: String| OpenError::unsupported(&path, reason);
     let disk = open_store(store, host)?;
     if disk.blocks.has_parent() {
         return Err(refused(
@@ -223,12 +264,12 @@ fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenEr
 
 /// The disk of a chain of images, from the top down.
 fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxDisk, OpenError> {
-    let empty = || OpenError::Unsupported { path: "".into(), reason: "no images".into() };
+    let empty = || OpenError::unsupported("", "no images");
     let top = images.first().ok_or_else(empty)?;
     let (path, layout) = (top.file.path().to_path_buf(), top.opened.layout);
     let id = top.opened.metadata.parameters.disk_id;
     let info = info(&top.file, &images);
-    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the BAT", source };
+    let os = OpenError::os(&path, "cannot read the BAT");
     let writer = if access.read_only { None } else { Some(writer(&top.opened, &path)?) };
     let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
     let layers = layers(images.into_iter().map(|image| image.opened)).map_err(os)?;

@@ -3,18 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
-use super::bat::{Entry, State};
-use super::header;
-use super::journal::{DataGuid, Journal};
-use super::layout::{ENTRY, Layout, Slot};
-use super::log;
+use super::journal::{DataGuid, Journal, Sectors};
+use super::layout::{ENTRY, Entry, Layout, Slot, State};
 use super::opened::{MEMORY, Opened, Replaying, replay_log};
-use super::region;
 use super::scan::{Scan, fixed_space, mark};
-use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::REGION_TABLES_AT;
-use crate::formats::field::{BadField, or_bad};
+use super::{header, log, region};
+use crate::contract::error::{BadField, or_bad};
 use crate::formats::findings::{CheckReport, End, Severity};
 use crate::host::store::Store;
 

@@ -5,10 +5,9 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::sync::Arc;
 
-use super::bat::{Entry, State};
 use super::edit::Editor;
 use super::journal::DataGuid;
-use super::layout::Slot;
+use super::layout::{Entry, Slot, State};
 use super::region::Run;
 use super::scan::{Scan, scan};
 use super::spec::MIB;
@@ -34,7 +33,7 @@ pub(crate) fn compact(
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Compacted, OpenError> {
     let path = store.path().to_path_buf();
-    let os = |source| OpenError::Os { path: path.clone(), action: "cannot compact", source };
+    let os = OpenError::os(&path, "cannot compact");
     let before = store.len().map_err(os)?;
     let mut editor = Editor::open(store)?;
     let done = match pack_down(&mut editor, progress) {

@@ -3,10 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use super::bat::Entry;
 use super::chain::Image;
 use super::header::Headers;
-use super::layout::{ENTRY, Layout};
+use super::layout::{ENTRY, Entry, Layout};
 use super::locator::Locator;
 use super::metadata::{self, NEW_REGION, Parameters};
 use super::region::{self, Run};
@@ -126,7 +125,7 @@ pub(super) fn locator(child: &Path, parent: &Path, linkage: uuid::Uuid) -> io::R
 }
 
 fn os(path: &Path) -> impl Fn(io::Error) -> OpenError {
-    move |source| OpenError::Os { path: path.into(), action: "cannot write the image", source }
+    OpenError::os(path, "cannot write the image")
 }
 
 /// Create the file. After an error it does not exist; on success it is on stable storage.

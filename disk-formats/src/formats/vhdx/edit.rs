@@ -8,18 +8,15 @@
 use std::io;
 use std::sync::Arc;
 
-use super::bat::Entry;
-use super::journal::{DataGuid, Journal};
+use super::journal::{DataGuid, Journal, Sectors};
 use super::layer::read_bat;
-use super::layout::{ENTRY, Layout};
+use super::layout::{ENTRY, Entry, Layout};
 use super::opened::Opened;
 use super::region::{self, Run};
 use super::scan::used_space;
-use super::sectors::Sectors;
 use super::space::Space;
 use super::spec::{LOG_SECTOR, REGION_TABLES_AT};
-use crate::contract::error::OpenError;
-use crate::formats::field::{ReadError, or_bad};
+use crate::contract::error::{OpenError, ReadError, or_bad};
 use crate::formats::guid;
 use crate::host::store::Store;
 

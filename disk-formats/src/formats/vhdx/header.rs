@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::log;
 use super::spec::{HEADER_SECTION, HEADER_SIGNATURE, HEADER_SIZE, HEADERS_AT, Header, MIB, VERSION};
-use crate::formats::field::{BadField, ReadError};
+use crate::contract::error::{BadField, ReadError};
 use crate::formats::signature::has_identifier;
 use crate::host::store::Store;
 

@@ -10,8 +10,8 @@ use forge::{
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
-use super::bat::Entry;
 use super::header::Headers;
+use super::layout::Entry;
 use super::log::{Log, Sizes, Update};
 use super::spec::{HEADER_SIZE, HEADERS_AT, Header, MIB, REGION_TABLES_AT, item};
 use super::testing::{Shape, new_image, open, opened, read};

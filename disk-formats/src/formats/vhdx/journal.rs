@@ -1,5 +1,6 @@
-//! Logged writes to a file: GUIDs, log, and the order in which metadata reach the file.
+//! Logged writes to a file: GUIDs, log, and the order in which metadata reach the file. Changes are collected in the sectors of the log (4 KiB).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -7,8 +8,7 @@ use uuid::Uuid;
 
 use super::header::Headers;
 use super::log::{Log, Sizes, Update};
-use super::sectors::Sectors;
-use super::spec::MIB;
+use super::spec::{LOG_SECTOR, MIB};
 use crate::formats::guid;
 use crate::host::store::Store;
 
@@ -130,6 +130,62 @@ impl Journal {
 /// The sizes for a log entry: all `len` bytes of the file are flushed and in use.
 fn sizes(len: u64) -> Sizes {
     Sizes { flushed: len / MIB * MIB, last: len.next_multiple_of(MIB) }
+}
+
+type Sector = [u8; LOG_SECTOR as usize];
+
+/// Changed sectors of the file.
+#[derive(Default)]
+pub(super) struct Sectors {
+    sectors: BTreeMap<u64, Box<Sector>>,
+}
+
+impl Sectors {
+    /// Whether there are no changes.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sectors.is_empty()
+    }
+
+    /// Number of changed sectors.
+    pub(super) fn len(&self) -> usize {
+        self.sectors.len()
+    }
+
+    /// The sector at `offset`, to be changed. Reads it from the file if it has not been changed so far.
+    pub(super) fn at(&mut self, store: &dyn Store, offset: u64) -> io::Result<&mut Sector> {
+        match self.sectors.entry(offset) {
+            std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                let mut sector = Box::new([0; LOG_SECTOR as usize]);
+                store.read_at(&mut sector[..], offset)?;
+                Ok(entry.insert(sector))
+            }
+        }
+    }
+
+    /// Change the bytes at `offset`.
+    pub(super) fn patch(&mut self, store: &dyn Store, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let within = (at % LOG_SECTOR) as usize;
+            let part = rest.len().min(LOG_SECTOR as usize - within);
+            let (now, behind) = rest.split_at_checked(part).unwrap_or((rest, &[]));
+            let sector = self.at(store, at - within as u64)?;
+            if let Some(slot) = sector.get_mut(within..within + part) {
+                slot.copy_from_slice(now);
+            }
+            at += part as u64;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// The changes for the log, those with the highest offset first. In the BAT, the entry of a chunk's bitmap block
+    /// follows those of its payload blocks. If the changes take several log entries, no payload entry may be logged
+    /// before the bitmap block's entry.
+    pub(super) fn into_updates(self) -> impl Iterator<Item = Update> {
+        self.sectors.into_iter().rev().map(|(offset, sector)| Update::Data { offset, sector })
+    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::bat::{Entry, State};
-use super::layout::{ENTRY, Layout};
+use super::layout::{ENTRY, Entry, Layout, State};
 use super::overlay::Overlay;
 use super::region::Run;
 use super::spec::{HEADER_SECTION, MIB};
@@ -110,7 +109,7 @@ impl chain_map::Layer for Layer {
     type Entries = Entries;
 
     fn entries(&self, offset: u64, len: u64) -> Result<Entries, IoError> {
-        Entries::read(&*self.store, &self.layout, offset, len).map_err(|error| io_error(&error))
+        Entries::read(&*self.store, &self.layout, offset, len).map_err(io_error)
     }
 
     fn claim(
@@ -213,9 +212,7 @@ impl Layer {
         }
         let count = len.div_ceil(u64::from(layout.sector.bytes())).div_ceil(8);
         let mut bits = vec![0; count as usize];
-        self.store
-            .read_at(&mut bits, entry.offset() + layout.bit(at) / 8)
-            .map_err(|error| io_error(&error))?;
+        self.store.read_at(&mut bits, entry.offset() + layout.bit(at) / 8).map_err(io_error)?;
         Ok(bits)
     }
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::spec::{LOCATOR_TYPE, LocatorEntry, LocatorHeader};
-use crate::formats::field::BadField;
+use crate::contract::error::BadField;
 use crate::formats::parents::{base_name, unix_path, windows_path};
 
 /// Maximum number of keys.

@@ -4,23 +4,19 @@
 //! The log is a ring of 4 KiB sectors. Each entry is one atomic change. The last valid entry refers to the tail: the
 //! oldest entry that a replay applies.
 
-mod active;
+use spec::SECTOR;
+
+use super::space::MAX_FILE;
+
 mod changes;
 mod entry;
 mod replay;
 mod scan;
 mod spec;
-mod writer;
-
-#[cfg(test)]
-mod tests;
 
 pub(in crate::formats::vhdx) use changes::Change;
+pub(in crate::formats::vhdx) use entry::Log;
 pub(in crate::formats::vhdx) use replay::{Replay, find};
-pub(in crate::formats::vhdx) use writer::Log;
-
-use super::space::MAX_FILE;
-use spec::SECTOR;
 
 /// Location of the log, from the header.
 ///
@@ -88,3 +84,6 @@ pub(in crate::formats::vhdx) struct Sizes {
     /// `LastFileOffset`: the end of all allocated space. The replay extends the file to it.
     pub(in crate::formats::vhdx) last: u64,
 }
+
+#[cfg(test)]
+mod tests;

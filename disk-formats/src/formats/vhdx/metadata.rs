@@ -6,16 +6,16 @@ use std::io;
 use uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::journal::Sectors;
 use super::layout::Layout;
 use super::locator::Locator;
 use super::region::Run;
-use super::sectors::Sectors;
 use super::spec::{
     BLOCK_SIZES, FileParameters, HAS_PARENT, LEAVE_BLOCK_ALLOCATED, MAX_ITEM, MAX_SIZE, MAX_TABLE_ENTRIES,
     METADATA_SIGNATURE, MIB, MetadataEntry, MetadataTableHeader, TABLE_SIZE, item,
 };
+use crate::contract::error::{BadField, ReadError};
 use crate::contract::info::SectorSize;
-use crate::formats::field::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// Maximum size of a metadata region in bytes.

@@ -9,8 +9,7 @@ use super::metadata::{self, Metadata};
 use super::overlay::Overlay;
 use super::region::{self, Regions, Run};
 use super::spec::HEADER_SECTION;
-use crate::contract::escaped::escaped;
-use crate::formats::field::{BadField, ReadError};
+use crate::contract::error::{BadField, ReadError, escaped};
 use crate::formats::guid;
 use crate::host::store::Store;
 

@@ -10,8 +10,7 @@ use rustix::io::Errno;
 use super::log::{Change, Replay};
 use super::region::Run;
 use super::spec::LOG_SECTOR;
-use crate::contract::error::IoError;
-use crate::formats::field::{BadField, ReadError};
+use crate::contract::error::{BadField, IoError, ReadError};
 use crate::host::store::Store;
 
 /// Approximate memory in bytes for a changed sector, and for a range of zeros.

@@ -9,7 +9,7 @@ use super::spec::{
     HEADER_SECTION, MAX_TABLE_ENTRIES, MIB, REGION_SIGNATURE, REGION_TABLES_AT, RegionEntry,
     RegionTableHeader, TABLE_SIZE, region,
 };
-use crate::formats::field::{BadField, ReadError};
+use crate::contract::error::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// A range of the file in bytes.

@@ -4,18 +4,15 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::bat::{Entry, State};
 use super::edit::Editor;
-use super::journal::DataGuid;
-use super::layout::{ENTRY, Layout, Slot};
+use super::journal::{DataGuid, Sectors};
+use super::layout::{ENTRY, Entry, Layout, Slot, State};
 use super::metadata::Parameters;
 use super::region::Run;
 use super::scan::{Scan, find_back};
-use super::sectors::Sectors;
 use super::spec::{LOG_SECTOR, item};
-use crate::contract::error::OpenError;
-use crate::formats::field::BadField;
-use crate::formats::file_info::check_shrink;
+use crate::contract::error::{BadField, OpenError};
+use crate::formats::info::check_shrink;
 use crate::host::store::{Store, last_nonzero_of};
 
 /// Unit of the search for data.
@@ -33,7 +30,7 @@ const WAITING: usize = 2048;
 /// if shrinking is not allowed; the host's error.
 pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(), OpenError> {
     let path = store.path().to_path_buf();
-    let os = |source| OpenError::Os { path: path.clone(), action: "cannot resize", source };
+    let os = OpenError::os(&path, "cannot resize");
     let Some((mut editor, parameters)) = checked(store, size, shrink, &[])? else { return Ok(()) };
     if size > parameters.size {
         return match grow_to(&mut editor, parameters, size) {
@@ -49,7 +46,8 @@ pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(
     .map_err(os)
 }
 
-/// Refuse what [`resize`] refuses, and change nothing but what every tool repairs when it opens the image. The caller will zero the ranges `cleared` of the disk, in bytes, before.
+/// Refuse what [`resize`] refuses, and change nothing but what every tool repairs when it opens the image. The caller will zero the ranges
+/// `cleared` of the disk, in bytes, before.
 ///
 /// # Errors
 /// As for [`resize`].
@@ -70,7 +68,7 @@ fn checked(
     cleared: &[Range<u64>],
 ) -> Result<Option<(Editor, Parameters)>, OpenError> {
     let path = store.path().to_path_buf();
-    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the end of the disk", source };
+    let os = OpenError::os(&path, "cannot read the end of the disk");
     // The editor below replays the log and reads the metadata again.
     let now = super::opened::Opened::read(Arc::clone(&store), false)
         .map_err(|error| error.of(&path, "cannot read the end of the disk"))?;

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use super::bat::Entry;
 use super::compact::compact;
 use super::edit::Editor;
 use super::journal::DataGuid;
+use super::layout::Entry;
 use super::resize::{check_resize, resize};
 use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read};
 use crate::contract::error::{IoError, OpenError};
@@ -345,7 +345,7 @@ fn only_what_a_reader_sees_is_data() {
     let found = opened(&file, true).expect("a disk");
     let entries = super::layer::read_bat(&file, &found.layout, 0, found.layout.entries()).expect("a table");
     let block = entries[found.layout.payload_index(7) as usize];
-    assert_eq!(block.state(), super::bat::State::PartiallyPresent);
+    assert_eq!(block.state(), super::layout::State::PartiallyPresent);
     // Remains in sectors without a bit.
     file.write_at(&stamped(6), block.offset()).expect("remains");
     file.write_at(&stamped(6), block.offset() + 9 * UNIT).expect("remains");

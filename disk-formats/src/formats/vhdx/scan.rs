@@ -3,14 +3,13 @@
 use std::io;
 use std::ops::Range;
 
-use super::bat::{Entry, State};
 use super::layer::read_bat;
-use super::layout::{ENTRY, Layout, Slot};
+use super::layout::{ENTRY, Entry, Layout, Slot, State};
 use super::opened::Opened;
 use super::region::Run;
 use super::space::{MAX_FILE, Space};
 use super::spec::MIB;
-use crate::formats::field::{BadField, ReadError};
+use crate::contract::error::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// Number of entries that are read at once.

@@ -6,10 +6,9 @@ use uuid::Uuid;
 
 use super::compact::compact;
 use super::edit::Editor;
-use super::journal::DataGuid;
+use super::journal::{DataGuid, Sectors};
 use super::merge::zeros;
 use super::resize::resize;
-use super::sectors::Sectors;
 use super::spec::item;
 use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read};
 use crate::contract::info::SectorSize;

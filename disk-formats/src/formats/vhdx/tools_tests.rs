@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::bat::Entry;
 use super::compact::compact;
 use super::edit::Editor;
-use super::journal::DataGuid;
-use super::layout::Slot;
+use super::journal::{DataGuid, Sectors};
+use super::layout::{Entry, Slot};
 use super::merge::zeros;
 use super::resize::resize;
 use super::scan::scan;
-use super::sectors::Sectors;
 use super::spec::item;
 use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read};
 use crate::contract::info::SectorSize;

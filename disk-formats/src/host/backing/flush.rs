@@ -23,8 +23,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::contract::error::IoError;
-use crate::contract::escaped::escaped;
+use crate::contract::error::{IoError, escaped};
 use crate::host;
 use crate::host::shared_flush::StickyFlush;
 

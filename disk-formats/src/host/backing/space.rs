@@ -1,19 +1,19 @@
-//! Discard, zeroing and allocation, by the fastest call that the file or device supports.
+//! Discard, zeroing and allocation, by the fastest call that the file or device supports; and which ranges of a file the host has allocated.
 
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens};
+use rustix::fs::{FallocateFlags, SeekFrom, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens, seek};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::BackingFile;
 use super::units::{Units, split};
+use crate::contract::disk::{Allocation, Status};
 use crate::contract::error::IoError;
-use crate::host;
 use crate::host::memory::HostMemory;
 use crate::host::store::io_error;
-use crate::host::sys;
+use crate::host::{self, sys};
 
 /// Size in bytes of one write of zeros, if no faster call is supported.
 const ZERO_CHUNK: usize = 256 << 10;
@@ -77,7 +77,7 @@ impl BackingFile {
 
     fn store_zeros_in(&self, ranges: [Range<u64>; 2]) -> Result<(), IoError> {
         let store = |range: Range<u64>| self.store_zeros(range.start, range.end - range.start);
-        ranges.into_iter().try_for_each(store).map_err(|error| io_error(&error))
+        ranges.into_iter().try_for_each(store).map_err(io_error)
     }
 
     /// Make the range read as zeros. `may_unmap` allows deallocating it.
@@ -103,9 +103,7 @@ impl BackingFile {
         });
         drop(registered);
         match done {
-            Err(errno) if unsupported(errno) => {
-                self.store_zeros(offset, len).map_err(|error| io_error(&error))
-            }
+            Err(errno) if unsupported(errno) => self.store_zeros(offset, len).map_err(io_error),
             done => Ok(done?),
         }
     }
@@ -189,6 +187,46 @@ fn punch(file: &BackingFile, offset: u64, len: u64) -> Result<(), Errno> {
 /// Errors that mean that the call is not supported, as opposed to a failure.
 fn unsupported(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NOTTY | Errno::NODEV)
+}
+
+impl BackingFile {
+    /// Current size in bytes; [`size`](Self::size) is the size at open.
+    pub(crate) fn end(&self) -> io::Result<u64> {
+        Ok(seek(&self.file, SeekFrom::End(0))?)
+    }
+
+    /// The allocation status at `offset` of the file, and the length of the run, in whole sectors. A partly allocated
+    /// sector counts as mapped. If the host cannot report the status, the whole run counts as mapped. So does a run
+    /// beyond the end of the file, unless `zeros_past_end`: a read there has to report the error.
+    pub(crate) fn stored(&self, offset: u64, len: u64, sector: u64, zeros_past_end: bool) -> Allocation {
+        let run = self.run(offset, len, zeros_past_end);
+        match (run.status, run.len - run.len % sector) {
+            (_, 0) => Allocation { len: sector.min(len), status: Status::Mapped },
+            (status, len) => Allocation { len, status },
+        }
+    }
+
+    fn run(&self, offset: u64, len: u64, zeros_past_end: bool) -> Allocation {
+        let whole = Allocation { len, status: Status::Mapped };
+        if self.device().is_some() {
+            return whole;
+        }
+        let (status, end) = match seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) if data > offset => (Status::Zeros, data),
+            Ok(_) => match seek(&self.file, SeekFrom::Hole(offset)) {
+                Ok(hole) => (Status::Mapped, hole),
+                Err(_) => return whole,
+            },
+            // No data between the offset and the end of the file.
+            Err(Errno::NXIO) if zeros_past_end => (Status::Zeros, u64::MAX),
+            Err(Errno::NXIO) => match self.end() {
+                Ok(end) if end > offset => (Status::Zeros, end),
+                _ => return whole,
+            },
+            Err(_) => return whole,
+        };
+        Allocation { len: (end - offset).min(len), status }
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Resolving one granule: the images of a chain claim sectors, from the top image down.
 
-use super::entry::{Base, place_word};
-use super::word::{NO_BASE, ZEROS};
+use super::entry::{Base, NO_BASE, ZEROS, place_word};
 use crate::contract::error::IoError;
 
 /// Values of a claim's entries. A sector that is `NOWHERE` may still be claimed by a lower image.

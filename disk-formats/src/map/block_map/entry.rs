@@ -1,6 +1,6 @@
 //! Encoding of places, links to units, and lanes in 64-bit words.
 
-use super::word::{SECTOR_SHIFT, WHOLE};
+use crate::contract::error::IoError;
 
 /// A file, and the offset that the start of the granule has there. If only a part of the granule is in the file, the
 /// offset may be negative.
@@ -99,6 +99,18 @@ pub(super) fn nonzero_lanes(mut word: u64, shift: u32) -> u32 {
     }
     (word & splat(shift)).count_ones()
 }
+
+/// Sectors are 512 bytes.
+pub(super) const SECTOR_SHIFT: u32 = 9;
+
+pub(super) const UNKNOWN: u64 = 0;
+pub(super) const ZEROS: u64 = 1;
+pub(super) const WHOLE: u64 = 2;
+pub(super) const MIXED: u64 = 3;
+/// Mask of the tag.
+pub(super) const TAG: u64 = 3;
+
+pub(super) const NO_BASE: IoError = IoError::Damaged("the map names a place that does not exist");
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 //! The granules have two sectors, and the map has one unit for a mixed granule beside that of the page. So a granule that is resolved
 //! evicts the other, and reuses its unit.
 
-use super::{budget, claim, entry, late, refused, word};
+use super::{claim, entry};
 use crate::map::extent::{Extents, Place};
 use crate::map::format::Mapping;
 use interleave::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,7 +74,8 @@ impl Model {
         claim.claim(Base { file: 0, offset: start(0, granule) }, 0, SECTORS, recorded);
         claim.claim_run(Base { file: 1, offset: start(1, granule) }, 0, SECTORS);
         // If the other granule is dirty, there is no unit.
-        let _full = self.map.set(granule, &claim, true).unwrap();
+        let stored = self.map.set(granule, &claim, true);
+        assert!(matches!(stored, Ok(()) | Err(map::Refused::Full)));
     }
 
     /// The file of each sector of the granule; `None` if it is unknown.
@@ -107,11 +108,11 @@ impl Model {
         }
         let _one_at_a_time = self.flushes.lock().unwrap();
         let changes = self.changes.load(Ordering::Acquire);
-        let mut late = self.map.late();
+        let mut unresolved = self.map.evicted_writes();
         while {
-            late.iter().for_each(|granule| self.resolve(*granule));
-            let open = self.map.late();
-            late.retain(|granule| open.contains(granule));
+            unresolved.iter().for_each(|granule| self.resolve(*granule));
+            let open = self.map.evicted_writes();
+            unresolved.retain(|granule| open.contains(granule));
             let mut scan = Scan::default();
             while !scan.is_over() {
                 let dirty = self.map.take_dirty(&mut scan, 1);
@@ -124,7 +125,7 @@ impl Model {
                 }
                 self.map.recorded(&dirty, true);
             }
-            !late.is_empty()
+            !unresolved.is_empty()
         } {}
         self.flushed.store(changes, Ordering::Release);
     }
@@ -198,7 +199,7 @@ fn a_flush_records_every_write_that_completed_before() {
     finds(Fault::RelaxedLoads, 2, flush_each_write);
 }
 
-/// The protections: `Pool::evict` keeps units that are `DIRTY`, `arrived_late` looks again under the lock, and `BlockMap::set` applies late
+/// The protections: `Pool::evict` keeps units that are `DIRTY`, `arrived_evicted` looks again under the lock, and `BlockMap::set` applies evicted
 /// writes.
 #[test]
 fn a_write_that_completes_after_an_eviction_is_not_lost() {

@@ -1,18 +1,44 @@
 //! The map itself: look-ups without a lock, and the slow path that fills, evicts and records.
 
-use super::budget;
 use super::claim::{Claim, Found, Sectors};
-use super::entry::{Base, base_of, is_top, lane_shift, place_word, unit_of};
-use super::late;
-use super::mixed::{Mixed, parts_of, set_bits};
-use super::pool::{Dirty, GRANULE, PAGE, PAGE_SHIFT, Pool, Presence, Scan, Slow, UNIT, Unit, WORDS};
-use super::refused::{Full, Refused};
+use super::entry::{
+    Base, MIXED, NO_BASE, SECTOR_SHIFT, TAG, UNKNOWN, ZEROS, base_of, is_top, lane_shift, place_word, unit_of,
+};
+use super::mixed::{
+    Mixed, granules_and_pages, most_evicted_writes, parts_of, set_bits, unit_budget, units_without_eviction,
+};
+use super::pool::{Dirty, EVICTED_WRITE, Owner, PAGE_SHIFT, Pool, Presence, Scan, Slow, UNIT, Unit, WORDS};
 use super::sync::atomic::{AtomicU64, Ordering};
-use super::word::{MIXED, NO_BASE, SECTOR_SHIFT, TAG, UNKNOWN, ZEROS};
 use crate::contract::disk::MapMemory;
 use crate::contract::error::IoError;
 use crate::map::extent::{Extents, Place};
 use crate::map::format::Mapping;
+
+/// The reason why a granule is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// All units of the map are dirty: the caller flushes and tries again.
+    Full,
+    Damaged(IoError),
+}
+
+/// A link is broken: a bug.
+pub(super) const BROKEN: Refused =
+    Refused::Damaged(IoError::Damaged("the block map has a link to a unit that does not exist"));
+
+impl Refused {
+    /// Panic for a broken link, in builds with debug assertions.
+    #[track_caller]
+    fn check(&self) {
+        debug_assert!(*self != BROKEN, "the block map has a link to a unit that does not exist");
+    }
+}
+
+impl From<IoError> for Refused {
+    fn from(error: IoError) -> Self {
+        Self::Damaged(error)
+    }
+}
 
 pub(super) const OUTSIDE: IoError = IoError::Damaged("a write reaches beyond the end of its granule");
 
@@ -45,12 +71,12 @@ impl BlockMap {
     /// A map of `size` bytes in granules of `1 << shift` bytes, all unknown. `memory` is the budget in bytes
     /// (approximate).
     pub(crate) fn new(size: u64, shift: u32, memory: u64) -> Self {
-        Self::with_units(size, shift, budget::units(size, shift, memory))
+        Self::with_units(size, shift, unit_budget(size, shift, memory))
     }
 
     /// As [`new`](Self::new), with a budget of `units` units.
     pub(crate) fn with_units(size: u64, shift: u32, units: u32) -> Self {
-        let [_, pages] = budget::counts(size, shift);
+        let [_, pages] = granules_and_pages(size, shift);
         let directory = std::iter::repeat_with(|| AtomicU64::new(0)).take(pages as usize).collect();
         Self { size, shift, directory, pool: Pool::new(units) }
     }
@@ -58,29 +84,27 @@ impl BlockMap {
     /// Raise the budget so that nothing is ever evicted. For maps of a single image, whose granules take at most one
     /// unit.
     pub(crate) fn never_evict(&mut self) {
-        *self =
-            Self::with_units(self.size, self.shift, budget::units_without_eviction(self.size, self.shift));
+        *self = Self::with_units(self.size, self.shift, units_without_eviction(self.size, self.shift));
     }
 
     /// Memory in use, its peak, and the limit.
     pub(crate) fn memory(&self) -> MapMemory {
         let [in_use, peak, limit, evictions] = self.pool.counts();
-        let [late, late_peak] = self.pool.lock().late.counts();
-        let bytes =
-            |units: u64, late: u64| units * UNIT + late * late::ENTRY + self.directory.len() as u64 * 8;
+        let [writes, most_writes] = self.pool.lock().evicted_writes.counts();
+        let bytes = |units, writes| units * UNIT + writes * EVICTED_WRITE + self.directory.len() as u64 * 8;
         MapMemory {
-            bytes: bytes(in_use, late),
-            peak: bytes(peak, late_peak),
-            budget: bytes(limit, budget::late(limit)),
+            bytes: bytes(in_use, writes),
+            peak: bytes(peak, most_writes),
+            budget: bytes(limit, most_evicted_writes(limit)),
             evictions,
         }
     }
 
-    /// Whether a flush must record the late writes before another range is resolved. Requests in flight may still add
-    /// late writes.
-    pub(crate) fn late_is_full(&self) -> bool {
+    /// Whether a flush must record the evicted writes before another range is resolved. Requests in flight may still add
+    /// evicted writes.
+    pub(crate) fn evicted_writes_are_full(&self) -> bool {
         let [_, _, limit, _] = self.pool.counts();
-        self.pool.lock().late.counts()[0] >= budget::late(limit)
+        self.pool.lock().evicted_writes.counts()[0] >= most_evicted_writes(limit)
     }
 
     /// Base-2 logarithm of the granule size.
@@ -217,57 +241,47 @@ impl BlockMap {
     /// already stays unchanged. Slow path.
     ///
     /// # Errors
-    /// [`IoError::Damaged`] if the claim is inconsistent.
-    pub(crate) fn set(&self, granule: u64, claim: &Claim, evict: bool) -> Result<Result<(), Full>, IoError> {
+    /// [`Refused::Full`]; [`Refused::Damaged`] if the claim is inconsistent.
+    pub(crate) fn set(&self, granule: u64, claim: &Claim, evict: bool) -> Result<(), Refused> {
         let mut slow = self.pool.lock();
         if self.known(granule) {
-            return Ok(Ok(()));
+            return Ok(());
         }
         let entered = match claim.found()? {
+            // The top file has all of the granule or none of it: evicted writes add nothing.
             Found::Word(word) => {
-                let entered = self.slot(&mut slow, granule, evict);
-                let entered = entered.map(|slot| slot.store(word, Ordering::Release));
-                if entered.is_ok() {
-                    // The top file has all of the granule or none of it: late writes add nothing.
-                    slow.late.remove(granule);
-                }
-                entered
+                self.slot(&mut slow, granule, evict).map(|slot| slot.store(word, Ordering::Release))
             }
             Found::Mixed(mut sectors) => {
                 let mut dirty = false;
-                for range in slow.late.of(granule).filter(|_| sectors.top != 0) {
+                for range in slow.evicted_writes.of(granule).filter(|_| sectors.top != 0) {
                     sectors.values.get_mut(range).ok_or(OUTSIDE)?.fill(0);
                     dirty = true;
                 }
-                let entered = self.enter_mixed(&mut slow, granule, &sectors, dirty, evict);
-                if entered.is_ok() {
-                    slow.late.remove(granule);
-                }
-                entered
+                self.enter_mixed(&mut slow, granule, &sectors, dirty, evict)
             }
         };
-        match entered {
-            Ok(()) => Ok(Ok(())),
-            Err(refused) => refused.for_caller().map(Err),
-        }
+        entered.inspect_err(Refused::check)?;
+        slow.evicted_writes.remove(granule);
+        Ok(())
     }
 
     /// Take free units. `evict` allows evicting units in use.
-    pub(super) fn take(&self, slow: &mut Slow, count: usize, evict: bool) -> Result<Vec<u32>, Full> {
-        self.pool.take(slow, count, |slow| evict && self.evict(slow)).ok_or(Full)
+    pub(super) fn take(&self, slow: &mut Slow, count: usize, evict: bool) -> Result<Vec<u32>, Refused> {
+        self.pool.take(slow, count, |slow| evict && self.evict(slow)).ok_or(Refused::Full)
     }
 
     /// The granule's word. Allocates its page if it has none.
     fn slot(&self, slow: &mut Slow, granule: u64, evict: bool) -> Result<&AtomicU64, Refused> {
         if self.page(granule).is_none() {
             let page = granule >> PAGE_SHIFT;
-            let entry = self.directory.get(page as usize).ok_or(Refused::Broken)?;
-            let number = self.take(slow, 1, evict)?.pop().ok_or(Full)?;
-            let unit = self.pool.fill(number).ok_or(Refused::Broken)?;
+            let entry = self.directory.get(page as usize).ok_or(BROKEN)?;
+            let number = self.take(slow, 1, evict)?.pop().ok_or(Refused::Full)?;
+            let unit = self.pool.fill(number).ok_or(BROKEN)?;
             unit.words.iter().for_each(|word| word.store(UNKNOWN, Ordering::Relaxed));
-            entry.store(self.pool.begin(slow, number, MIXED, page << 2 | PAGE, false), Ordering::Release);
+            entry.store(self.pool.publish(slow, number, Owner::Page(page), false), Ordering::Release);
         }
-        self.page(granule).map(|(_, _, slot)| slot).ok_or(Refused::Broken)
+        self.page(granule).map(|(_, _, slot)| slot).ok_or(BROKEN)
     }
 
     pub(super) fn enter_mixed(
@@ -284,14 +298,14 @@ impl BlockMap {
         // Take the page last: taking the units may evict it. Taking the page cannot evict the units, because they have no
         // owner yet.
         let filled = self.slot(slow, granule, evict).and_then(|slot| {
-            let (first, others) = units.split_first().ok_or(Refused::Broken)?;
-            let unit = self.pool.fill(*first).ok_or(Refused::Broken)?;
-            self.mixed(unit).fill(others, lanes, shift, sectors).ok_or(Refused::Broken)?;
+            let (first, others) = units.split_first().ok_or(BROKEN)?;
+            let unit = self.pool.fill(*first).ok_or(BROKEN)?;
+            self.mixed(unit).fill(others, lanes, shift, sectors).ok_or(BROKEN)?;
             Ok((slot, *first))
         });
         match filled {
             Ok((slot, first)) => {
-                let link = self.pool.begin(slow, first, MIXED, granule << 2 | GRANULE, dirty);
+                let link = self.pool.publish(slow, first, Owner::Granule(granule), dirty);
                 slot.store(link, Ordering::Release);
                 Ok(())
             }
@@ -316,19 +330,27 @@ impl BlockMap {
     /// Evict a mixed granule, or a page without mixed granules; `false` if all units are dirty or in use.
     fn evict(&self, slow: &mut Slow) -> bool {
         let mixed = |page: &Unit| page.words.iter().any(|word| word.load(Ordering::Relaxed) & TAG == MIXED);
-        let Some((number, owner, _)) = self.pool.evict(slow, MIXED, mixed) else { return false };
-        if owner & TAG == PAGE {
-            if let Some(entry) = self.directory.get((owner >> 2) as usize) {
-                entry.store(0, Ordering::Release);
+        match self.pool.evict(slow, mixed) {
+            Some((number, Owner::Page(page))) => {
+                if let Some(entry) = self.directory.get(page as usize) {
+                    entry.store(0, Ordering::Release);
+                }
+                self.pool.free(slow, number);
             }
-            self.pool.free(slow, number);
-            return true;
+            Some((number, Owner::Granule(granule))) => {
+                self.replace(granule, UNKNOWN);
+                self.release(slow, number);
+            }
+            Some((_, Owner::Nothing)) | None => return false,
         }
-        if let Some((_, _, word)) = self.page(owner >> 2) {
-            word.store(UNKNOWN, Ordering::Release);
-        }
-        self.release(slow, number);
         true
+    }
+
+    /// Replace the word of a granule, if its page has a unit.
+    fn replace(&self, granule: u64, word: u64) {
+        if let Some((_, _, slot)) = self.page(granule) {
+            slot.store(word, Ordering::Release);
+        }
     }
 
     /// The top file has allocated a block for the granule at `offset`. With `all`, the map takes its sectors (zeros) as
@@ -358,24 +380,24 @@ impl BlockMap {
             }
         };
         let Err(refused) = entered else { return Ok(()) };
-        if let Some((_, _, word)) = self.page(granule) {
-            word.store(UNKNOWN, Ordering::Release);
+        self.replace(granule, UNKNOWN);
+        refused.check();
+        match refused {
+            Refused::Full => Ok(()),
+            Refused::Damaged(error) => Err(error),
         }
-        refused.for_caller().map(|_full| ())
     }
 
     /// The granule reads as zeros, and the top file has freed its block. The caller guarantees that the granule does
     /// not become mixed again. Slow path. An unknown granule stays unknown.
     pub(crate) fn freed(&self, granule: u64) {
         let mut slow = self.pool.lock();
-        slow.late.remove(granule);
+        slow.evicted_writes.remove(granule);
         let known = self.look_up(granule);
         if matches!(known, Known::Unknown) {
             return;
         }
-        if let Some((_, _, word)) = self.page(granule) {
-            word.store(ZEROS, Ordering::Release);
-        }
+        self.replace(granule, ZEROS);
         if let Known::Mixed(_, link) = known
             && self.pool.drop_use(link)
         {
@@ -399,7 +421,7 @@ impl BlockMap {
     pub(crate) fn written(&self, offset: u64, len: u64, changes: &AtomicU64) {
         for (granule, within, part) in self.parts(offset, len) {
             let sectors = (within >> SECTOR_SHIFT) as usize..((within + part) >> SECTOR_SHIFT) as usize;
-            if self.arrived(granule, &sectors).unwrap_or_else(|| self.arrived_late(granule, sectors)) {
+            if self.arrived(granule, &sectors).unwrap_or_else(|| self.arrived_evicted(granule, sectors)) {
                 changes.fetch_add(1, Ordering::AcqRel);
             }
         }
@@ -425,20 +447,20 @@ impl BlockMap {
 
     /// The granule was evicted after the write was mapped.
     #[cold]
-    fn arrived_late(&self, granule: u64, sectors: std::ops::Range<usize>) -> bool {
+    fn arrived_evicted(&self, granule: u64, sectors: std::ops::Range<usize>) -> bool {
         let mut slow = self.pool.lock();
         // While the lock is held, no granule is resolved or evicted.
         if let Some(changed) = self.arrived(granule, &sectors) {
             return changed;
         }
-        slow.late.push(granule, &sectors);
+        slow.evicted_writes.push(granule, &sectors);
         true
     }
 
     /// About `count` dirty granules, starting at the position of `scan`. A complete scan finds every granule that was
     /// dirty when the scan began. The returned granules are not evicted until [`recorded`](Self::recorded) is called.
     pub(crate) fn take_dirty(&self, scan: &mut Scan, count: usize) -> Vec<Dirty> {
-        self.pool.take_dirty(scan, count, MIXED)
+        self.pool.take_dirty(scan, count)
     }
 
     /// With `done`, the images record the granules as they were when [`take_dirty`](Self::take_dirty) returned them.
@@ -457,9 +479,7 @@ impl BlockMap {
             if !self.pool.retire(granule.link) {
                 continue;
             }
-            if let Some((_, _, word)) = self.page(granule.granule) {
-                word.store(place_word(base), Ordering::Release);
-            }
+            self.replace(granule.granule, place_word(base));
             self.release(slow, unit_of(granule.link));
         }
     }
@@ -484,8 +504,8 @@ impl BlockMap {
         Ok(bits)
     }
 
-    /// Granules with late writes.
-    pub(crate) fn late(&self) -> Vec<u64> {
-        self.pool.lock().late.granules()
+    /// Granules with evicted writes.
+    pub(crate) fn evicted_writes(&self) -> Vec<u64> {
+        self.pool.lock().evicted_writes.granules()
     }
 }

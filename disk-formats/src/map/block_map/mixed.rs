@@ -6,13 +6,18 @@
 //! more:                      first unit: links to units of lanes of 64 bits, each of which holds a place
 //! ```
 //!
+//! The largest granule decides how many units a map needs for one step: with any memory budget, any range can be resolved step by step after
+//! a flush.
+//!
 //! Readers check the unit's stamp after reading ([`Unit::is_current`]). Writers pin the unit ([`Unit::pin`]).
 
 use super::claim::Sectors;
-use super::entry::{Base, DIRECT, base_of, lane_mask, lane_shift, nonzero_lanes, splat};
-use super::pool::{Pool, Presence, Unit, WORDS};
+use super::entry::{
+    Base, DIRECT, MAX_UNITS, NO_BASE, SECTOR_SHIFT, TAG, WHOLE, ZEROS, base_of, lane_mask, lane_shift,
+    nonzero_lanes, splat,
+};
+use super::pool::{PAGE_SHIFT, Pool, Presence, UNIT, Unit, WORDS};
 use super::sync::atomic::{AtomicU64, Ordering};
-use super::word::{NO_BASE, SECTOR_SHIFT, TAG, WHOLE, ZEROS};
 use crate::contract::error::IoError;
 use crate::map::extent::{Extents, Place};
 
@@ -189,4 +194,52 @@ pub(super) fn set_bits(bits: &mut Presence, range: std::ops::Range<usize>) {
             *word |= 1 << (sector % 64);
         }
     }
+}
+
+/// Default limit of a map's memory in bytes.
+pub(crate) const DEFAULT_MEMORY: u64 = 64 << 20;
+
+/// Size in bytes of the largest request that fits a map of any budget if each of its granules takes one unit.
+const REQUEST: u64 = 32 << 20;
+/// A step is the part of a range that is resolved at once: this many granules, and at least `LEAST_STEP` bytes.
+const STEP: u64 = 4;
+const LEAST_STEP: u64 = 64 << 10;
+/// The map lists one evicted write for each so many units (1.8% of the memory), and at least `LEAST_WRITES`.
+const UNITS_PER_WRITE: u64 = 4;
+const LEAST_WRITES: u64 = 64;
+
+/// Number of granules, and of pages of granules, of a disk of `size` bytes with granules of `1 << shift` bytes.
+pub(super) fn granules_and_pages(size: u64, shift: u32) -> [u64; 2] {
+    let granules = size.div_ceil(1 << shift);
+    [granules, granules.div_ceil(1 << PAGE_SHIFT)]
+}
+
+/// Number of units for a budget of about `memory` bytes.
+pub(super) fn unit_budget(size: u64, shift: u32, memory: u64) -> u32 {
+    let [granules, pages] = granules_and_pages(size, shift);
+    let each = most_units(shift);
+    let most = pages + granules.saturating_mul(each);
+    // Most granules of the largest request take one unit each. Two steps always fit, because two threads may each
+    // resolve one at the same time.
+    let request = (REQUEST >> shift) + (REQUEST >> shift >> PAGE_SHIFT) + 4;
+    let part = step_of(shift) >> shift;
+    let steps = 2 * (part * each + (part >> PAGE_SHIFT) + 2);
+    let units = (memory.saturating_sub(pages * 8) / UNIT).max(request).max(steps).min(most);
+    u32::try_from(units).unwrap_or(MAX_UNITS)
+}
+
+/// Number of units for a map that never evicts; each granule takes at most one.
+pub(super) fn units_without_eviction(size: u64, shift: u32) -> u32 {
+    let [granules, pages] = granules_and_pages(size, shift);
+    u32::try_from(granules + pages).unwrap_or(MAX_UNITS)
+}
+
+/// Number of evicted writes that a map of `units` units lists before a flush is required.
+pub(super) fn most_evicted_writes(units: u64) -> u64 {
+    (units / UNITS_PER_WRITE).max(LEAST_WRITES)
+}
+
+/// Size of a step in bytes: the part of a range that is resolved at once. A map of any budget has units for it.
+pub(crate) fn step_of(shift: u32) -> u64 {
+    (STEP << shift).max(LEAST_STEP)
 }

@@ -1,6 +1,6 @@
 //! The memory of a block map: units of one size, which are reused and are read without a lock.
 //!
-//! A unit has the words of a page, or a mixed granule, or a part of a mixed granule. A reader follows a link to a unit,
+//! A unit has the words of a page, the head of a mixed granule, or a part of one: lanes or places ([`Owner`]). A reader follows a link to a unit,
 //! reads, and then compares the stamps of link and unit, as with a sequence lock. If the unit was reused in the
 //! meantime, the stamps differ, and the reader discards what it read. The memory of units is never freed, so a slow
 //! reader always reads valid memory.
@@ -8,12 +8,15 @@
 //! The unit of a mixed granule counts the threads that modify it. It is dirty while the images do not record its
 //! content. A unit that is dirty or that a writer has pinned is not evicted.
 
-use super::entry::{MAX_UNITS, STAMP_SHIFT, link, same_use, unit_of};
-use super::late::Late;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::entry::{MAX_UNITS, MIXED, STAMP_SHIFT, link, same_use, unit_of};
 use super::sizes::CHUNK;
-pub(super) use super::sizes::WORDS;
 use super::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use super::sync::{MutexGuard, OnceLock, PoisonError};
+
+pub(super) use super::sizes::WORDS;
 
 #[allow(
     clippy::disallowed_types,
@@ -37,10 +40,35 @@ const DIRTY: u64 = 1 << 20;
 /// A flush is recording the unit.
 const RECORDING: u64 = 1 << 21;
 
-/// Owner of a unit: the tag, and above it the number of the page or granule.
-pub(super) const NO_OWNER: u64 = 0;
-pub(super) const PAGE: u64 = 1;
-pub(super) const GRANULE: u64 = 2;
+/// What a unit holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// Nothing, or a part of a mixed granule: only the head of the granule refers to it.
+    Nothing,
+    /// The words of the granules of this page.
+    Page(u64),
+    /// The head of this mixed granule.
+    Granule(u64),
+}
+
+impl Owner {
+    /// Encode as a tag, and above it the number of the page or granule.
+    fn word(self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Page(page) => page << 2 | 1,
+            Self::Granule(granule) => granule << 2 | 2,
+        }
+    }
+
+    fn of(word: u64) -> Self {
+        match word & 3 {
+            1 => Self::Page(word >> 2),
+            2 => Self::Granule(word >> 2),
+            _ => Self::Nothing,
+        }
+    }
+}
 
 pub(super) struct Unit {
     /// The stamp (0 if the unit is free or part of a mixed granule), [`DIRTY`], [`RECORDING`], and the number of
@@ -52,7 +80,7 @@ pub(super) struct Unit {
     pub(super) lanes: AtomicU32,
     /// For a mixed granule: number of sectors that are not in the top file.
     pub(super) not_in_top: AtomicU32,
-    /// The page or granule that the unit belongs to. Slow path.
+    /// An [`Owner`]. Slow path.
     owner: AtomicU64,
     /// For a mixed granule: byte offset of its block in the top file; 0 if there is none.
     pub(super) top: AtomicU64,
@@ -75,8 +103,7 @@ pub(super) struct Slow {
     made: u32,
     hand: u32,
     stamp: u64,
-    /// Writes that completed after their granule was evicted.
-    pub(super) late: Late,
+    pub(super) evicted_writes: EvictedWrites,
 }
 
 pub(super) struct Pool {
@@ -120,7 +147,7 @@ impl Unit {
             used: AtomicBool::new(false),
             lanes: AtomicU32::new(0),
             not_in_top: AtomicU32::new(0),
-            owner: AtomicU64::new(NO_OWNER),
+            owner: AtomicU64::new(Owner::Nothing.word()),
             top: AtomicU64::new(0),
             place: AtomicU64::new(0),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -161,8 +188,13 @@ impl Unit {
         self.change(link, |state| if state & kept_by == 0 { Some(0) } else { None })
     }
 
-    fn link(&self, tag: u64, number: u32) -> u64 {
-        link(tag, number, self.state.load(Ordering::Relaxed) >> STAMP_SHIFT)
+    fn owner(&self) -> Owner {
+        Owner::of(self.owner.load(Ordering::Relaxed))
+    }
+
+    /// The link to this unit, whose number is `number`.
+    fn link(&self, number: u32) -> u64 {
+        link(MIXED, number, self.state.load(Ordering::Relaxed) >> STAMP_SHIFT)
     }
 }
 
@@ -238,7 +270,7 @@ impl Pool {
 
     pub(super) fn free(&self, slow: &mut Slow, number: u32) {
         if let Some(unit) = self.unit(number) {
-            unit.owner.store(NO_OWNER, Ordering::Relaxed);
+            unit.owner.store(Owner::Nothing.word(), Ordering::Relaxed);
         }
         self.in_use.fetch_sub(1, Ordering::Relaxed);
         slow.free.push(number);
@@ -252,11 +284,11 @@ impl Pool {
     }
 
     /// Publish a filled unit with a new stamp. Returns the link to it.
-    pub(super) fn begin(&self, slow: &mut Slow, number: u32, tag: u64, owner: u64, dirty: bool) -> u64 {
+    pub(super) fn publish(&self, slow: &mut Slow, number: u32, owner: Owner, dirty: bool) -> u64 {
         slow.stamp = (slow.stamp + 1) & (u64::MAX >> STAMP_SHIFT);
         slow.stamp = slow.stamp.max(1);
         if let Some(unit) = self.unit(number) {
-            unit.owner.store(owner, Ordering::Relaxed);
+            unit.owner.store(owner.word(), Ordering::Relaxed);
             unit.used.store(true, Ordering::Relaxed);
             let state = slow.stamp << STAMP_SHIFT | if dirty { DIRTY } else { 0 };
             unit.state.store(state, Ordering::Release);
@@ -264,7 +296,7 @@ impl Pool {
         if dirty {
             self.note_dirty(number);
         }
-        link(tag, number, slow.stamp)
+        link(MIXED, number, slow.stamp)
     }
 
     /// Mark a unit for examination by the next flush.
@@ -282,28 +314,27 @@ impl Pool {
         self.note_dirty(unit_of(link));
     }
 
-    /// Evict a unit by the clock algorithm. Returns its number, its owner, and the link to its ended use. Units that
-    /// were read after the hand passed them get a second chance.
+    /// Evict a unit by the clock algorithm. Returns its number and its owner. Units that were read after the hand passed them get a second
+    /// chance.
     pub(super) fn evict(
         &self,
         slow: &mut Slow,
-        tag: u64,
         page_is_needed: impl Fn(&Unit) -> bool,
-    ) -> Option<(u32, u64, u64)> {
+    ) -> Option<(u32, Owner)> {
         for _ in 0..2 * u64::from(slow.made) {
             let number = slow.hand % slow.made;
             slow.hand = number + 1;
             let Some(unit) = self.unit(number) else { continue };
-            let owner = unit.owner.load(Ordering::Relaxed);
-            if owner == NO_OWNER || unit.used.swap(false, Ordering::Relaxed) {
+            let owner = unit.owner();
+            if owner == Owner::Nothing || unit.used.swap(false, Ordering::Relaxed) {
                 continue;
             }
-            let link = unit.link(tag, number);
-            if owner & 3 == PAGE && page_is_needed(unit) || !unit.retire(link, DIRTY | RECORDING | WRITERS) {
+            let needed = matches!(owner, Owner::Page(_)) && page_is_needed(unit);
+            if needed || !unit.retire(unit.link(number), DIRTY | RECORDING | WRITERS) {
                 continue;
             }
             self.evictions.fetch_add(1, Ordering::Relaxed);
-            return Some((number, owner, link));
+            return Some((number, owner));
         }
         None
     }
@@ -322,8 +353,8 @@ impl Pool {
     }
 
     /// About `count` dirty granules from the position of the scan on. They are marked as being recorded until
-    /// [`recorded`](Self::recorded) is called for them. `tag` is the tag of links to mixed granules.
-    pub(super) fn take_dirty(&self, scan: &mut Scan, count: usize, tag: u64) -> Vec<Dirty> {
+    /// [`recorded`](Self::recorded) is called for them.
+    pub(super) fn take_dirty(&self, scan: &mut Scan, count: usize) -> Vec<Dirty> {
         let mut taken = Vec::new();
         while taken.len() < count {
             let Some(chunk) = self.chunks.get(scan.chunk).and_then(OnceLock::get) else {
@@ -335,11 +366,12 @@ impl Pool {
                 let at = bits.trailing_zeros();
                 bits &= bits - 1;
                 let Some(unit) = chunk.units.get(at as usize) else { continue };
-                let link = unit.link(tag, (scan.chunk * CHUNK) as u32 + at);
-                let owner = unit.owner.load(Ordering::Relaxed);
+                let link = unit.link((scan.chunk * CHUNK) as u32 + at);
                 let dirty = |state| if state & DIRTY == 0 { None } else { Some(state & !DIRTY | RECORDING) };
-                if owner & 3 == GRANULE && unit.change(link, dirty) {
-                    taken.push(Dirty { granule: owner >> 2, link });
+                if let Owner::Granule(granule) = unit.owner()
+                    && unit.change(link, dirty)
+                {
+                    taken.push(Dirty { granule, link });
                 }
             }
             scan.chunk += 1;
@@ -368,5 +400,50 @@ impl Pool {
 impl Chunk {
     fn new() -> Box<Self> {
         Box::new(Self { dirty: AtomicU64::new(0), units: std::array::from_fn(|_| Unit::new()) })
+    }
+}
+
+/// Maximum number of bytes that the set needs for a range: an entry has 16, and the nodes of a B-tree are at least half
+/// full.
+pub(super) const EVICTED_WRITE: u64 = 40;
+
+/// Writes that completed after their granule was evicted: ranges of sectors that are in the top file although the images do not record it
+/// yet.
+#[derive(Default)]
+pub(super) struct EvictedWrites {
+    /// Granule, first sector, end (exclusive).
+    ranges: BTreeSet<(u64, u32, u32)>,
+    peak: usize,
+}
+
+impl EvictedWrites {
+    pub(super) fn push(&mut self, granule: u64, sectors: &Range<usize>) {
+        self.ranges.insert((granule, sectors.start as u32, sectors.end as u32));
+        self.peak = self.peak.max(self.ranges.len());
+    }
+
+    /// The ranges of a granule.
+    pub(super) fn of(&self, granule: u64) -> impl Iterator<Item = Range<usize>> + '_ {
+        let ranges = self.ranges.range((granule, 0, 0)..=(granule, u32::MAX, u32::MAX));
+        ranges.map(|(_, start, end)| *start as usize..*end as usize)
+    }
+
+    pub(super) fn remove(&mut self, granule: u64) {
+        while let Some(range) = self.ranges.range((granule, 0, 0)..=(granule, u32::MAX, u32::MAX)).next() {
+            let range = *range;
+            self.ranges.remove(&range);
+        }
+    }
+
+    /// In ascending order.
+    pub(super) fn granules(&self) -> Vec<u64> {
+        let mut granules: Vec<u64> = self.ranges.iter().map(|(granule, ..)| *granule).collect();
+        granules.dedup();
+        granules
+    }
+
+    /// Number of ranges now, and its maximum so far.
+    pub(super) fn counts(&self) -> [u64; 2] {
+        [self.ranges.len(), self.peak].map(|count| count as u64)
     }
 }

@@ -2,14 +2,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::claim::Sectors;
-use super::entry::{lane_shift, place_word};
-use super::map::{Known, OUTSIDE};
-use super::mixed::parts_of;
+use super::entry::{NO_BASE, lane_shift, place_word};
+use super::map::{BROKEN, Known, OUTSIDE, Refused};
+use super::mixed::{most_units, parts_of};
 use super::pool::UNIT;
-use super::refused::{BROKEN, Full, Refused};
-use super::word::NO_BASE;
 use super::*;
-use crate::contract::error::IoError;
 use crate::map::extent::{Extent, Extents, Place};
 use crate::map::format::Mapping;
 use crate::queue::conformance::Random;
@@ -18,7 +15,7 @@ const SHIFT: u32 = 21;
 const SECTORS: usize = 4096;
 
 fn enter(map: &BlockMap, granule: u64, claim: &Claim) {
-    assert_eq!(map.set(granule, claim, true), Ok(Ok(())), "{granule}");
+    assert_eq!(map.set(granule, claim, true), Ok(()), "{granule}");
 }
 
 fn map_of(size: u64, shift: u32) -> BlockMap {
@@ -79,7 +76,7 @@ fn cost_of_a_look_up() {
         let mut best = u64::MAX;
         for _ in 0..20 {
             let mut random = 0x9E37_79B9_7F4A_7C15u64;
-            let start = crate::host::tsc::ticks();
+            let start = crate::host::sys::ticks();
             for _ in 0..100_000 {
                 random ^= random << 13;
                 random ^= random >> 7;
@@ -88,7 +85,7 @@ fn cost_of_a_look_up() {
                 extents.clear();
                 assert_eq!(map.map_read(offset, 4096, &mut extents), Ok(Mapping::Ready));
             }
-            best = best.min((crate::host::tsc::ticks() - start) / 100_000);
+            best = best.min((crate::host::sys::ticks() - start) / 100_000);
         }
         println!("{kind}: {best} ticks");
     }
@@ -170,7 +167,7 @@ impl Model {
         (granule as usize) << (self.shift - 9)
     }
 
-    fn resolve(&self, granule: u64) -> Result<(), Full> {
+    fn resolve(&self, granule: u64) -> Result<(), Refused> {
         let sectors = self.map.sectors(granule);
         let first = self.first(granule);
         let mut claim = Claim::new(sectors);
@@ -181,7 +178,7 @@ impl Model {
                 None => claim.claim_zeros(0, sectors),
             }
         }
-        self.map.set(granule, &claim, true).expect("a sound claim")
+        self.map.set(granule, &claim, true)
     }
 
     fn make_known(&mut self, granule: u64) {
@@ -195,11 +192,11 @@ impl Model {
 
     /// Flush in batches of `count`, as the formats do.
     fn flush(&mut self, count: usize) {
-        let mut late = self.map.late();
+        let mut unresolved = self.map.evicted_writes();
         loop {
-            late.iter().for_each(|granule| _ = self.resolve(*granule));
-            let open = self.map.late();
-            late.retain(|granule| open.contains(granule));
+            unresolved.iter().for_each(|granule| _ = self.resolve(*granule));
+            let open = self.map.evicted_writes();
+            unresolved.retain(|granule| open.contains(granule));
             let mut scan = Scan::default();
             while !scan.is_over() {
                 let dirty = self.map.take_dirty(&mut scan, count);
@@ -214,7 +211,7 @@ impl Model {
                 }
                 self.map.recorded(&dirty, true);
             }
-            if late.is_empty() {
+            if unresolved.is_empty() {
                 return;
             }
         }
@@ -255,7 +252,7 @@ impl Model {
     }
 }
 
-/// Random reads, writes and flushes over maps of few units, with sectors in few and in many places, and with late
+/// Random reads, writes and flushes over maps of few units, with sectors in few and in many places, and with evicted
 /// writes.
 #[test]
 fn small_maps_forget_and_lose_nothing() {
@@ -312,7 +309,7 @@ fn small_maps_forget_and_lose_nothing() {
     assert!(evictions > 1000, "{evictions}");
 }
 
-/// A granule with writes that are not recorded is not evicted. The caller that needs its unit gets `Full`.
+/// A granule with writes that are not recorded is not evicted. The caller that needs its unit gets [`Refused::Full`].
 #[test]
 fn what_is_dirty_stays_until_it_is_recorded() {
     let mut random = Random(3);
@@ -324,10 +321,10 @@ fn what_is_dirty_stays_until_it_is_recorded() {
         model.now[first] = 0;
     }
     assert_eq!(model.changes.load(Ordering::Relaxed), 4);
-    assert_eq!(model.resolve(4), Err(Full));
+    assert_eq!(model.resolve(4), Err(Refused::Full));
     let mut scan = Scan::default();
     let taken = model.map.take_dirty(&mut scan, 2);
-    assert_eq!(model.resolve(4), Err(Full), "being recorded is not recorded");
+    assert_eq!(model.resolve(4), Err(Refused::Full), "being recorded is not recorded");
     model.map.recorded(&taken, false);
     let granules = |dirty: &[Dirty]| dirty.iter().map(|dirty| dirty.granule).collect::<BTreeSet<_>>();
     let again = model.map.take_dirty(&mut Scan::default(), 64);
@@ -412,14 +409,14 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
         claim.claim(base(0, granule), 0, SECTORS as usize, recorded);
         claim.claim(base(2, granule), 0, SECTORS as usize, |sector| granule % 2 == 1 && sector % 3 == 0);
         claim.claim_run(base(1, granule), 0, SECTORS as usize);
-        map.set(granule, &claim, true).expect("a sound claim")
+        map.set(granule, &claim, true)
     };
     let record = || {
-        let mut late = map.late();
+        let mut unresolved = map.evicted_writes();
         loop {
-            late.iter().for_each(|granule| _ = resolve(*granule));
-            let open = map.late();
-            late.retain(|granule| open.contains(granule));
+            unresolved.iter().for_each(|granule| _ = resolve(*granule));
+            let open = map.evicted_writes();
+            unresolved.retain(|granule| open.contains(granule));
             let mut scan = Scan::default();
             while !scan.is_over() {
                 let dirty = map.take_dirty(&mut scan, 3);
@@ -431,7 +428,7 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
                 }
                 map.recorded(&dirty, true);
             }
-            if late.is_empty() {
+            if unresolved.is_empty() {
                 return;
             }
         }
@@ -530,7 +527,7 @@ fn a_granule_that_cannot_be_filled_is_refused() {
         units.iter().for_each(|unit| map.pool.free(&mut slow, *unit));
         if value != 1 {
             let entered = map.enter_mixed(&mut slow, 0, &sectors, false, true);
-            assert!(matches!(entered, Err(Refused::Broken)));
+            assert!(entered == Err(BROKEN));
         }
         assert!(!map.known(0));
     }
@@ -540,9 +537,9 @@ fn a_granule_that_cannot_be_filled_is_refused() {
 
 /// Whether a broken invariant is detected: with assertions as a panic, else as an error. (A failed assertion of the
 /// test itself would contain the text of the error, too.)
-fn is_broken<T>(work: impl FnOnce() -> Result<T, IoError>) -> bool {
+fn is_broken<E: Into<Refused>>(work: impl FnOnce() -> Result<(), E>) -> bool {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
-        Ok(done) => !cfg!(debug_assertions) && done.err() == Some(BROKEN),
+        Ok(done) => !cfg!(debug_assertions) && done.map_err(Into::into) == Err(BROKEN),
         Err(panic) => {
             panic.downcast_ref::<&str>() == Some(&"the block map has a link to a unit that does not exist")
         }
@@ -579,11 +576,32 @@ fn sectors_of_a_granule_without_lanes_are_not_made_up() {
     assert_eq!(map.presence(0), Err(NO_BASE));
 }
 
-/// A late write beyond the end of its granule.
+/// An evicted write beyond the end of its granule.
 #[test]
-fn a_late_write_outside_of_its_granule_is_an_error() {
+fn an_evicted_write_outside_of_its_granule_is_an_error() {
     let map = map_of(1 << SHIFT, SHIFT);
-    map.pool.lock().late.push(0, &(SECTORS..SECTORS + 1));
-    assert_eq!(map.set(0, &alternating(Some(1 << 30)), true), Err(OUTSIDE));
+    map.pool.lock().evicted_writes.push(0, &(SECTORS..SECTORS + 1));
+    assert_eq!(map.set(0, &alternating(Some(1 << 30)), true), Err(OUTSIDE.into()));
     assert!(!map.known(0));
+}
+
+/// For each granule size and each number of places, a step fits the smallest map.
+#[test]
+fn the_smallest_map_has_units_for_a_step() {
+    for shift in 9..=21 {
+        let sectors = 1usize << (shift - 9);
+        let most = (1..=sectors).map(|places| parts_of(sectors, places).iter().sum::<usize>()).max();
+        assert!(most_units(shift) > most.unwrap_or(0) as u64, "{shift}");
+        let map = BlockMap::new(1 << 40, shift, 0);
+        let granules = step_of(shift) >> shift;
+        for granule in 0..granules {
+            let mut claim = Claim::new(sectors);
+            claim.set_top(1 << 30);
+            for sector in 0..sectors {
+                claim.claim_run(Base { file: 1, offset: (sector as u64) << 30 }, sector, sector + 1);
+            }
+            assert_eq!(map.set(granule, &claim, true), Ok(()), "{shift}");
+        }
+        assert!((0..granules).all(|granule| map.known(granule)), "{shift}");
+    }
 }

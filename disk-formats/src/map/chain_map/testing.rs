@@ -34,7 +34,7 @@ pub(crate) fn map_for_write(disk: &dyn Format, offset: u64, len: u64) -> Option<
 pub(crate) fn flush(disk: &dyn Format, file: &dyn Store) -> Result<(), IoError> {
     match disk.flush_kind() {
         Flush::Format => disk.flush(),
-        Flush::SyncFiles => file.sync().map_err(|error| io_error(&error)),
+        Flush::SyncFiles => file.sync().map_err(io_error),
     }
 }
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::driver::{Driver, Guest};
-use super::suite::{Fresh, Suite};
+use super::driver::{Driver, Fresh, Guest, Suite};
 use crate::contract::error::{IoError, OpenError, PushError};
 use crate::contract::iobuf::IoBuf;
 use crate::contract::queue::{EngineKind, Op, QueueConfig, Request};

@@ -2,8 +2,7 @@
 
 use std::sync::Barrier;
 
-use super::driver::{Driver, Guest, Random};
-use super::suite::Suite;
+use super::driver::{Driver, Guest, Random, Suite};
 use crate::contract::error::IoError;
 use crate::contract::iobuf::IoBuf;
 use crate::contract::queue::{EngineKind, Op, Request};

@@ -13,8 +13,8 @@ use super::{Direction, Ended, Engine, EngineStats, Signal, Transfer};
 use crate::contract::iobuf::IoBuf;
 use crate::host;
 use crate::host::backing::BackingFile;
+use crate::host::sys;
 use crate::host::threads::{self, ThreadKind};
-use crate::host::tsc;
 
 /// Maximum number of threads of a pool.
 const WORKERS: u32 = 8;
@@ -162,11 +162,11 @@ impl Engine for Threads {
 
     fn submit(&mut self) {
         if self.unsubmitted > 0 {
-            let before = tsc::ticks();
+            let before = sys::ticks();
             // The write cannot block: the 64-bit counter stays far below its maximum.
             let _ = rustix::io::write(&self.shared.work, &self.unsubmitted.to_ne_bytes());
             self.stats.submits += 1;
-            self.stats.ticks += tsc::ticks().wrapping_sub(before);
+            self.stats.ticks += sys::ticks().wrapping_sub(before);
             self.unsubmitted = 0;
         }
     }
@@ -187,12 +187,12 @@ impl Engine for Threads {
     fn wait(&mut self) {
         self.submit();
         if self.shared.ended.is_empty() {
-            let before = tsc::ticks();
+            let before = sys::ticks();
             let mut fds = [PollFd::new(&*self.shared.signal, PollFlags::IN)];
             // A poll that fails with EINTR counts as a wake-up: the caller checks, and waits again.
             let _ = poll(&mut fds, None);
             self.stats.submits += 1;
-            self.stats.ticks += tsc::ticks().wrapping_sub(before);
+            self.stats.ticks += sys::ticks().wrapping_sub(before);
         }
     }
 

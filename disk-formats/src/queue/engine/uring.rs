@@ -21,13 +21,10 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::ring_maker::make_ring;
-use super::{
-    Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer, restrictions,
-};
+use super::{Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer, rings};
 use crate::contract::iobuf::IoBuf;
 use crate::host::backing::BackingFile;
-use crate::host::tsc;
+use crate::host::sys;
 
 /// Maximum size of the submission ring. If it is full, the engine submits it before it adds an entry.
 const MAX_ENTRIES: u32 = 4096;
@@ -69,12 +66,12 @@ impl Uring {
     /// A ring for `files`. Transfers name the files by index.
     pub(crate) fn new(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, Errno> {
         let files = files.to_vec();
-        make_ring(move || Self::make(&files, depth))
+        rings::make_ring(move || Self::make(&files, depth))
     }
 
     fn make(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, Errno> {
         let entries = depth.next_power_of_two().clamp(8, MAX_ENTRIES);
-        let restricted = restrictions::rings_are_restricted();
+        let restricted = rings::rings_are_restricted();
         match Self::with_setup(files, entries, true, restricted) {
             Err(Errno::INVAL) => Self::with_setup(files, entries, false, restricted),
             result => result,
@@ -110,7 +107,7 @@ impl Uring {
         fds.push(signal.as_fd().as_raw_fd());
         submitter.register_files(&fds).map_err(|error| errno(&error))?;
         if restricted {
-            restrictions::restrict(&submitter).map_err(|error| errno(&error))?;
+            rings::restrict(&submitter).map_err(|error| errno(&error))?;
         }
         let capacity = ring.params().cq_entries() as usize - 1;
         Ok(Self {
@@ -152,7 +149,7 @@ impl Uring {
 
     /// Submit the staged entries by one io_uring_enter. If the flags have GETEVENTS, wait for `wanted` completions.
     fn enter(&mut self, wanted: u32, flags: EnterFlags) {
-        let before = tsc::ticks();
+        let before = sys::ticks();
         loop {
             let Some(ring) = &self.ring else { return };
             let count = self.staged.len() as u32;
@@ -177,7 +174,7 @@ impl Uring {
                 },
             }
         }
-        self.stats.ticks += tsc::ticks().wrapping_sub(before);
+        self.stats.ticks += sys::ticks().wrapping_sub(before);
     }
 
     #[cold]

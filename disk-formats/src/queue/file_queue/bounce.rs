@@ -5,7 +5,7 @@
 
 use rustix::io::Errno;
 
-use super::slot::{NO_PIECE, Piece};
+use super::slot::Piece;
 use crate::contract::info::DiskInfo;
 use crate::contract::iobuf::{IoBuf, for_each_part};
 use crate::host::memory::HostMemory;
@@ -63,42 +63,27 @@ impl Bounce {
     }
 
     /// Assign a bounce buffer to the piece, and fill it from `bufs` for a write; `false` if the pool is empty.
-    ///
-    /// # Errors
-    /// A broken invariant of the queue: this disk has no pool.
-    pub(super) fn assign(
-        &mut self,
-        piece: &mut Piece,
-        bufs: &[IoBuf],
-        writes: bool,
-    ) -> Result<bool, &'static str> {
-        let pool = self.pool.as_mut().ok_or(NO_PIECE)?;
-        let Some(number) = pool.free.pop() else { return Ok(false) };
+    pub(super) fn assign(&mut self, piece: &mut Piece, bufs: &[IoBuf], writes: bool) -> bool {
+        debug_assert!(self.pool.is_some(), "all buffers of this disk are aligned");
+        let Some(pool) = &mut self.pool else { return false };
+        let Some(number) = pool.free.pop() else { return false };
         piece.bounce = Some(number);
         piece.buf = pool.buf(number, piece.len);
         if writes {
             gather(bufs, piece.start, piece.buf);
         }
-        Ok(true)
+        true
     }
 
-    /// Return the piece's bounce buffer to the pool. After a read its content is first copied to `bufs`.
-    ///
-    /// # Errors
-    /// A broken invariant of the queue: the piece has no bounce buffer.
-    pub(super) fn release(
-        &mut self,
-        piece: &mut Piece,
-        bufs: &[IoBuf],
-        read: bool,
-    ) -> Result<(), &'static str> {
-        let pool = self.pool.as_mut().ok_or(NO_PIECE)?;
-        let number = piece.bounce.take().ok_or("a piece has no bounce buffer")?;
+    /// Return the piece's bounce buffer to the pool. After a read its content is first copied to `bufs`. `false`: the piece has no bounce
+    /// buffer.
+    pub(super) fn release(&mut self, piece: &mut Piece, bufs: &[IoBuf], read: bool) -> bool {
+        let (Some(pool), Some(number)) = (&mut self.pool, piece.bounce.take()) else { return false };
         if read {
             scatter(pool.buf(number, piece.total), bufs, piece.start);
         }
         pool.free.push(number);
-        Ok(())
+        true
     }
 
     /// Return the piece's bounce buffer, if any, to the pool. Its content is dropped.

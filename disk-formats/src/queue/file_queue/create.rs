@@ -2,15 +2,15 @@
 //!
 //! If the kernel refuses io_uring, the queue uses the thread engine: for the caller that is no error.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::FileQueue;
-use crate::contract::error::OpenError;
-use crate::contract::escaped::escaped;
+use super::{FileQueue, REFUSED};
+use crate::contract::error::{OpenError, escaped};
 use crate::contract::queue::{DiskQueue, EngineKind, QueueConfig};
-use crate::map::format::Format;
+use crate::map::format::{Format, path_of};
 #[cfg(feature = "io-uring")]
 use crate::queue::engine::Uring;
 use crate::queue::engine::{Engine, Threads};
@@ -37,27 +37,27 @@ pub(crate) fn file_queue_with<E: Engine + 'static>(
     config: &QueueConfig,
     ring: impl FnOnce(u32) -> Result<E, Errno>,
 ) -> Result<Box<dyn DiskQueue>, OpenError> {
-    let path = || format.files().first().map(|file| file.path().to_path_buf()).unwrap_or_default();
-    let depth = check_depth(config).map_err(|reason| OpenError::Unsupported { path: path(), reason })?;
-    let os = |source| OpenError::Os { path: path(), action: "cannot make an I/O queue", source };
+    let path = path_of(&**format);
+    let depth = check_depth(path, config)?;
     if config.engine == EngineKind::IoUring {
         match ring(depth) {
-            Ok(ring) => {
-                return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
-            }
+            Ok(ring) => return Ok(Box::new(FileQueue::new(format, ring, depth)?)),
             Err(errno) => {
-                tracing::warn!(path = %escaped(&path()), %errno, "io_uring is not available: the queue uses the thread engine");
+                tracing::warn!(path = %escaped(path), %errno, "io_uring is not available: the queue uses the thread engine");
             }
         }
     }
-    let threads = Threads::new(format.files(), depth).map_err(os)?;
-    Ok(Box::new(FileQueue::new(format, threads, depth).map_err(|errno| os(errno.into()))?))
+    let threads = Threads::new(format.files(), depth).map_err(OpenError::os(path, REFUSED))?;
+    Ok(Box::new(FileQueue::new(format, threads, depth)?))
 }
 
-/// The depth, or why it is invalid.
-pub(crate) fn check_depth(config: &QueueConfig) -> Result<u32, String> {
+/// The depth of a queue of the disk at `path`, if it is valid.
+pub(crate) fn check_depth(path: impl AsRef<Path>, config: &QueueConfig) -> Result<u32, OpenError> {
     match config.depth {
         depth @ 1..=MAX_DEPTH => Ok(depth),
-        depth => Err(format!("queue depth is {depth}, expected 1 to {MAX_DEPTH}")),
+        depth => {
+            let reason = format!("queue depth is {depth}, expected 1 to {MAX_DEPTH}");
+            Err(OpenError::unsupported(path, reason))
+        }
     }
 }

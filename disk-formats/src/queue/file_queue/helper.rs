@@ -11,16 +11,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::Signal;
 use super::part::PartialWork;
 use super::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use super::thread::JoinHandle;
-use super::threads;
+use super::{Signal, threads};
 use crate::contract::error::IoError;
 use crate::host::threads::ThreadKind;
 use crate::map::extent::Extents;
-use crate::map::format::{Flush, Format};
-use crate::map::map_now::map_in_parts;
+use crate::map::format::{Flush, Format, map_now};
 
 /// Delay before a transfer is repeated after EAGAIN.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
@@ -28,10 +26,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(1);
 /// What a helper does for a job.
 #[derive(Clone, Debug)]
 pub(super) enum JobKind {
-    PrepareRead,
-    PrepareWrite,
-    /// Map the range, for reading or for writing, because the map repeatedly evicted the prepared entries before they
-    /// were used.
+    /// Map the range, for reading or for writing.
     Map {
         writes: bool,
     },
@@ -56,8 +51,8 @@ pub(super) struct Job {
     pub(super) len: u64,
 }
 
-/// A job that has ended. The result of [`JobKind::Map`] has the extents.
-pub(super) type Done = (Job, Result<Option<Extents>, IoError>);
+/// A job that has ended. The result of [`JobKind::Map`] has the extents; that of other jobs none.
+pub(super) type Done = (Job, Result<Extents, IoError>);
 
 /// One helper thread. Dropping it ends the thread.
 #[derive(Debug)]
@@ -151,10 +146,9 @@ impl Helper {
                     }));
                 }
                 // If the format panics, the jobs of this batch must still end.
-                let mut extents = None;
-                let result = catch_unwind(AssertUnwindSafe(|| perform(&*format, &job, &mut extents)))
+                let mut result = catch_unwind(AssertUnwindSafe(|| perform(&*format, &job)))
                     .unwrap_or(Err(IoError::Damaged("the format panicked")));
-                let mut done = |job| (job, result.map(|()| extents.take()));
+                let mut done = |job| (job, result.as_mut().map(std::mem::take).map_err(|error| *error));
                 if batch.drain(..).any(|job| outgoing.send(done(job)).is_err()) {
                     return;
                 }
@@ -194,15 +188,11 @@ impl Helper {
     }
 }
 
-fn perform(format: &dyn Format, job: &Job, extents: &mut Option<Extents>) -> Result<(), IoError> {
+fn perform(format: &dyn Format, job: &Job) -> Result<Extents, IoError> {
     tracing::trace!(kind = ?job.kind, offset = job.offset, len = job.len, "slow path");
+    let mut extents = Extents::new();
     match &job.kind {
-        &JobKind::Map { writes } => {
-            let extents = extents.insert(Extents::new());
-            map_in_parts(format, writes, job.offset, job.len, extents)
-        }
-        JobKind::PrepareRead => format.prepare_read(job.offset, job.len),
-        JobKind::PrepareWrite => format.prepare_write(job.offset, job.len),
+        &JobKind::Map { writes } => map_now(format, writes, job.offset, job.len, &mut extents),
         JobKind::Flush => match format.flush_kind() {
             Flush::Format => format.flush(),
             Flush::SyncFiles => {
@@ -217,6 +207,7 @@ fn perform(format: &dyn Format, job: &Job, extents: &mut Option<Extents>) -> Res
             Ok(())
         }
     }
+    .map(|()| extents)
 }
 
 impl Drop for Helper {

@@ -5,7 +5,7 @@ use super::helper::{Helper, Job, JobKind};
 use crate::contract::disk::Disk;
 use crate::contract::error::IoError;
 use crate::contract::info::{DiskInfo, SectorSize};
-use crate::disk::null::NullDisk;
+use crate::disk::memory::NullDisk;
 use crate::host::backing::BackingFile;
 use crate::map::extent::Extents;
 use crate::map::format::{Format, Mapping};
@@ -52,7 +52,7 @@ fn jobs_of_a_thread_that_unwinds_end() {
     let mut helper = Helper::start("helper", Arc::new(Fatal(info)), Arc::clone(&signal)).unwrap();
     let job = |slot, kind| Job { slot, kind, offset: 0, len: 512 };
     assert!(helper.send(job(0, JobKind::Discard)));
-    assert!(helper.send(job(1, JobKind::PrepareWrite)));
+    assert!(helper.send(job(1, JobKind::Map { writes: true })));
     // The thread may have died before these are sent.
     let taken = (2..5).filter(|slot| helper.send(job(*slot, JobKind::Discard))).count();
     let mut ended = Vec::new();

@@ -9,7 +9,7 @@ use interleave::{Fault, sample, sample_finds};
 use crate::contract::disk::Disk;
 use crate::contract::error::IoError;
 use crate::contract::info::{DiskInfo, SectorSize};
-use crate::disk::null::NullDisk;
+use crate::disk::memory::NullDisk;
 use crate::host::backing::BackingFile;
 use crate::map::extent::Extents;
 use crate::map::format::{Flush, Format, Mapping};

@@ -56,13 +56,13 @@ impl PartialWork {
                 let done = part.read(rest);
                 rest = &mut std::mem::take(&mut rest)[done..];
             });
-            return file.write_at(&data, offset).map_err(|error| io_error(&error));
+            return file.write_at(&data, offset).map_err(io_error);
         }
         let read = match format.zeros_past_end() {
             true => read_padded(&**file, &mut data, offset),
             false => file.read_at(&mut data, offset),
         };
-        read.map_err(|error| io_error(&error))?;
+        read.map_err(io_error)?;
         let mut rest = &data[..];
         for_each_part(&self.bufs, start, len, |part| rest = &rest[part.write(rest)..]);
         Ok(())

@@ -7,9 +7,10 @@
 use rustix::io::Errno;
 
 use super::slot::Slot;
-use crate::contract::error::IoError;
+use crate::contract::error::{IoError, escaped};
 use crate::contract::iobuf::IoBuf;
 use crate::contract::queue::Op;
+use crate::map::format::Format;
 
 pub(super) const SHORT_FILE: IoError = IoError::Damaged("the file ends inside the disk");
 
@@ -48,12 +49,10 @@ impl Slot {
     ) -> AfterFailure {
         let reads = self.op == Op::Read;
         let dsync = self.op == (Op::Write { fua: true }) && !self.sync_after;
-        let (bufs, left) = match self.pieces.get(number) {
-            Some(piece) => (self.piece_bufs(piece).unwrap_or_default(), piece.len),
-            None => (&[][..], 0),
-        };
+        let piece = &self.pieces[number];
+        let (bufs, left) = (self.piece_bufs(piece), piece.len);
         let error = match result {
-            Ok(0) if reads && zeros_past_end && !bufs.is_empty() => {
+            Ok(0) if reads && zeros_past_end => {
                 bufs.iter().for_each(IoBuf::zero);
                 return AfterFailure::Done;
             }
@@ -93,4 +92,18 @@ impl Slot {
         self.error.get_or_insert(error);
         AfterFailure::Done
     }
+}
+
+/// Log a failed request.
+#[cold]
+pub(super) fn request_failed(format: &dyn Format, slot: &Slot, error: IoError) {
+    let file = format.files().first().map(|file| tracing::field::display(escaped(file.path())));
+    tracing::warn!(file, op = ?slot.op, offset = slot.offset, %error, "request failed");
+}
+
+/// Log a broken invariant. Returns the error of all requests from now on.
+#[cold]
+pub(super) fn queue_faulted(what: &'static str) -> IoError {
+    tracing::error!(what, "queue faulted: all its requests fail");
+    IoError::Damaged(what)
 }

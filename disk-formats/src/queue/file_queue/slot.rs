@@ -4,29 +4,14 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 
-use super::helper::JobKind;
 use crate::contract::error::IoError;
 use crate::contract::iobuf::{IoBuf, for_each_part};
 use crate::contract::queue::{Op, Request};
 use crate::map::extent::{Extent, Place};
 use crate::map::format::Format;
-use crate::map::map_now::WHOLE_TRIES;
 use crate::queue::engine::{MAX_BUFS, MAX_LEN};
 
 pub(super) const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range");
-
-/// Broken invariants of the queue.
-pub(super) const NO_SLOT: &str = "the queue has no such slot";
-pub(super) const NO_PIECE: &str = "a request has no such piece";
-
-/// Who processes a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// A helper thread, which maps the request or executes it.
-    Helper,
-    /// The engine or inline I/O: the request's pieces are in transfer or wait for their transfer.
-    Move,
-}
 
 /// A transfer between one run of a file and memory; after a short transfer, what is left of it.
 #[derive(Clone, Copy, Debug)]
@@ -65,17 +50,12 @@ pub(super) struct Slot {
     pub(super) op: Op,
     pub(super) offset: u64,
     pub(super) len: u64,
-    pub(super) stage: Stage,
     /// Pieces whose transfer has started and not ended.
     pub(super) outstanding: u32,
     /// The next piece to start.
     pub(super) next: u32,
-    /// Number of preparations of the mapping by the helper.
-    pub(super) preparations: u32,
     /// The payload goes through bounce buffers.
     pub(super) bounced: bool,
-    /// The helper executes it as a write of zeros.
-    pub(super) zeroes: bool,
     /// A flush follows the transfer of the payload.
     pub(super) sync_after: bool,
     /// Number of retries after EAGAIN.
@@ -90,7 +70,7 @@ pub(super) struct Slot {
     pub(super) iovs: Vec<IoBuf>,
     /// Registered writes in units of direct I/O: the file, and its range.
     pub(super) in_units: Vec<(u32, Range<u64>)>,
-    /// The request's buffers while the helper prepares the mapping; else empty.
+    /// The request's buffers while the helper maps it.
     pub(super) bufs: Vec<IoBuf>,
 }
 
@@ -101,12 +81,9 @@ impl Slot {
             op: Op::Flush,
             offset: 0,
             len: 0,
-            stage: Stage::Move,
             outstanding: 0,
             next: 0,
-            preparations: 0,
             bounced: false,
-            zeroes: false,
             sync_after: false,
             retries: 0,
             dsync_failed: None,
@@ -119,40 +96,19 @@ impl Slot {
         }
     }
 
-    /// Initialize the slot for a request. The queue then sets `sync_after` and `epoch_parity`, and sets `stage`, `next` and the pieces when
-    /// it starts the request.
+    /// Initialize the slot for a request. The queue then sets `sync_after` and `epoch_parity`, and sets `next` and the pieces when it starts
+    /// the request.
     #[inline]
-    pub(super) fn begin(&mut self, request: &Request<'_>) {
+    pub(super) fn occupy(&mut self, request: &Request<'_>) {
         self.tag = request.tag;
         self.op = request.op;
         self.offset = request.offset;
         self.len = request.len;
         self.outstanding = 0;
-        self.preparations = 0;
         self.bounced = false;
-        self.zeroes = false;
         self.retries = 0;
         self.dsync_failed = None;
         self.error = None;
-        self.bufs.clear();
-    }
-
-    /// The helper's job for a request that cannot be mapped yet. Stores the request's buffers if the queue starts the request afterwards.
-    pub(super) fn preparation(&mut self, bufs: &[IoBuf], writes: bool) -> JobKind {
-        self.preparations += 1;
-        self.bufs.clear();
-        if writes && bufs.iter().all(IoBuf::is_zero) {
-            // If the parent reads as zeros, too, nothing has to be allocated.
-            self.zeroes = true;
-            return JobKind::WriteZeroes { may_unmap: false };
-        }
-        self.bufs.extend_from_slice(bufs);
-        match (self.preparations > WHOLE_TRIES, writes) {
-            // The map evicted the prepared entries each time before they were used.
-            (true, writes) => JobKind::Map { writes },
-            (false, true) => JobKind::PrepareWrite,
-            (false, false) => JobKind::PrepareRead,
-        }
     }
 
     /// Split the request into transfers straight to and from its buffers. Zero-fills the buffers of extents without
@@ -242,7 +198,7 @@ impl Slot {
 
     /// `done` bytes of a piece were transferred: drop them from the piece.
     pub(super) fn advance(&mut self, index: usize, done: u64) {
-        let Some(piece) = self.pieces.get_mut(index) else { return };
+        let piece = &mut self.pieces[index];
         piece.offset += done;
         piece.len -= done.min(piece.len);
         if piece.count == 0 {
@@ -263,16 +219,16 @@ impl Slot {
 
     /// The buffers of a piece.
     #[inline]
-    pub(super) fn piece_bufs<'a>(&'a self, piece: &'a Piece) -> Option<&'a [IoBuf]> {
-        if piece.count == 0 {
-            return Some(std::slice::from_ref(&piece.buf));
+    pub(super) fn piece_bufs<'a>(&'a self, piece: &'a Piece) -> &'a [IoBuf] {
+        match piece.count {
+            0 => std::slice::from_ref(&piece.buf),
+            count => &self.iovs[piece.first as usize..(piece.first + count) as usize],
         }
-        self.iovs.get(piece.first as usize..(piece.first + piece.count) as usize)
     }
 
     /// Register the extents of a write; `false` if the helper has to make the transfer, because an extent does not fill its units or a
     /// partial write excludes it.
-    pub(super) fn begin_in_units(&mut self, format: &dyn Format, extents: &[Extent], writes: bool) -> bool {
+    pub(super) fn register_units(&mut self, format: &dyn Format, extents: &[Extent], writes: bool) -> bool {
         for extent in extents {
             let Place::File { file, offset } = extent.place else { continue };
             let Some(units) = format.files().get(file as usize).and_then(|file| file.units()) else {
@@ -280,7 +236,7 @@ impl Slot {
             };
             let range = offset..offset.saturating_add(extent.len);
             if !units.filled_by(offset, extent.len) || writes && !units.try_begin(&range) {
-                self.end_in_units(format);
+                self.unregister_units(format);
                 return false;
             }
             if writes {
@@ -291,18 +247,11 @@ impl Slot {
     }
 
     /// The transfers of the request have ended.
-    pub(super) fn end_in_units(&mut self, format: &dyn Format) {
+    pub(super) fn unregister_units(&mut self, format: &dyn Format) {
         for (file, range) in self.in_units.drain(..) {
             if let Some(units) = format.files().get(file as usize).and_then(|file| file.units()) {
                 units.end(&range);
             }
         }
-    }
-
-    /// The helper transfers the request, without RWF_DSYNC.
-    pub(super) fn begin_partial(&mut self) {
-        self.pieces.clear();
-        self.next = 0;
-        self.sync_after |= self.op == (Op::Write { fua: true });
     }
 }

@@ -9,8 +9,7 @@ use crate::contract::info::SectorSize;
 use crate::contract::metrics::counters::QueueMetrics;
 use crate::contract::metrics::histogram::Histogram;
 use crate::contract::queue::{Op, QueueConfig};
-use crate::disk::null::NullDisk;
-use crate::disk::ram::RamDisk;
+use crate::disk::memory::{NullDisk, RamDisk};
 use crate::queue::conformance::{Guest, Random};
 use crate::queue::layered::Layered;
 
@@ -183,17 +182,17 @@ fn latencies_are_those_of_the_disk() {
     // Pushed before the measurement begins: it has no start.
     queue.push(&flush).unwrap();
     metrics.time_requests(true);
-    let first = tsc::ticks();
+    let first = sys::ticks();
     (0..4).for_each(|_| queue.push(&flush).unwrap());
-    let (pushed, begin) = (tsc::ticks(), Instant::now());
+    let (pushed, begin) = (sys::ticks(), Instant::now());
     queue.submit();
     // All are due.
     while begin.elapsed() < delay {
         std::thread::sleep(delay);
     }
-    let due = tsc::ticks();
+    let due = sys::ticks();
     drain(&mut *queue);
-    let end = tsc::ticks();
+    let end = sys::ticks();
     let [found] = &metrics.queues()[..] else { panic!("one queue") };
     let latency = &found.flush.latency;
     assert_eq!((found.flush.completed, latency.count()), (5, 4));

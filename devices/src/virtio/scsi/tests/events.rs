@@ -204,6 +204,6 @@ fn buffers_keep_nobody_awake() {
 #[test]
 fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
     attach_nameless(&mut Guest::new().device, "virtio-scsi", 5, |device, address| {
-        device.host.bus.serial(address)
+        device.requests().unwrap().bus.serial(address)
     });
 }

@@ -112,7 +112,7 @@ fn direct_input_and_output() {
         assert!(seen == data[at as usize..at as usize + seen.len()], "{at}");
     }
     // From memory that is unaligned, and from aligned memory.
-    let mut buffer = crate::formats::copy::buffer::Buffer::new(8192);
+    let mut buffer = crate::formats::copy::content::Buffer::new(8192);
     let aligned = buffer.first(8192);
     aligned.fill(7);
     disk.write_at(aligned, 4096).unwrap();

@@ -9,7 +9,7 @@ use super::Region;
 use super::entry::{Sector, complete};
 use super::scan::{Place, Sectors};
 use super::spec::{DESCRIPTOR, Descriptor, EntryHeader, SECTOR, ZERO, descriptor_sectors};
-use crate::formats::field::{BadField, ReadError};
+use crate::contract::error::{BadField, ReadError};
 use crate::host::store::Store;
 
 /// Size in bytes of the start of the file that is not changed through the log: the identifier and the headers.

@@ -1,5 +1,5 @@
-use super::super::active::active;
 use super::super::entry::{Parser, Step, encode};
+use super::super::replay::active;
 use super::super::scan::{Place, entries};
 use super::*;
 use crate::host::crash::CrashFile;

@@ -4,7 +4,7 @@ use super::super::changes::Changes;
 use super::super::entry::{Parser, Step, Summary, encode, sectors};
 use super::super::scan::Place;
 use super::*;
-use crate::formats::field::or_bad;
+use crate::contract::error::or_bad;
 use crate::host::crash::CrashFile;
 
 /// Parse an entry in memory.

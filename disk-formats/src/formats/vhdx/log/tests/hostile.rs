@@ -7,8 +7,7 @@ use rustix::io::Errno;
 use super::super::entry::encode;
 use super::super::{Log, find};
 use super::*;
-use crate::contract::error::IoError;
-use crate::formats::field::or_bad;
+use crate::contract::error::{IoError, or_bad};
 use crate::host::crash::CrashFile;
 use crate::host::store::Store;
 

@@ -4,34 +4,34 @@ use std::io;
 
 use vm_memory::GuestAddressSpace;
 
-use super::rings::{Front, Rings};
+use super::rings::{Front, Requests, Rings};
 use crate::device::Sleep;
 use crate::event_loop::EventLoop;
 use crate::time::Time;
 use crate::worker::Serve;
 
-/// Rings, and the events that their thread ([`Worker`](crate::worker::Worker)) waits for: the disk's, and the queues' notifications, which
+/// Rings, and the events that their thread ([`Worker`](crate::worker::Worker)) waits for: the disks', and the queues' notifications, which
 /// the owner adds as [`Event::Doorbell`](crate::event_loop::Event::Doorbell).
-pub struct RingThread<A: GuestAddressSpace, F> {
+pub struct RingThread<A: GuestAddressSpace, F, R> {
     /// The rings.
-    pub rings: Rings<A, F>,
+    pub rings: Rings<A, F, R>,
     /// The events.
     pub events: EventLoop,
 }
 
-impl<A: GuestAddressSpace, F: Front> RingThread<A, F> {
-    /// With the disk's event.
+impl<A: GuestAddressSpace, F: Front, R: Requests> RingThread<A, F, R> {
+    /// With the disks' events.
     ///
     /// # Errors
     /// The host has no descriptors left.
-    pub fn new(rings: Rings<A, F>) -> io::Result<Self> {
+    pub fn new(rings: Rings<A, F, R>) -> io::Result<Self> {
         let mut events = EventLoop::new()?;
-        events.add_completions(&[rings.event()])?;
+        events.add_completions(&rings.events())?;
         Ok(Self { rings, events })
     }
 }
 
-impl<A: GuestAddressSpace, F: Front> Serve for RingThread<A, F> {
+impl<A: GuestAddressSpace, F: Front, R: Requests> Serve for RingThread<A, F, R> {
     fn events(&mut self) -> &mut EventLoop {
         &mut self.events
     }

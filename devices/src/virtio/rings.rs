@@ -1,23 +1,21 @@
-//! The virtqueues that one thread serves, over one queue of the disk: requests are taken from the rings and started, completions are
-//! posted, signals decided. [`VirtioBlk`](super::VirtioBlk) has one such set for each of its threads, or one set on the thread that calls
-//! it; vhost-user has one for each virtqueue.
+//! The virtqueues that one thread serves: requests are taken from the rings and started, completions are posted, signals decided.
+//! A [`VirtioDevice`](super::device::VirtioDevice) has one such set for each of its threads, or one set on the thread that calls it; vhost-user
+//! has one for each virtqueue. What is behind the queues is [`Requests`]: of virtio-blk a queue of the disk, of virtio-scsi a SCSI bus.
 //!
 //! ```text
-//! guest: rings -> fetch -> Requests -> disk's queue -> complete -> used ring, Front::signal
+//! guest: rings -> fetch -> Requests::start -> disks -> Requests::next_ended -> post -> used ring, Front::signal
 //! ```
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use paradisk_disk_formats::{Disk, OpenError, QueueConfig};
+use paradisk_disk_formats::QueueStats;
 use vm_memory::GuestAddressSpace;
 
-use super::super::queue::{Addresses, Broken, Virtqueue};
-use super::Config;
-use super::requests::{Ended, Requests};
-use super::spec::Status;
+use super::descriptors::DescriptorChain;
+use super::queue::{Broken, RingSetup, Virtqueue};
 use crate::device::{Sleep, Stats};
-use crate::dma::{Dma, Footprint, View};
+use crate::dma::{Dma, Footprint, Spans, View};
 use crate::moderation::{Coalescing, ModerationState};
 use crate::time::Time;
 
@@ -26,23 +24,6 @@ const BATCH: usize = 128;
 
 /// Maximum number of rounds over all queues in one call.
 const MAX_ROUNDS: usize = 16;
-
-/// Rings in guest memory, as a transport has received them.
-#[derive(Clone, Copy, Debug)]
-pub struct RingSetup {
-    /// Entries: a power of two.
-    pub size: u16,
-    /// Guest-physical address of the descriptor table.
-    pub descriptors: u64,
-    /// Guest-physical address of the available ring.
-    pub available: u64,
-    /// Guest-physical address of the used ring.
-    pub used: u64,
-    /// For rings that were in use before: the index of the first chain to take. The first completion is posted at the used index in memory.
-    pub next_avail: Option<u16>,
-    /// `VIRTIO_F_EVENT_IDX` is negotiated.
-    pub event_index: bool,
-}
 
 /// What the rings report to. Queues have the numbers that they have in their [`Rings`].
 pub trait Front: Send {
@@ -64,20 +45,111 @@ pub trait Front: Send {
     fn posted(&mut self, _head: u16, _used: u16) {}
 }
 
+/// A chain that is answered: its response is written to guest memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    pub(super) queue: usize,
+    pub(super) head: u16,
+    /// Bytes written from the start of the writable part, at least. `None`: the response's address is not in memory.
+    pub(super) written: Option<u32>,
+    /// The request succeeded.
+    pub(super) good: bool,
+}
+
+/// The requests behind the queues of one set of [`Rings`]. All calls are monomorphic.
+pub trait Requests: Send {
+    /// The queues below this number carry no requests: [`serve_others`](Self::serve_others) takes their chains.
+    const OTHER_QUEUES: usize = 0;
+
+    /// Number of requests that can be started.
+    fn free_slots(&self) -> usize;
+
+    /// Whether a further chain of a queue could be taken. If not, the next completion makes the rings fetch.
+    fn wants(&self, _queue: usize) -> bool {
+        self.free_slots() > 0
+    }
+
+    /// Start the request of a chain. Only with [free slots](Self::free_slots).
+    ///
+    /// # Errors
+    /// [`Broken`] if the chain cannot be processed or has no place for a response.
+    fn start<A: GuestAddressSpace, M: Spans>(
+        &mut self,
+        queue: usize,
+        descriptors: DescriptorChain<'_, M>,
+        dma: &mut Dma<A>,
+    ) -> Result<(), Broken>;
+
+    /// Start requests that were taken but had to wait and, if `take` is set, take chains of the other queues. True: serve all queues again.
+    ///
+    /// # Errors
+    /// [`Broken`] as of [`start`](Self::start).
+    #[inline(always)]
+    fn serve_others<A: GuestAddressSpace, M: Spans>(
+        &mut self,
+        _queues: &mut [Virtqueue],
+        _take: bool,
+        _dma: &mut Dma<A>,
+        _memory: &M,
+    ) -> Result<bool, Broken> {
+        Ok(false)
+    }
+
+    /// Submit the started requests to the disks.
+    fn submit(&mut self);
+
+    /// Reap completions of the disks.
+    fn reap(&mut self);
+
+    /// Whether there is a chain to answer.
+    fn has_ended(&self) -> bool;
+
+    /// Write the response of the next chain that is to be answered.
+    fn next_ended<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Ended>;
+
+    /// A queue (`None`: the device) is reset. Its requests start no further steps, and their completions are not posted. Never waits.
+    fn disown(&mut self, queue: Option<usize>);
+
+    /// Forget the requests of a queue that have ended. True: the disks have no more of them.
+    fn forget(&mut self, queue: usize) -> bool;
+
+    /// Wait until no request is in flight.
+    fn drain(&mut self);
+
+    /// Fail requests that a disk's queue has lost ([`fault`](crate::fault)). True: there were some. To be called after `submit` and `reap`.
+    fn fail_lost(&mut self) -> bool;
+
+    /// A disk's event has woken the thread, and nothing had completed.
+    fn woken_in_vain(&mut self) {}
+
+    /// Check whether disks have another capacity. True: there is something to report in a queue.
+    fn refresh(&mut self) -> bool {
+        false
+    }
+
+    /// Guest memory that requests use.
+    fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint;
+
+    /// Readable (level-triggered) while requests may have completed.
+    fn events(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Counters of the disks' queues.
+    fn queue_stats(&self) -> QueueStats;
+}
+
 /// The virtqueues that one thread serves. One thread at a time uses them.
 ///
 /// ```text
-/// start -> { service -> before_sleep -> sleep on notifications and event } ... -> stop
+/// start -> { service -> before_sleep -> sleep on notifications and events } ... -> stop
 /// ```
-pub struct Rings<A: GuestAddressSpace, F> {
+pub struct Rings<A: GuestAddressSpace, F, R> {
     /// First, so that it is dropped first: requests in flight are waited for while `dma` keeps their memory.
-    requests: Requests,
+    pub(super) requests: R,
     dma: Dma<A>,
     queues: Box<[Virtqueue]>,
     front: F,
-    /// The queue that is served first.
+    /// The queue that is served first, counted from the first queue that carries requests.
     first: usize,
-    write_through: bool,
     /// The device must not access memory, except for the requests in flight.
     paused: bool,
     /// Requests may be taken.
@@ -93,23 +165,23 @@ pub struct Rings<A: GuestAddressSpace, F> {
     pub(super) stats: Stats,
 }
 
-impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
-    /// [`Config::queues`] virtqueues in front of a new queue of the disk.
-    ///
-    /// # Errors
-    /// The host refuses a queue of the disk.
-    pub fn new(memory: A, disk: &dyn Disk, config: &Config, front: F) -> Result<Self, OpenError> {
-        let tasks = config.tasks.max(1);
-        let queue = disk.queue(&QueueConfig { depth: tasks, engine: config.engine })?;
-        let virtqueue = |_| Virtqueue::new(config.rounded_size(), config.coalescing);
-        Ok(Self {
-            requests: Requests::new(queue, disk.info().clone(), config.serial, tasks),
+impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
+    /// Queues in front of `requests`: at least one that carries requests, and those that carry none. Each has at most `queue_size` entries.
+    pub(super) fn over(
+        requests: R,
+        memory: A,
+        queues: u16,
+        queue_size: u16,
+        coalescing: Coalescing,
+        front: F,
+    ) -> Self {
+        let queues = usize::from(queues).max(R::OTHER_QUEUES + 1);
+        Self {
+            requests,
             dma: Dma::new(memory),
-            queues: (0..config.queues.max(1)).map(virtqueue).collect(),
+            queues: (0..queues).map(|_| Virtqueue::new(queue_size, coalescing)).collect(),
             front,
             first: 0,
-            // The mode for a driver that has accepted no feature.
-            write_through: true,
             paused: false,
             taking: false,
             refused: false,
@@ -117,23 +189,12 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
             broken: None,
             now: Time::default(),
             stats: Stats::default(),
-        })
+        }
     }
 
     /// What the rings report to.
     pub const fn front(&mut self) -> &mut F {
         &mut self.front
-    }
-
-    /// Whether writes must be on stable storage before they are completed
-    /// ([`Configuration::write_through`](super::Configuration::write_through)).
-    pub const fn set_write_through(&mut self, write_through: bool) {
-        self.write_through = write_through;
-    }
-
-    /// Set the capacity of the disk in bytes.
-    pub const fn set_capacity(&mut self, bytes: u64) {
-        self.requests.set_capacity(bytes);
     }
 
     /// Change the interrupt moderation. Signals that are held back are sent, if the guest wants them.
@@ -155,17 +216,7 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
     /// [`Broken`] if the size is invalid, or the rings are not in memory or not aligned.
     pub fn start(&mut self, queue: usize, setup: &RingSetup) -> Result<(), Broken> {
         self.abandon(queue);
-        let memory = self.dma.view();
-        let queue = self.queues.get_mut(queue).ok_or(Broken)?;
-        queue.set_size(setup.size);
-        if queue.size() != setup.size {
-            return Err(Broken);
-        }
-        queue.addresses = Addresses { desc: setup.descriptors, driver: setup.available, device: setup.used };
-        queue.enable(&memory, setup.event_index)?;
-        if let Some(next) = setup.next_avail {
-            queue.continue_at(&memory, next).inspect_err(|_| queue.reset())?;
-        }
+        self.queues.get_mut(queue).ok_or(Broken)?.enable(&self.dma.view(), setup)?;
         (self.taking, self.more, self.broken) = (true, true, None);
         Ok(())
     }
@@ -184,7 +235,7 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
         let virtqueue = self.queues.get_mut(queue).ok_or(Broken)?;
         for &head in heads.iter().take(self.requests.free_slots()) {
             let chain = virtqueue.chain(&memory, head);
-            self.requests.start(queue, chain, self.write_through, &mut self.dma)?;
+            self.requests.start(queue, chain, &mut self.dma)?;
             virtqueue.in_flight += 1;
             self.stats.requests += 1;
         }
@@ -204,7 +255,8 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
         // Also while nothing is in flight: the disk's event may have become readable since, and stays so until its queue is reaped.
         self.complete(&memory);
         for _ in 0..MAX_ROUNDS {
-            if !self.fetch(&memory) {
+            let fetched = self.fetch(&memory);
+            if !self.serve_others(!self.refused, &memory) && !fetched {
                 return self.report_broken();
             }
             self.requests.submit();
@@ -232,14 +284,14 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
         }
     }
 
-    /// Take a batch from each queue. False: nothing was taken.
+    /// Take a batch from each queue that carries requests. False: nothing was taken.
     fn fetch(&mut self, memory: &View<A::T>) -> bool {
-        let (first, count) = (self.first, self.queues.len());
+        let (first, count) = (self.first, self.queues.len() - R::OTHER_QUEUES);
         // Round robin: the free slots may not suffice for all queues.
         self.first = (first + 1) % count;
         let mut any = false;
         for n in 0..count {
-            any |= self.fetch_queue((first + n) % count, memory);
+            any |= self.fetch_queue(R::OTHER_QUEUES + (first + n) % count, memory);
         }
         any
     }
@@ -257,7 +309,7 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
                 && let Some(chain) = chains.next()
             {
                 let head = chain.head_index();
-                started = self.requests.start(index, chain, self.write_through, &mut self.dma);
+                started = self.requests.start(index, chain, &mut self.dma);
                 if started.is_err() {
                     break;
                 }
@@ -277,6 +329,19 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
         count > 0
     }
 
+    /// [`Requests::serve_others`]. Also while memory is [refused](Self::refuse_memory): requests that were taken keep it in use.
+    #[inline(always)]
+    fn serve_others(&mut self, take: bool, memory: &View<A::T>) -> bool {
+        if !self.taking || self.paused {
+            return false;
+        }
+        let served = self.requests.serve_others(&mut self.queues, take, &mut self.dma, memory);
+        served.unwrap_or_else(|Broken| {
+            self.fail(0);
+            false
+        })
+    }
+
     /// Post the completions of requests that have ended, and decide for each queue whether to signal.
     fn complete(&mut self, memory: &View<A::T>) {
         self.requests.reap();
@@ -284,8 +349,8 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
             return;
         }
         if self.requests.has_ended() {
-            self.queues.iter_mut().for_each(|queue| queue.count_waiting(memory));
-            while let Some(ended) = self.requests.next_ended() {
+            self.queues.iter_mut().skip(R::OTHER_QUEUES).for_each(|queue| queue.count_waiting(memory));
+            while let Some(ended) = self.requests.next_ended(&mut self.dma) {
                 self.post(&ended, memory);
             }
         }
@@ -300,14 +365,19 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
 
     #[inline(always)]
     fn post(&mut self, ended: &Ended, memory: &View<A::T>) {
-        let Ended { queue: index, head, written, status, status_at } = *ended;
+        let Ended { queue: index, head, written, good } = *ended;
         let Some(queue) = self.queues.get_mut(index) else { return };
-        self.stats.completions += 1;
-        self.stats.errors += u64::from(status != Status::Ok);
-        if self.dma.write_byte(status_at, status as u8).is_err() {
+        if index >= R::OTHER_QUEUES {
+            self.stats.completions += 1;
+            self.stats.errors += u64::from(!good);
+        } else {
+            // Control responses and events are rare, and the driver waits for them.
+            queue.signal.force();
+        }
+        let Some(written) = written else {
             queue.in_flight = queue.in_flight.saturating_sub(1);
             return self.fail(index);
-        }
+        };
         if F::TRACKS {
             self.front.posting(head);
         }
@@ -336,12 +406,12 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
         if self.paused {
             return Sleep::Forever;
         }
-        if self.taking && !self.refused && self.requests.free_slots() > 0 {
+        if self.taking && !self.refused {
             let memory = self.dma.view();
             for index in 0..self.queues.len() {
                 let queue = &mut self.queues[index];
-                let waits = if queue.active() { queue.arm(&memory, now) } else { Ok(false) };
-                match waits {
+                let arm = queue.active() && self.requests.wants(index);
+                match if arm { queue.arm(&memory, now) } else { Ok(false) } {
                     Ok(false) => {}
                     Ok(true) => {
                         self.more = true;
@@ -384,9 +454,9 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
             if virtqueue.ready() && queue.is_none_or(|queue| queue == index) {
                 virtqueue.resetting = true;
                 virtqueue.signal.reset();
-                self.requests.disown(index);
             }
         }
+        self.requests.disown(queue);
         self.end_resets();
     }
 
@@ -405,7 +475,7 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
         for (index, queue) in self.queues.iter_mut().enumerate().filter(|(_, queue)| queue.resetting) {
             if self.requests.forget(index) {
                 // The requests that the reset has dropped are over, too.
-                self.stats.completions += u64::from(queue.in_flight);
+                self.stats.completions += u64::from(queue.in_flight) * u64::from(index >= R::OTHER_QUEUES);
                 queue.reset();
                 self.front.reset_ended();
                 // Requests of other queues may wait for the free slots.
@@ -440,9 +510,15 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
     /// Wait for requests in flight, post completions and send the signals that are held back, unless paused; then release guest memory that
     /// the owner has removed. `pause`: from now on.
     pub(super) fn quiesce(&mut self, pause: bool) {
-        self.drain();
-        self.queues.iter_mut().for_each(|queue| queue.signal.force());
-        self.complete(&self.dma.view());
+        loop {
+            self.drain();
+            self.queues.iter_mut().for_each(|queue| queue.signal.force());
+            self.complete(&self.dma.view());
+            // Requests that were taken from the rings complete, too.
+            if !self.serve_others(false, &self.dma.view()) {
+                break;
+            }
+        }
         self.dma.release();
         self.paused |= pause;
     }
@@ -486,8 +562,22 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
     }
 
     /// Readable (level-triggered) while requests may have completed.
-    pub fn event(&self) -> BorrowedFd<'_> {
-        self.requests.disk().event()
+    pub fn events(&self) -> Vec<BorrowedFd<'_>> {
+        self.requests.events()
+    }
+
+    /// [`service`](Self::service) after one of the [`events`](Self::events).
+    pub(super) fn on_completions(&mut self, now: Time) {
+        let completed = self.stats.completions;
+        self.service(now);
+        if self.stats.completions == completed {
+            self.requests.woken_in_vain();
+        }
+    }
+
+    /// [`Requests::refresh`].
+    pub(super) fn refresh(&mut self) {
+        self.more |= self.requests.refresh();
     }
 
     /// The state of each queue's moderation.
@@ -497,11 +587,6 @@ impl<A: GuestAddressSpace, F: Front> Rings<A, F> {
 
     /// Counters since the creation: requests taken, requests ended (posted or dropped), errors, and those of the disk's queue.
     pub fn stats(&self) -> Stats {
-        self.stats.with(&self.requests.disk().stats())
-    }
-
-    #[cfg(test)]
-    pub(super) fn free_slots(&self) -> usize {
-        self.requests.free_slots()
+        self.stats.with(&self.requests.queue_stats())
     }
 }
