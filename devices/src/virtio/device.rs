@@ -374,8 +374,7 @@ where
             }
         }
         let mut transport = self.shared.transport();
-        let reset = transport.resetting() && !pending.contains(&true);
-        if reset {
+        if transport.resetting() && !pending.contains(&true) {
             transport.reset();
             self.running.fill(false);
         } else if !transport.resetting() {
@@ -387,11 +386,6 @@ where
             }
         }
         self.resetting = transport.any_resetting();
-        drop(transport);
-        if reset {
-            self.own.reset();
-            self.configure();
-        }
     }
 
     fn on_event(&mut self, event: Event) {
@@ -407,6 +401,8 @@ where
                 tracing::debug!("virtio device reset");
                 self.resetting = true;
                 self.shared.transport().begin_reset();
+                self.own.reset();
+                self.configure();
                 self.each(|rings| rings.begin_reset(None));
             }
             Event::Status(added) => {

@@ -201,6 +201,8 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
     pub fn set_coalescing(&mut self, coalescing: Coalescing) {
         self.queues.iter_mut().for_each(|queue| queue.signal.set_options(coalescing));
         self.complete(&self.dma.view());
+        // Requests may start in place of those that were completed.
+        self.more = true;
     }
 
     /// Change the guest memory. Waits for the requests in flight, and stops all queues without posting completions: the old memory may be
@@ -338,7 +340,8 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
         let served = self.requests.serve_others(&mut self.queues, take, &mut self.dma, memory);
         served.unwrap_or_else(|Broken| {
             self.fail(0);
-            false
+            // What was started before must be submitted and waited for.
+            true
         })
     }
 
@@ -354,7 +357,8 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
                 self.post(&ended, memory);
             }
         }
-        for index in 0..self.queues.len() {
+        // A function's response follows the completions of the requests that it ended.
+        for index in (R::OTHER_QUEUES..self.queues.len()).chain(0..R::OTHER_QUEUES) {
             match self.queues[index].end_batch(memory, self.now) {
                 Ok(false) => {}
                 Ok(true) => self.front.signal(index),
@@ -520,6 +524,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
             }
         }
         self.dma.release();
+        self.more = true;
         self.paused |= pause;
     }
 
@@ -530,9 +535,9 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
         self.complete(&self.dma.view());
         // Requests that waited for the completed ones can start, and no further event will announce that.
         self.more |= self.stats.completions != before;
-        // The completion of a request writes to its ring.
+        // The completion of a request writes to its ring. After a broken ring the requests that were taken do not all complete.
         let posts = |queue: &Virtqueue| queue.active() && queue.in_flight > 0;
-        let in_rings = !self.paused && self.has_rings_in(ranges, posts);
+        let in_rings = self.taking && !self.paused && self.has_rings_in(ranges, posts);
         in_rings || self.memory_in_use().meets(self.dma.users_of(ranges))
     }
 
