@@ -22,8 +22,8 @@ pub(crate) const MIN_REQUESTS: u32 = 8;
 /// poll earlier.
 const POLL_BUSY: Duration = Duration::from_millis(1);
 
-/// Bounds of the time to the poll for requests without a kick while fewer than [`MIN_REQUESTS`] are in flight: one and a half times as long as
-/// the guest takes for them.
+/// Time to the poll for requests without a kick while fewer than [`MIN_REQUESTS`] are in flight: exactly this for virtio, at least for
+/// [`Batches`], where it is one and a half times as long as the guest takes for a batch.
 pub(crate) const POLL_IDLE: Duration = Duration::from_micros(100);
 const MAX_POLL_IDLE: Duration = POLL_BUSY;
 
@@ -37,7 +37,7 @@ const MAX_BACKOFF: u16 = 4096;
 const BEFORE_TRIAL: u8 = 61;
 const TRIAL: u32 = 64;
 
-/// See [`KickSuppression::credit`].
+/// See [`Batches::credit`].
 const EXCUSE: u8 = 4;
 const MAX_CREDIT: u8 = 8;
 
@@ -72,30 +72,16 @@ pub(crate) struct KickSuppression {
     next_backoff: u16,
     /// The request whose service time is measured.
     late: Option<Late>,
-    /// Kicks are suppressed until the last of the requests that are expected, not because of those in flight.
-    idle: bool,
-    /// Time that the guest takes for the requests that are expected.
-    takes: Duration,
-    /// Times that the guest has put in all expected requests. [`EXCUSE`] of them pay for a poll that finds fewer: it may have come too early.
-    credit: u8,
 }
 
 impl KickSuppression {
     pub(crate) const fn new() -> Self {
-        Self {
-            backoff: 0,
-            next_backoff: MIN_BACKOFF,
-            late: None,
-            idle: false,
-            takes: POLL_IDLE,
-            credit: MAX_CREDIT,
-        }
+        Self { backoff: 0, next_backoff: MIN_BACKOFF, late: None }
     }
 
     /// Before the device sleeps, with `in_flight` requests in flight and `expected` more expected: the kicks to suppress.
     /// `kick_each`: suppress none this time, because a poll was due and the caller blames the suppression.
     pub(crate) fn before_sleep(&mut self, in_flight: u32, expected: u32, kick_each: bool) -> Suppressed {
-        self.idle = in_flight < MIN_REQUESTS;
         if self.backoff > 0 {
             self.backoff -= 1;
             return Suppressed::default();
@@ -109,7 +95,7 @@ impl KickSuppression {
         if expected < MIN_REQUESTS {
             return Suppressed::default();
         }
-        Suppressed { kicks: expected - 1, poll_after: (3 * self.takes / 2).clamp(POLL_IDLE, MAX_POLL_IDLE) }
+        Suppressed { kicks: expected - 1, poll_after: POLL_IDLE }
     }
 
     /// Before the queue is served, by a poll or a kick: `waiting` requests wait. The guest was allowed to put in `suppressed` of them
@@ -119,19 +105,8 @@ impl KickSuppression {
             return;
         }
         if waiting > suppressed {
-            if self.idle {
-                self.takes = (self.takes - self.takes / 8).max(waited.min(MAX_POLL_IDLE));
-            }
             self.complete();
         } else if waited >= POLL_IDLE {
-            if self.idle {
-                // Perhaps the guest is only slower than it was.
-                self.takes = (2 * self.takes).min(MAX_POLL_IDLE);
-                if self.credit >= EXCUSE {
-                    self.credit -= EXCUSE;
-                    return;
-                }
-            }
             self.late = Some(Late { waited, found: now, number: None });
         }
     }
@@ -153,7 +128,6 @@ impl KickSuppression {
 
     /// The guest has put in all requests that were expected.
     fn complete(&mut self) {
-        self.credit = (self.credit + 1).min(MAX_CREDIT);
         self.next_backoff = (self.next_backoff / 2).max(MIN_BACKOFF);
     }
 
@@ -190,11 +164,26 @@ pub(crate) struct Batches {
     sleeps: u8,
     /// Requests of the current batch that were taken.
     taken: u32,
+    /// Time that the guest takes for a batch.
+    takes: Duration,
+    /// Complete batches. [`EXCUSE`] of them pay for a poll that finds part of one: it may have come too early.
+    credit: u8,
     /// Sleeps with nothing in flight and few expected since the last trial.
     few: u8,
-    /// The device sleeps, or has just slept, for a trial.
-    trial: bool,
+    /// Why kicks are suppressed while the device sleeps, or were in the last sleep.
+    reason: Reason,
     pub(crate) suppression: KickSuppression,
+}
+
+/// Why kicks are suppressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// Many requests are in flight.
+    InFlight,
+    /// Requests of a batch are missing.
+    Batch,
+    /// The size of batches is to be found out.
+    Trial,
 }
 
 impl Batches {
@@ -204,8 +193,10 @@ impl Batches {
             before: 0,
             sleeps: 0,
             taken: 0,
+            takes: POLL_IDLE,
+            credit: MAX_CREDIT,
             few: 0,
-            trial: false,
+            reason: Reason::InFlight,
             suppression: KickSuppression::new(),
         }
     }
@@ -217,11 +208,25 @@ impl Batches {
         self.most = self.most.max(outstanding);
     }
 
-    /// As [`KickSuppression::polled`]. A trial that finds many requests has delayed them for their own good.
+    /// As [`KickSuppression::polled`].
     pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
-        if !self.trial || waiting < MIN_REQUESTS {
-            self.suppression.polled(waiting, suppressed, waited, now);
+        match self.reason {
+            // It has delayed the requests for their own good.
+            Reason::Trial if waiting >= MIN_REQUESTS => return,
+            Reason::Batch if waiting > suppressed && suppressed > 0 => {
+                self.takes = (self.takes - self.takes / 8).max(waited.min(MAX_POLL_IDLE));
+                self.credit = (self.credit + 1).min(MAX_CREDIT);
+            }
+            Reason::Batch if waiting > 0 && suppressed > 0 && waited >= POLL_IDLE => {
+                self.takes = (2 * self.takes).min(MAX_POLL_IDLE);
+                if self.credit >= EXCUSE {
+                    self.credit -= EXCUSE;
+                    return;
+                }
+            }
+            _ => {}
         }
+        self.suppression.polled(waiting, suppressed, waited, now);
     }
 
     /// As [`KickSuppression::before_sleep`], after all waiting requests were taken. `late`: a poll was due.
@@ -234,15 +239,18 @@ impl Batches {
         if late || self.taken >= size || in_flight >= MIN_REQUESTS {
             self.taken = 0;
         }
-        let expected = size.saturating_sub(self.taken.max(in_flight));
+        let mut expected = size.saturating_sub(self.taken.max(in_flight));
+        self.reason = if in_flight >= MIN_REQUESTS { Reason::InFlight } else { Reason::Batch };
         self.few += u8::from(size < MIN_REQUESTS && in_flight == 0);
-        self.trial = self.few == BEFORE_TRIAL;
-        if !self.trial {
-            return self.suppression.before_sleep(in_flight, expected, late);
+        if self.few == BEFORE_TRIAL {
+            (self.few, self.reason, expected) = (0, Reason::Trial, TRIAL);
         }
-        self.few = 0;
-        let suppressed = self.suppression.before_sleep(in_flight, TRIAL, late);
-        Suppressed { poll_after: POLL_IDLE, ..suppressed }
+        let suppressed = self.suppression.before_sleep(in_flight, expected, late);
+        if self.reason == Reason::Batch {
+            let poll_after = (3 * self.takes / 2).clamp(POLL_IDLE, MAX_POLL_IDLE);
+            return Suppressed { poll_after, ..suppressed };
+        }
+        suppressed
     }
 }
 

@@ -207,3 +207,19 @@ fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
         device.requests().unwrap().bus.serial(address)
     });
 }
+
+#[test]
+fn what_happens_during_a_reset_is_no_event_of_the_next_driver() {
+    let mut guest = Guest::new();
+    guest.hold.set(true);
+    guest.start(FIRST, 1, HERE, false);
+    guest.write(DEVICE_STATUS, 1, 0);
+    assert!(!guest.status().is_empty());
+    guest.device.refresh(guest.now);
+    attach(&mut guest, NEW);
+    guest.hold.set(false);
+    guest.device.on_completions(guest.now);
+    guest.bring_up(Features::VERSION_1.bits(), 64);
+    give(&mut guest, 8, 16);
+    assert!(guest.completions(EVENTS).is_empty());
+}

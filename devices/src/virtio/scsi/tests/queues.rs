@@ -184,3 +184,31 @@ fn queues_take_turns_where_there_is_not_room_for_all() {
     }
     assert_eq!(done, [15; 3]);
 }
+
+/// The guest looks for the completions of a function's requests when it sees the response.
+#[test]
+fn the_response_of_a_function_is_signalled_after_the_completions_of_its_requests() {
+    let mut guest = Guest::with(Features::VERSION_1.bits(), Config { queues: 2, ..batch() });
+    guest.enable_msix();
+    guest.hold.set(true);
+    guest.start(FIRST + 1, 1, HERE, true);
+    guest.manage(tmf::ABORT_TASK, lun::lun(HERE), 1);
+    guest.counts.vectors();
+    guest.hold.set(false);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.counts.vectors(), [4, 1]);
+}
+
+#[test]
+fn a_change_of_the_moderation_leaves_no_request_behind() {
+    let mut guest = Guest::with(ALL, Config { tasks: 1, ..batch() });
+    guest.completions(FIRST);
+    guest.hold.set(true);
+    guest.start(FIRST, 1, HERE, false);
+    guest.start(FIRST, 2, THERE, false);
+    guest.hold.set(false);
+    guest.device.set_coalescing(Coalescing::policy(Policy::Batch));
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.completions(FIRST).len(), 2);
+}
