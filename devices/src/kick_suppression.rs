@@ -208,16 +208,16 @@ impl Batches {
         self.most = self.most.max(outstanding);
     }
 
-    /// As [`KickSuppression::polled`].
+    /// As [`KickSuppression::polled`], with `suppressed` kicks, at least 1.
     pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
         match self.reason {
             // It has delayed the requests for their own good.
             Reason::Trial if waiting >= MIN_REQUESTS => return,
-            Reason::Batch if waiting > suppressed && suppressed > 0 => {
+            Reason::Batch if waiting > suppressed => {
                 self.takes = (self.takes - self.takes / 8).max(waited.min(MAX_POLL_IDLE));
                 self.credit = (self.credit + 1).min(MAX_CREDIT);
             }
-            Reason::Batch if waiting > 0 && suppressed > 0 && waited >= POLL_IDLE => {
+            Reason::Batch if waiting > 0 && waited >= POLL_IDLE => {
                 self.takes = (2 * self.takes).min(MAX_POLL_IDLE);
                 if self.credit >= EXCUSE {
                     self.credit -= EXCUSE;

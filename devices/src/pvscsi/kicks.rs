@@ -11,9 +11,9 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Before the ring is served: pass the number of waiting requests to the suppression.
     pub(super) fn note_waiting(&mut self, now: Time) {
         if self.kicks.enabled
-            && self.can_fetch()
             && let Some(rings) = &self.rings
-            && let Some(suppressed) = rings.suppressed()
+            && let Some(suppressed) = rings.suppressed().filter(|suppressed| *suppressed > 0)
+            && self.can_fetch()
         {
             self.kicks.batches.polled(rings.waiting(), suppressed, now.since(self.kicks.since), now);
         }

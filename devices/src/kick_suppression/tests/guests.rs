@@ -102,7 +102,7 @@ fn run(guest: &Guest, batches: u32, skip: u32, random: &mut Random) -> Counts {
         let Some((late, before)) = slept else { continue };
         let waiting = put - taken;
         if waiting > 0 {
-            if before != u32::MAX {
+            if before != u32::MAX && before > 0 {
                 rule.polled(waiting, before, Duration::from_nanos(now - since), Time(now));
             }
             rule.suppression.taken(0);

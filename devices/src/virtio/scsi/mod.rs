@@ -4,7 +4,7 @@
 //! - `lun`: how it addresses logical units,
 //! - `answer`: the part of a chain that the response is written to,
 //! - `request`: a chain is parsed into a task, the end of a task is written as a response,
-//! - `host`: the requests in flight, behind the [rings](super::rings) of the request queues,
+//! - `host`: the requests in flight, behind the rings of the request queues,
 //! - `control`: the control queue (task management); `functions`: its functions that wait,
 //! - `events`: the event queue and hot-plug; `late_events`: events that wait for buffers.
 
