@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Without threads, the thread that calls the device serves all queues, as one set of [`Rings`]. With `N` threads, queue `n` is served by
-//! thread `n % N`, each thread with a set of rings and [`Requests`] behind it, so that one thread processes a request from start to end. The transport's lock is taken for a register access and for an interrupt, not for a request. The owner's thread changes
-//! the rings by calls or, with threads, by jobs that it sends to their thread. It waits for the results without holding the lock.
+//! thread `n % N`, each thread with a set of rings and [`Requests`] behind it, so that one thread processes a request from start to end. The
+//! transport's lock is taken for a register access and for an interrupt, not for a request. The owner's thread changes the rings by calls or,
+//! with threads, by jobs that it sends to their thread. It waits for the results without holding the lock.
 //!
 //! A reset by the guest does not wait. When the disks have completed the requests in flight, the rings' thread signals the device's
 //! completion event. Until then the registers show the reset as pending.

@@ -376,8 +376,7 @@ impl Requests for Host {
         }
         if queue.is_none() {
             self.bus.reset_all();
-            // Until the driver accepts features again, no event is reported.
-            (self.events, self.own.features) = (Events::default(), ScsiFeatures::empty());
+            self.events = Events::default();
             return;
         }
         if queue == Some(EVENT_QUEUE) && self.replies.len() < before {
