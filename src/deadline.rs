@@ -57,7 +57,7 @@ pub(crate) struct Deadline(Sender<()>);
 
 impl Deadline {
     /// The end begins: the time runs from the first call.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn announce(&self) {
         // Fails only if the process is about to exit.
         let _ = self.0.send(());
     }

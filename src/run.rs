@@ -146,7 +146,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     confined.close()?;
     manager.ready("the guest runs");
     let end = running.handle(&events);
-    deadline.begin();
+    deadline.announce();
     manager.stopping();
     running.finish(end)
 }

@@ -75,7 +75,7 @@ pub struct Dma<A: GuestAddressSpace> {
     regions: Regions,
     /// The footprint of the window's region.
     window_mark: Footprint,
-    /// What was translated since the last [`begin`](Self::begin).
+    /// What was translated since the last [`next_request`](Self::next_request).
     touched: Footprint,
     /// Memory that is about to be unmapped: [`translate`](Self::translate) refuses it.
     refused: Vec<Range<u64>>,
@@ -122,7 +122,7 @@ impl<A: GuestAddressSpace> Dma<A> {
 
     /// The translations after this call belong to a new request.
     #[inline]
-    pub(crate) const fn begin(&mut self) {
+    pub(crate) const fn next_request(&mut self) {
         self.touched = Footprint::NONE;
     }
 

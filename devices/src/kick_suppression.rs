@@ -229,14 +229,14 @@ impl Batches {
         self.suppression.polled(waiting, suppressed, waited, now);
     }
 
-    /// As [`KickSuppression::before_sleep`], after all waiting requests were taken. `late`: a poll was due.
-    pub(crate) fn before_sleep(&mut self, in_flight: u32, late: bool) -> Suppressed {
+    /// As [`KickSuppression::before_sleep`], after all waiting requests were taken. `due`: the time of a poll has come.
+    pub(crate) fn before_sleep(&mut self, in_flight: u32, due: bool) -> Suppressed {
         let size = self.most.max(self.before);
         self.sleeps += 1;
         if self.sleeps == WINDOW {
             (self.sleeps, self.before, self.most) = (0, self.most, 0);
         }
-        if late || self.taken >= size || in_flight >= MIN_REQUESTS {
+        if due || self.taken >= size || in_flight >= MIN_REQUESTS {
             self.taken = 0;
         }
         let mut expected = size.saturating_sub(self.taken.max(in_flight));
@@ -245,7 +245,7 @@ impl Batches {
         if self.few == BEFORE_TRIAL {
             (self.few, self.reason, expected) = (0, Reason::Trial, TRIAL);
         }
-        let suppressed = self.suppression.before_sleep(in_flight, expected, late);
+        let suppressed = self.suppression.before_sleep(in_flight, expected, due);
         if self.reason == Reason::Batch {
             let poll_after = (3 * self.takes / 2).clamp(POLL_IDLE, MAX_POLL_IDLE);
             return Suppressed { poll_after, ..suppressed };

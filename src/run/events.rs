@@ -109,7 +109,7 @@ pub(super) fn take_signals(
     let (sender, deadline) = (sender.clone(), deadline.clone());
     let wait = move || {
         if wake.read(&mut [0]).is_ok() {
-            deadline.begin();
+            deadline.announce();
             let _ = sender.send(Event::End(End::Signal(last.load(Ordering::Relaxed))));
         }
     };

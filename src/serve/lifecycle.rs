@@ -74,7 +74,7 @@ pub(super) struct Lifetime {
 
 impl Lifetime {
     /// `stop` becomes readable when a byte is written to `end`, or by a signal. The caller leaves the byte there.
-    pub(super) fn begin(&self, stop: &UnixStream, end: &UnixStream) -> Result<Clients, Failure> {
+    pub(super) fn watch(&self, stop: &UnixStream, end: &UnixStream) -> Result<Clients, Failure> {
         self.stop_timeout.start_at(stop)?;
         let end = self.exit_on_disconnect.then(|| end.try_clone()).transpose();
         end.map(Clients).map_err(|error| Failure::Failed(format!("--exit-on-disconnect: {error}")))

@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let manager = Manager::connect();
     let sockets = args.unix.path().into_iter().chain(args.monitoring.paths()).collect();
     let sandbox = args.confinement.enter(Program::Nbd, &Grants { sockets, ..Grants::default() })?;
-    let clients = args.lifetime.begin(&stop, &end)?;
+    let clients = args.lifetime.watch(&stop, &end)?;
     let server = Server::start_with(listener, exports, move || clients.disconnected())
         .map_err(|error| Failure::Failed(format!("{place}: cannot listen: {error}")))?;
     let names = (0..).map(|index| format!("disk{index}"));

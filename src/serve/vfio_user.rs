@@ -153,7 +153,7 @@ fn serve(
     let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());
     let coalescing: SetPolicy =
         Box::new(move |policy| moderated.set_coalescing(Coalescing { policy, ..config.coalescing }));
-    let clients = args.lifetime.begin(&stop, &end)?;
+    let clients = args.lifetime.watch(&stop, &end)?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
     let adapter = format!("{kind}0");

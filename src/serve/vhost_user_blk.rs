@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let (server, options) = (Arc::clone(&server), args.moderation.get());
         Box::new(move |policy| server.set_coalescing(Coalescing { policy, ..options }))
     };
-    let clients = args.lifetime.begin(&stop, &end)?;
+    let clients = args.lifetime.watch(&stop, &end)?;
     let disks = vec![("disk0".to_owned(), opened.clone())];
     let queues = Arc::clone(&server);
     let report = Box::new(move |disks: &[DiskSnapshot]| Some(report(disks, &queues.reports())));

@@ -131,7 +131,7 @@ impl IoThread {
             events: EventLoop::new().map_err(Error::os("epoll_create"))?,
             poll_interval: Duration::ZERO,
         };
-        worker.begin().map_err(|Failed { what, source }| Error::Os { what, source })?;
+        worker.set_up().map_err(|Failed { what, source }| Error::Os { what, source })?;
         let (tid_sender, tid) = mpsc::sync_channel(1);
         let run = move || {
             let _ = tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
@@ -218,7 +218,7 @@ struct Worker<D: BusDevice + ?Sized> {
 
 impl<D: BusDevice + ?Sized> Worker<D> {
     /// Before the thread runs.
-    fn begin(&mut self) -> Result<(), Failed> {
+    fn set_up(&mut self) -> Result<(), Failed> {
         let shared = Arc::clone(&self.shared);
         let mut held = shared.lock();
         Ok(self.register_all(held.device()?)?)

@@ -161,7 +161,7 @@ pub(super) enum Written {
 #[derive(Clone, Debug)]
 enum State {
     Idle,
-    Parameters { code: u8, missing: usize, taken: usize, kept: [u8; MAX_PARAMETERS] },
+    Parameters { code: u8, missing: usize, taken: usize, parameters: [u8; MAX_PARAMETERS] },
     Reply { bytes: Vec<u8>, read: usize, quiet: bool },
 }
 
@@ -217,12 +217,12 @@ impl Protocol {
             State::Idle => {
                 self.invalid = false;
                 let Some(missing) = parameters(byte) else { return self.refuse() };
-                let kept = [0; MAX_PARAMETERS];
-                self.state = State::Parameters { code: byte, missing, taken: 0, kept };
+                let parameters = [0; MAX_PARAMETERS];
+                self.state = State::Parameters { code: byte, missing, taken: 0, parameters };
                 self.run()
             }
-            State::Parameters { code, missing, taken, kept } => {
-                if let Some(place) = kept.get_mut(*taken) {
+            State::Parameters { code, missing, taken, parameters } => {
+                if let Some(place) = parameters.get_mut(*taken) {
                     *place = byte;
                 }
                 *missing -= 1;
@@ -239,8 +239,10 @@ impl Protocol {
 
     /// Parse the command once all parameters are written.
     fn run(&mut self) -> Written {
-        let State::Parameters { code, missing: 0, kept, .. } = &self.state else { return Written::Nothing };
-        match Command::parse(*code, *kept) {
+        let State::Parameters { code, missing: 0, parameters, .. } = &self.state else {
+            return Written::Nothing;
+        };
+        match Command::parse(*code, *parameters) {
             Some(command) => Written::Command(command),
             None => self.refuse(),
         }

@@ -166,7 +166,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     #[inline]
     fn start(&mut self, request: &Request, now: Time) {
         self.bufs.clear();
-        self.engine.dma.begin();
+        self.engine.dma.next_request();
         let len = match request.map_data(&mut self.engine.dma, &mut self.bufs) {
             Ok(len) => len,
             Err(status) => return self.fail(&request.pending, status, now),

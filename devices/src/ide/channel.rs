@@ -218,7 +218,7 @@ impl Channel {
         let Some(DmaRequest { bytes, access }) = drive.dma_request() else { return };
         let bufs = drive.dma_bufs();
         bufs.clear();
-        let intrq = match engine.begin(bytes, access, dma, bufs) {
+        let intrq = match engine.walk_table(bytes, access, dma, bufs) {
             Ok(footprint) => drive.start_dma(footprint),
             Err(TableError::NotMemory) => drive.fail_dma(),
             Err(TableError::Short) => {

@@ -118,12 +118,12 @@ impl Drive {
         self.error = Error::empty();
         self.footprint = Footprint::NONE;
         match Command::parse(code, &self.taskfile, &self.settings, self.medium.info()) {
-            Ok(command) => self.begin(command),
+            Ok(command) => self.dispatch(command),
             Err(error) => self.fail(error),
         }
     }
 
-    fn begin(&mut self, command: Command) -> Intrq {
+    fn dispatch(&mut self, command: Command) -> Intrq {
         match command {
             Command::Transfer(transfer) => match (transfer.protocol, transfer.operation) {
                 (Protocol::Dma, _) => self.wait_for(Work::AwaitDma(transfer)),
@@ -328,7 +328,7 @@ impl Drive {
             (Work::Search(search), ended) => self.search(search.after(ended.is_ok())),
             (Work::Dma(transfer) | Work::Block(transfer), Err(error)) => {
                 if is_unreadable(error) && Search::is_possible(&transfer) {
-                    self.search(Search::begin(transfer, block_of(&transfer)))
+                    self.search(Search::after_error(transfer, block_of(&transfer)))
                 } else {
                     self.disk_failed(Some(&transfer), error)
                 }

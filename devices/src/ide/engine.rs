@@ -141,7 +141,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`TableError`]: the engine has stopped.
-    pub(super) fn begin<A: GuestAddressSpace>(
+    pub(super) fn walk_table<A: GuestAddressSpace>(
         &mut self,
         bytes: u64,
         access: Access,
@@ -149,7 +149,7 @@ impl Engine {
         bufs: &mut Vec<IoBuf>,
     ) -> Result<Footprint, TableError> {
         self.armed = false;
-        dma.begin();
+        dma.next_request();
         match walk(self.table, bytes, access, dma, bufs) {
             Ok(used) => {
                 self.transfer = Some(used);

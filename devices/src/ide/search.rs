@@ -34,8 +34,8 @@ pub(super) enum Next {
 }
 
 impl Search {
-    /// Begin after the disk has failed to read the first `count` sectors of this transfer.
-    pub(super) const fn begin(transfer: Transfer, count: u32) -> Next {
+    /// After the disk has failed to read the first `count` sectors of this transfer.
+    pub(super) const fn after_error(transfer: Transfer, count: u32) -> Next {
         match count {
             1 => Next::Found(transfer, transfer.sectors.lba),
             _ => Next::Read(Self { transfer, suspects: Sectors { count, ..transfer.sectors }, failed: None }),
@@ -99,7 +99,7 @@ mod tests {
 
     /// The sector that is found if these fail, and the number of requests.
     fn search(count: u32, bad: &[u64]) -> (Option<u64>, usize) {
-        let mut next = Search::begin(transfer(count), count);
+        let mut next = Search::after_error(transfer(count), count);
         for requests in 0.. {
             match next {
                 Next::Read(search) => {
@@ -137,7 +137,7 @@ mod tests {
             [(&[][..], None), (&[0], None), (&[3], None), (&[0, 65], Some(1064)), (&[0, 20], Some(1019))]
         {
             let mut read = 1000;
-            let mut next = Search::begin(transfer(1000), 1000);
+            let mut next = Search::after_error(transfer(1000), 1000);
             let mut requests = 0;
             let ended = loop {
                 match next {

@@ -82,7 +82,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 self.handshake.no_reply();
             }
             doorbell_fn::HANDSHAKE if !matches!(self.state, IocState::Fault | IocState::Reset) => {
-                self.handshake.begin((value >> 16) as u8)
+                self.handshake.expect((value >> 16) as u8)
             }
             doorbell_fn::REPLY_FRAME_REMOVAL | doorbell_fn::HOST_PAGEBUF_ACCESS_CONTROL => {
                 self.handshake.no_reply();

@@ -74,7 +74,7 @@ impl Handshake {
     }
 
     /// Start a request of `dwords`. An invalid length is ignored: the host times out and resets the controller.
-    pub(super) fn begin(&mut self, dwords: u8) {
+    pub(super) fn expect(&mut self, dwords: u8) {
         *self = Self::new();
         if dwords == 0 || usize::from(dwords) > MAX_REQUEST {
             return;
@@ -166,7 +166,7 @@ mod tests {
 
     /// The host's side of a handshake, as drivers implement it.
     fn exchange(shake: &mut Handshake, request: &[u32], reply: &[u8]) -> Vec<u16> {
-        shake.begin(request.len() as u8);
+        shake.expect(request.len() as u8);
         assert!(shake.interrupt());
         assert_eq!(shake.read() & doorbell::USED, doorbell::USED);
         shake.acknowledge();
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(words, [0x0201, 0x0403, 0x0605, 0x0807]);
         let mut bytes = [0; MAX_REQUEST * 4];
         let mut shake = Handshake::new();
-        shake.begin(2);
+        shake.expect(2);
         shake.push(0x0403_0201);
         shake.push(0x0807_0605);
         assert_eq!(shake.request(&mut bytes), 8);
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_reply_can_be_read_at_once() {
         let mut shake = Handshake::new();
-        shake.begin(1);
+        shake.expect(1);
         shake.push(7);
         shake.reply(&[1, 2, 3, 4, 5, 6, 7, 8]);
         let words = [(); 4].map(|()| shake.read() as u16);
@@ -221,7 +221,7 @@ mod tests {
     fn an_impossible_length_is_ignored() {
         for dwords in [0, 33, 255] {
             let mut shake = Handshake::new();
-            shake.begin(dwords);
+            shake.expect(dwords);
             assert_eq!(shake.read(), 0);
             assert!(!shake.interrupt());
             assert_eq!(shake.push(1), Progress::Wait);
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_request_cut_short_is_dropped_by_the_next() {
         let mut shake = Handshake::new();
-        shake.begin(11);
+        shake.expect(11);
         shake.push(1);
         assert_eq!(exchange(&mut shake, &[7], &[9, 9, 1, 0]), [0x0909, 0x0001]);
     }
@@ -241,7 +241,7 @@ mod tests {
         let mut shake = Handshake::new();
         shake.acknowledge();
         assert_eq!(shake.read(), 0);
-        shake.begin(1);
+        shake.expect(1);
         shake.push(0);
         assert_eq!(shake.push(0), Progress::Wait, "a dword too many is dropped");
     }

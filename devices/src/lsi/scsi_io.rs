@@ -268,7 +268,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         };
         let len = if direction == Direction::None { 0 } else { pending.data_length };
         let list = Start { offset: size_of::<ScsiIoRequest>(), chain: usize::from(request.chain_offset) * 4 };
-        self.engine.dma.begin();
+        self.engine.dma.next_request();
         let one;
         let whole = sgl::whole(frame, list, len.into());
         let bufs = match whole.and_then(|address| self.engine.dma.piece(address, len.into())) {

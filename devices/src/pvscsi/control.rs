@@ -74,14 +74,14 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             }
             Command::Config(config) => self.config_page(config),
             Command::SetupReqCallThreshold(enable) => {
-                self.kicks.enabled = *enable != 0;
-                if !self.kicks.enabled
+                self.kicks.enable(*enable != 0);
+                if !self.kicks.enabled()
                     && let Some(rings) = &mut self.rings
                 {
                     self.engine.has_work |= rings.set_threshold(0);
                 }
                 // For this command alone, a status of zero means "not enabled".
-                self.collector.status = u32::from(self.kicks.enabled);
+                self.collector.status = u32::from(self.kicks.enabled());
                 return;
             }
         };

@@ -114,7 +114,7 @@ where
     }
 
     fn on_blocking_doorbell(&mut self, _index: usize, now: Time) {
-        self.kicks.polling.blocked();
+        self.kicks.blocked();
         self.on_doorbell(0, now);
     }
 }

@@ -5,7 +5,7 @@ use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
-use super::polling::Kicks;
+use super::kicks::Kicks;
 use super::request::{Parsed, Pending, Request, failed, map_data, parse};
 use super::rings::Rings;
 use super::spec::{HostStatus, Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingCmpDesc};
@@ -66,14 +66,17 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     }
 
     fn take_batch(&mut self, now: Time) -> bool {
-        self.note_waiting(now);
-        let count = self.rings.as_ref().map_or(0, Rings::waiting).min(BATCH);
-        self.blocked = count > 0 && !self.can_fetch();
+        let can_fetch = self.can_fetch();
+        let Some(rings) = &mut self.rings else { return false };
+        if can_fetch {
+            self.kicks.before_service(rings, now);
+        }
+        let count = rings.waiting().min(BATCH);
+        self.blocked = count > 0 && !can_fetch;
         if count == 0 || self.blocked {
             return false;
         }
-        self.note_taken(count);
-        self.disable_kicks(count);
+        self.kicks.before_take(rings, count, self.engine.in_flight.count());
         let mut taken = 0;
         while taken < count && self.engine.backlog.len() < self.max_backlog() {
             self.take_request(now, |_, _| None);
@@ -89,7 +92,9 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     }
 
     fn has_requests(&mut self, now: Time) -> bool {
-        self.blocked && self.can_fetch() || self.enable_kicks(now)
+        let can_fetch = self.can_fetch();
+        let in_flight = self.engine.in_flight.count();
+        self.blocked && can_fetch || self.kicks.before_sleep(self.rings.as_mut(), in_flight, can_fetch, now)
     }
 
     fn waiting(&self) -> u32 {
@@ -105,7 +110,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
 
     #[inline(always)]
     fn complete_task(&mut self, id: u32, pending: &Pending, end: &TaskEnd, now: Time) {
-        self.kicks.batches.suppression.ended(id, now);
+        self.kicks.ended(id, now);
         self.end(pending, end, now);
     }
 
@@ -144,7 +149,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     }
 
     fn next_poll(&self) -> Option<Time> {
-        self.kicks.poll_at
+        self.kicks.poll_at()
     }
 
     /// Without bus mastering there is none: the disks have completed all requests, and none is started.
@@ -176,7 +181,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// `count` requests were taken: publish their slots as free.
     fn publish_taken(&mut self, count: u32) {
         self.engine.stats.requests += u64::from(count);
-        self.kicks.polling.taken(count);
+        self.kicks.taken(count);
         if let Some(rings) = &self.rings {
             rings.publish_taken();
         }
@@ -229,7 +234,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Hand a request to its unit. Always inlined, for the requests that come from the ring.
     #[inline(always)]
     fn start(&mut self, request: &Request, parsed: &Parsed, now: Time) {
-        self.engine.dma.begin();
+        self.engine.dma.next_request();
         let mut one = IoBuf::empty();
         let bufs = match map_data(request, parsed, &mut self.engine.dma, &mut one, &mut self.bufs) {
             Ok(bufs) => bufs,
@@ -245,7 +250,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             len: parsed.len,
         };
         match self.engine.submit(task, || Pending::of(request)) {
-            Ok(id) => self.kicks.batches.suppression.taken(id),
+            Ok(id) => self.kicks.started(id),
             Err(end) => self.end_at_once(request, &end, now),
         }
     }

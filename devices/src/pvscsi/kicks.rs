@@ -1,98 +1,144 @@
 //! When the driver is to kick: the request-call threshold, for drivers that have enabled it.
 
-use vm_memory::GuestAddressSpace;
-
-use super::Pvscsi;
-use crate::hba::Hba;
-use crate::kick_suppression::{MIN_REQUESTS, POLL_IDLE, Suppressed};
+use super::polling::Polling;
+use super::rings::Rings;
+use crate::kick_suppression::{Batches, MIN_REQUESTS, POLL_IDLE, Suppressed};
 use crate::time::Time;
 
-impl<A: GuestAddressSpace> Pvscsi<A> {
-    /// Before the ring is served: pass the number of waiting requests to the suppression.
-    pub(super) fn note_waiting(&mut self, now: Time) {
-        if self.kicks.enabled
-            && let Some(rings) = &self.rings
-            && let Some(suppressed) = rings.suppressed().filter(|suppressed| *suppressed > 0)
-            && self.can_fetch()
-        {
-            self.kicks.batches.polled(rings.waiting(), suppressed, now.since(self.kicks.since), now);
+/// The kicks that are suppressed while the device is awake, and during each sleep.
+#[derive(Debug)]
+pub(super) struct Kicks {
+    /// The driver has enabled the request-call threshold: it kicks only if at least that many requests wait.
+    enabled: bool,
+    /// When to poll for requests that came without a kick.
+    poll_at: Option<Time>,
+    /// When the threshold for a sleep was last changed.
+    since: Time,
+    batches: Batches,
+    polling: Polling,
+}
+
+impl Kicks {
+    pub(super) const fn new() -> Self {
+        Self {
+            enabled: false,
+            poll_at: None,
+            since: Time(0),
+            batches: Batches::new(),
+            polling: Polling::new(),
         }
     }
 
-    /// Before `count` requests are taken: pass them and the number of outstanding ones to the suppression.
-    #[inline]
-    pub(super) fn note_taken(&mut self, count: u32) {
-        if self.kicks.enabled
-            && let Some(rings) = &self.rings
+    pub(super) const fn enabled(&self) -> bool {
+        self.enabled
+    }
+
+    pub(super) const fn enable(&mut self, enabled: bool) {
+        self.enabled = enabled;
+    }
+
+    pub(super) const fn poll_at(&self) -> Option<Time> {
+        self.poll_at
+    }
+
+    /// A kick has blocked the driver.
+    pub(super) const fn blocked(&mut self) {
+        self.polling.blocked();
+    }
+
+    /// Before the ring is served: whether the driver has put in as many requests as it was allowed to without a kick.
+    pub(super) fn before_service<M>(&mut self, rings: &Rings<M>, now: Time) {
+        if self.enabled
+            && let Some(suppressed) = rings.suppressed().filter(|suppressed| *suppressed > 0)
         {
-            let outstanding = self.engine.in_flight.count() + rings.waiting() + rings.unread();
-            self.kicks.batches.taken(count, outstanding);
+            self.batches.polled(rings.waiting(), suppressed, now.since(self.since), now);
         }
     }
 
     /// Before `count` requests are taken: suppress all kicks, because this thread reads the ring again before it sleeps. For a single
     /// request with no other in flight the threshold stays, because lowering it again would cost a fence and another poll.
-    pub(super) fn disable_kicks(&mut self, count: u32) {
-        if self.kicks.enabled
-            && (count > 1 || self.engine.in_flight.count() > 0)
-            && let Some(rings) = &mut self.rings
-        {
+    #[inline]
+    pub(super) fn before_take<M>(&mut self, rings: &mut Rings<M>, count: u32, in_flight: u32) {
+        if !self.enabled {
+            return;
+        }
+        self.batches.taken(count, in_flight + rings.waiting() + rings.unread());
+        if count > 1 || in_flight > 0 {
             rings.set_threshold(u32::MAX);
         }
     }
 
-    /// Set the threshold for the time that this thread sleeps. If that lowers the threshold, or a poll was due, also read the ring. True:
-    /// requests wait, so the thread must not sleep.
+    /// `count` requests were taken.
+    #[inline]
+    pub(super) fn taken(&mut self, count: u32) {
+        self.polling.taken(count);
+    }
+
+    /// A request was started with this task number.
+    #[inline]
+    pub(super) fn started(&mut self, id: u32) {
+        self.batches.suppression.taken(id);
+    }
+
+    /// The task has ended.
+    #[inline]
+    pub(super) fn ended(&mut self, id: u32, now: Time) {
+        self.batches.suppression.ended(id, now);
+    }
+
+    /// Before this thread sleeps: set the threshold for that time. If that lowers the threshold, or a poll was due, also read the ring.
+    /// `can_fetch`: requests can be taken from it. True: requests wait, so the thread must not sleep.
     ///
     /// The driver stores its index and then loads the threshold, with no fence between the two: the processor may load first. So a driver
     /// that loaded the old threshold may not kick, although its request comes after the device has read the ring. One more poll,
     /// [`POLL_IDLE`] after the threshold was lowered, finds such a request.
-    pub(super) fn enable_kicks(&mut self, now: Time) -> bool {
-        let (in_flight, can_fetch) = (self.engine.in_flight.count(), self.can_fetch());
-        let Self { rings: Some(rings), kicks, .. } = self else {
-            self.kicks.poll_at = None;
+    pub(super) fn before_sleep<M>(
+        &mut self,
+        rings: Option<&mut Rings<M>>,
+        in_flight: u32,
+        can_fetch: bool,
+        now: Time,
+    ) -> bool {
+        let Some(rings) = rings.filter(|_| self.enabled) else {
+            self.poll_at = None;
             return false;
         };
-        if !kicks.enabled {
-            kicks.poll_at = None;
-            return false;
-        }
-        let late = kicks.poll_at.is_some_and(|time| now >= time);
-        if late && can_fetch && rings.waiting() > 0 {
+        let due = self.poll_at.is_some_and(|time| now >= time);
+        if due && can_fetch && rings.waiting() > 0 {
             // The caller takes these requests first. Then the caller calls this method again, with these requests counted.
             return true;
         }
-        let polls = if in_flight < MIN_REQUESTS { kicks.polling.before_sleep(late) } else { None };
+        let polls = if in_flight < MIN_REQUESTS { self.polling.before_sleep(due) } else { None };
         let suppressed = match polls {
             Some(poll_after) => Suppressed { kicks: u32::MAX - 1, poll_after },
-            None => kicks.batches.before_sleep(in_flight, late),
+            None => self.batches.before_sleep(in_flight, due),
         };
         let before = rings.threshold();
         // A full ring is always kicked for: its driver can put no further request in.
         let full = rings.request_entries() as u32;
         let threshold = if suppressed.kicks == 0 { 0 } else { full.min(suppressed.kicks + 1) };
         if threshold != before {
-            kicks.since = now;
+            self.since = now;
             rings.set_threshold(threshold);
         }
         let lowered = threshold < before;
         if lowered && can_fetch && rings.waiting() > 0 {
-            // Schedule the poll now. If the ring has only one request, `disable_kicks` does not raise the threshold, so the next call of
+            // Schedule the poll now. If the ring has only one request, `before_take` does not raise the threshold, so the next call of
             // this method does not lower it. Another request may come without a kick all the same, as described above.
-            kicks.poll_at = Some(now.after(POLL_IDLE));
+            self.poll_at = Some(now.after(POLL_IDLE));
             return true;
         }
         // While kicks are suppressed, a poll is always scheduled; after the threshold was lowered, one more poll is scheduled.
         if suppressed.kicks > 0 {
             let next = now.after(suppressed.poll_after);
-            // The interval begins anew after a poll that was due, and after `disable_kicks` has set the threshold to `u32::MAX`. Any other
+            // The interval begins anew after a poll that was due, and after `before_take` has set the threshold to `u32::MAX`. Any other
             // wake-up can only make the poll come earlier.
-            let same = kicks.poll_at.filter(|_| !late && before != u32::MAX);
-            kicks.poll_at = Some(same.map_or(next, |time| time.min(next)));
+            let same = self.poll_at.filter(|_| !due && before != u32::MAX);
+            self.poll_at = Some(same.map_or(next, |time| time.min(next)));
         } else if lowered {
-            kicks.poll_at = Some(now.after(POLL_IDLE));
-        } else if late {
-            kicks.poll_at = None;
+            self.poll_at = Some(now.after(POLL_IDLE));
+        } else if due {
+            self.poll_at = None;
         }
         false
     }

@@ -7,7 +7,7 @@
 //! - `rings`: the rings,
 //! - `request`: parses a ring entry into a task, and makes the completion of a task,
 //! - `io`: the path of a batch of requests,
-//! - `kicks`: the request-call threshold; `polling`: its state, and polls in place of kicks that block the driver,
+//! - `kicks`: the request-call threshold; `polling`: polls in place of kicks that block the driver,
 //! - `control`: executes the commands,
 //! - `causes`, `interrupts`: the interrupt registers, and the signals by INTx, MSI or MSI-X,
 //! - `hotplug`: disks attached and detached while the guest runs,
@@ -33,7 +33,7 @@ use vm_memory::GuestAddressSpace;
 
 use self::causes::Causes;
 use self::collector::Collector;
-use self::polling::Kicks;
+use self::kicks::Kicks;
 use self::request::{Pending, Request};
 use self::rings::{Messages, Rings};
 use self::spec::{RingCmpDesc, RingMsgDesc};

@@ -1,4 +1,4 @@
-//! The state of the suppression of kicks, and polling of the request ring in place of kicks, for a driver whose kicks block it.
+//! Polling of the request ring in place of kicks, for a driver whose kicks block it.
 //!
 //! A kick blocks if the virtual CPU waits until the owner of the device has replied to it (a vfio-user client that posts no writes). Such a
 //! kick costs several thread switches, and a fast disk completes the request before the driver can put in the next one. The device then
@@ -7,34 +7,6 @@
 //! two polls: the device asks it for kicks again, and waits for more and more of them before it tries to poll again.
 
 use std::time::Duration;
-
-use crate::kick_suppression::Batches;
-use crate::time::Time;
-
-/// The kicks that are suppressed during each sleep.
-#[derive(Debug)]
-pub(super) struct Kicks {
-    /// The driver has enabled the request-call threshold: it kicks only if at least that many requests wait.
-    pub(super) enabled: bool,
-    /// When to poll for requests that came without a kick.
-    pub(super) poll_at: Option<Time>,
-    /// When the threshold for a sleep was last changed.
-    pub(super) since: Time,
-    pub(super) batches: Batches,
-    pub(super) polling: Polling,
-}
-
-impl Kicks {
-    pub(super) const fn new() -> Self {
-        Self {
-            enabled: false,
-            poll_at: None,
-            since: Time(0),
-            batches: Batches::new(),
-            polling: Polling::new(),
-        }
-    }
-}
 
 /// Time between two polls, to which the host adds the timer slack of the thread (50 us without a setting). A kick that blocks takes about
 /// as long.
@@ -70,7 +42,7 @@ impl Polling {
     }
 
     /// The driver was blocked by a kick.
-    pub(super) fn blocked(&mut self) {
+    pub(super) const fn blocked(&mut self) {
         self.blocked = true;
     }
 
@@ -80,8 +52,8 @@ impl Polling {
         self.taken = self.taken.saturating_add(count);
     }
 
-    /// Before each sleep. `Some`: kicks are suppressed, and the next poll is due after this time. `late`: the time of a poll has come.
-    pub(super) fn before_sleep(&mut self, late: bool) -> Option<Duration> {
+    /// Before each sleep. `Some`: kicks are suppressed, and the next poll is due after this time. `due`: the time of a poll has come.
+    pub(super) fn before_sleep(&mut self, due: bool) -> Option<Duration> {
         let blocked = std::mem::take(&mut self.blocked);
         if !self.active {
             if !blocked {
@@ -92,7 +64,7 @@ impl Polling {
                 return None;
             }
             (self.active, self.poor, self.taken) = (true, 0, 0);
-        } else if late {
+        } else if due {
             let taken = std::mem::take(&mut self.taken);
             if taken >= MIN_FOUND {
                 (self.poor, self.next_backoff) = (0, self.next_backoff / 2);

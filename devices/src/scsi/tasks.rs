@@ -97,7 +97,7 @@ impl Head {
 #[derive(Debug)]
 pub(super) struct Tasks {
     entries: Vec<Entry>,
-    kept: Vec<StoredTask>,
+    stored: Vec<StoredTask>,
 }
 
 impl Tasks {
@@ -111,8 +111,8 @@ impl Tasks {
             direction: Direction::None,
             len: 0,
         };
-        let kept = || StoredTask { head, bufs: Vec::new() };
-        Self { entries: vec![free; tasks as usize], kept: (0..tasks).map(|_| kept()).collect() }
+        let stored = || StoredTask { head, bufs: Vec::new() };
+        Self { entries: vec![free; tasks as usize], stored: (0..tasks).map(|_| stored()).collect() }
     }
 
     /// Number of task numbers.
@@ -166,12 +166,12 @@ impl Tasks {
 
     /// Store the task with a copy of its CDB.
     pub(super) fn store(&mut self, task: &Task<'_>) {
-        let Some(kept) = self.kept.get_mut(task.id as usize) else { return };
+        let Some(stored) = self.stored.get_mut(task.id as usize) else { return };
         let mut cdb = [0; MAX_CDB];
         for (to, from) in cdb.iter_mut().zip(task.cdb) {
             *to = *from;
         }
-        kept.head = Head {
+        stored.head = Head {
             cdb,
             cdb_len: task.cdb.len().min(MAX_CDB) as u8,
             address: task.address,
@@ -179,29 +179,29 @@ impl Tasks {
             direction: task.direction,
             len: task.len,
         };
-        kept.bufs.clear();
-        kept.bufs.extend_from_slice(task.bufs);
+        stored.bufs.clear();
+        stored.bufs.extend_from_slice(task.bufs);
     }
 
     /// The stored task without its buffers.
     pub(super) fn head(&self, id: u32) -> Option<Head> {
-        self.kept.get(id as usize).map(|kept| kept.head)
+        self.stored.get(id as usize).map(|stored| stored.head)
     }
 
     /// The stored buffers.
     pub(super) fn bufs(&self, id: u32) -> &[IoBuf] {
-        self.kept.get(id as usize).map_or(&[], |kept| &kept.bufs)
+        self.stored.get(id as usize).map_or(&[], |stored| &stored.bufs)
     }
 
     /// Take the stored buffers, so that the table can be used at the same time.
     pub(super) fn take_bufs(&mut self, id: u32) -> Vec<IoBuf> {
-        self.kept.get_mut(id as usize).map(|kept| std::mem::take(&mut kept.bufs)).unwrap_or_default()
+        self.stored.get_mut(id as usize).map(|stored| std::mem::take(&mut stored.bufs)).unwrap_or_default()
     }
 
     /// Return the buffers, so that the next task of this number reuses their memory.
     pub(super) fn put_bufs(&mut self, id: u32, bufs: Vec<IoBuf>) {
-        if let Some(kept) = self.kept.get_mut(id as usize) {
-            kept.bufs = bufs;
+        if let Some(stored) = self.stored.get_mut(id as usize) {
+            stored.bufs = bufs;
         }
     }
 

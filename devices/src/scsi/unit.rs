@@ -140,7 +140,7 @@ impl LogicalUnit {
     fn record_outcome(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let steps = matches!(outcome, Outcome::Steps(..));
         let full = matches!(outcome, Outcome::Full);
-        let ended = self.begin(outcome, task, tasks);
+        let ended = self.record(outcome, task, tasks);
         if full {
             self.wait(task, tasks);
         }
@@ -162,7 +162,7 @@ impl LogicalUnit {
 
     /// Record the outcome of a task that was executed. `Some`: it has ended. [`resume`](Self::resume) pushes its first step, and needs the
     /// stored task.
-    fn begin(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
+    fn record(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let entry = match outcome {
             Outcome::Ended(end) => return Some(end),
             Outcome::Full => return None,
@@ -193,7 +193,7 @@ impl LogicalUnit {
             }
             let outcome = self.server.execute(&task);
             let full = matches!(outcome, Outcome::Full);
-            let end = self.begin(outcome, &task, tasks);
+            let end = self.record(outcome, &task, tasks);
             tasks.put_bufs(id, bufs);
             if full {
                 break;

@@ -351,7 +351,7 @@ where
     /// Without threads: serve the queues if there may be work. That may end the requests for which a reset waits.
     pub(super) fn service(&mut self, now: Time) {
         if let Served::Here(rings) = &mut self.served
-            && rings.more
+            && rings.has_work
         {
             rings.service(now);
             self.finish_resets();
@@ -433,7 +433,7 @@ where
     fn kick(&mut self, queue: usize) {
         self.forwarded += 1;
         match &mut self.served {
-            Served::Here(rings) => rings.more = true,
+            Served::Here(rings) => rings.has_work = true,
             Served::Threads(workers) => workers[queue % workers.len()].wake(),
         }
     }

@@ -97,7 +97,7 @@ pub struct Virtqueue {
     /// When to poll for requests with suppressed notifications.
     poll_at: Option<Time>,
     /// `poll_at` had passed when the queue was served last.
-    late: bool,
+    poll_due: bool,
 }
 
 impl Virtqueue {
@@ -115,7 +115,7 @@ impl Virtqueue {
             armed: None,
             armed_at: Time::default(),
             poll_at: None,
-            late: false,
+            poll_due: false,
         }
     }
 
@@ -219,7 +219,7 @@ impl Virtqueue {
         let depth = self.depth.get();
         // An average: the guest may keep a few less.
         let expected = (depth - depth / 16).saturating_sub(self.in_flight);
-        let suppressed = self.kick_suppression.before_sleep(self.in_flight, expected, self.late);
+        let suppressed = self.kick_suppression.before_sleep(self.in_flight, expected, self.poll_due);
         let event = next.wrapping_add(suppressed.kicks as u16);
         if self.armed != Some(event) {
             let offset = VIRTQ_USED_RING + 8 * u64::from(self.ring.size());
@@ -248,7 +248,7 @@ impl Virtqueue {
     /// Before the queue is served: pass the number of waiting requests to the kick suppression.
     pub(super) fn note_waiting<M: Spans>(&mut self, memory: &M, now: Time) {
         let poll_at = self.poll_at.take();
-        self.late = poll_at.is_some_and(|time| now >= time);
+        self.poll_due = poll_at.is_some_and(|time| now >= time);
         let (Some(event), Some(_)) = (self.armed, poll_at) else { return };
         let suppressed = event.wrapping_sub(self.ring.next_avail());
         self.kick_suppression.polled(self.waiting(memory), suppressed.into(), now.since(self.armed_at), now);

@@ -157,7 +157,7 @@ pub struct Rings<A: GuestAddressSpace, F, R> {
     /// Rings are in memory that is about to be unmapped: no request is taken until it is unmapped.
     refused: bool,
     /// There may be work that no event announces.
-    pub(super) more: bool,
+    pub(super) has_work: bool,
     /// A queue that is broken, until that is reported.
     broken: Option<usize>,
     /// The time of the last call.
@@ -185,7 +185,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
             paused: false,
             taking: false,
             refused: false,
-            more: false,
+            has_work: false,
             broken: None,
             now: Time::default(),
             stats: Stats::default(),
@@ -202,7 +202,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
         self.queues.iter_mut().for_each(|queue| queue.signal.set_options(coalescing));
         self.complete(&self.dma.view());
         // Requests may start in place of those that were completed.
-        self.more = true;
+        self.has_work = true;
     }
 
     /// Change the guest memory. Waits for the requests in flight, and stops all queues without posting completions: the old memory may be
@@ -219,7 +219,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
     pub fn start(&mut self, queue: usize, setup: &RingSetup) -> Result<(), Broken> {
         self.abandon(queue);
         self.queues.get_mut(queue).ok_or(Broken)?.enable(&self.dma.view(), setup)?;
-        (self.taking, self.more, self.broken) = (true, true, None);
+        (self.taking, self.has_work, self.broken) = (true, true, None);
         Ok(())
     }
 
@@ -249,7 +249,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
     pub fn service(&mut self, now: Time) {
         self.now = now;
         self.end_resets();
-        self.more = false;
+        self.has_work = false;
         let memory = self.dma.view();
         if !self.paused {
             self.queues.iter_mut().for_each(|queue| queue.note_waiting(&memory, now));
@@ -264,7 +264,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
             self.requests.submit();
             self.complete(&memory);
         }
-        self.more = true;
+        self.has_work = true;
         self.report_broken();
     }
 
@@ -274,7 +274,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
         self.taking = false;
         self.broken = Some(queue);
         // It is reported by the next `service`, whatever call has found it.
-        self.more = true;
+        self.has_work = true;
     }
 
     /// Report a broken queue, after the completions before it were posted.
@@ -404,7 +404,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
     /// A notification or the disk's event ends the sleep. It has a deadline while notifications are suppressed or a signal is held back.
     pub fn before_sleep(&mut self, now: Time) -> Sleep {
         self.now = now;
-        if self.more || self.requests.fail_lost() {
+        if self.has_work || self.requests.fail_lost() {
             return Sleep::No;
         }
         if self.paused {
@@ -418,7 +418,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
                 match if arm { queue.arm(&memory, now) } else { Ok(false) } {
                     Ok(false) => {}
                     Ok(true) => {
-                        self.more = true;
+                        self.has_work = true;
                         return Sleep::No;
                     }
                     Err(Broken) => self.fail(index),
@@ -483,14 +483,14 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
                 queue.reset();
                 self.front.reset_ended();
                 // Requests of other queues may wait for the free slots.
-                self.more = true;
+                self.has_work = true;
             }
         }
         if !self.queues.iter().any(Virtqueue::ready) {
             self.dma.release();
             (self.refused, self.broken) = (false, None);
         }
-        self.more |= self.requests.has_ended();
+        self.has_work |= self.requests.has_ended();
     }
 
     /// Wait for requests in flight, and post nothing.
@@ -502,13 +502,13 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
     /// Stop accessing memory, except for the requests in flight; or resume.
     pub(super) const fn pause(&mut self, paused: bool) {
         self.paused = paused;
-        self.more |= !paused;
+        self.has_work |= !paused;
     }
 
     /// Whether requests may be taken.
     pub(super) const fn set_taking(&mut self, taking: bool) {
         self.taking = taking;
-        self.more |= taking;
+        self.has_work |= taking;
     }
 
     /// Wait for requests in flight, post completions and send the signals that are held back, unless paused; then release guest memory that
@@ -524,7 +524,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
             }
         }
         self.dma.release();
-        self.more = true;
+        self.has_work = true;
         self.paused |= pause;
     }
 
@@ -534,7 +534,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
         let before = self.stats.completions;
         self.complete(&self.dma.view());
         // Requests that waited for the completed ones can start, and no further event will announce that.
-        self.more |= self.stats.completions != before;
+        self.has_work |= self.stats.completions != before;
         // The completion of a request writes to its ring. After a broken ring the requests that were taken do not all complete.
         let posts = |queue: &Virtqueue| queue.active() && queue.in_flight > 0;
         let in_rings = self.taking && !self.paused && self.has_rings_in(ranges, posts);
@@ -552,7 +552,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
     pub(super) fn memory_replaced(&mut self) {
         let in_use = self.memory_in_use();
         self.dma.replaced(in_use);
-        self.more |= std::mem::take(&mut self.refused);
+        self.has_work |= std::mem::take(&mut self.refused);
     }
 
     fn has_rings_in(&self, ranges: &[Range<u64>], wanted: impl Fn(&Virtqueue) -> bool) -> bool {
@@ -582,7 +582,7 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Rings<A, F, R> {
 
     /// [`Requests::refresh`].
     pub(super) fn refresh(&mut self) {
-        self.more |= self.requests.refresh();
+        self.has_work |= self.requests.refresh();
     }
 
     /// The state of each queue's moderation.

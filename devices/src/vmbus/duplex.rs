@@ -49,7 +49,7 @@ pub(super) struct Duplex<M> {
     suppression: KickSuppression,
     suppressed: Option<Suppressed>,
     /// The time of the poll had come when packets were last taken.
-    late: bool,
+    poll_due: bool,
 }
 
 /// The guest's signals are suppressed while the thread sleeps.
@@ -79,7 +79,7 @@ impl<M> Duplex<M> {
             waiting: 0,
             suppression: KickSuppression::new(),
             suppressed: None,
-            late: false,
+            poll_due: false,
         })
     }
 
@@ -98,7 +98,7 @@ impl<M> Duplex<M> {
     /// Before packets are taken, with `in_flight` requests in flight.
     pub(super) fn before_take(&mut self, in_flight: u32, now: Time) {
         if let Some(suppressed) = self.suppressed.take() {
-            self.late = now >= suppressed.poll;
+            self.poll_due = now >= suppressed.poll;
             if self.incoming.waiting() > 0 {
                 self.suppression.found_masked(now.since(suppressed.since), now);
             }
@@ -245,8 +245,8 @@ impl<M> Duplex<M> {
     /// Whether to suppress the guest's signals while the thread sleeps. With few requests in flight they are not: the guest cannot be told
     /// to signal the last request of several.
     fn suppress(&mut self, in_flight: u32, now: Time) -> Option<Suppressed> {
-        let late = std::mem::take(&mut self.late);
-        let suppressed = self.suppression.before_sleep(in_flight, 0, late);
+        let due = std::mem::take(&mut self.poll_due);
+        let suppressed = self.suppression.before_sleep(in_flight, 0, due);
         (suppressed.kicks > 0).then(|| Suppressed { since: now, poll: now.after(suppressed.poll_after) })
     }
 

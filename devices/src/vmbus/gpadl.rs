@@ -42,7 +42,7 @@ impl Gpadls {
     pub(super) fn header(&mut self, payload: &[u8]) -> Option<GpadlCreated> {
         let (header, pages) = GpadlHeader::read_from_prefix(payload).ok()?;
         let key = (header.relid.get(), header.gpadl.get());
-        match self.begin(key, &header) {
+        match self.establish(key, &header) {
             Ok(()) => self.add(key, pages),
             Err(status) => Some(answer(key, status)),
         }
@@ -84,7 +84,7 @@ impl Gpadls {
         *self = Self::default();
     }
 
-    fn begin(&mut self, key: Key, header: &GpadlHeader) -> Result<(), u32> {
+    fn establish(&mut self, key: Key, header: &GpadlHeader) -> Result<(), u32> {
         let bytes = u64::from(header.range.byte_count.get());
         let total = (bytes / PAGE_SIZE) as usize;
         // The buffer holds exactly the range and its page numbers.

@@ -80,11 +80,11 @@ impl Shared {
     /// Reserve a set of counters for a new queue.
     pub(crate) fn take(&self) -> Arc<Counters> {
         let mut sets = self.sets();
-        if let Some(free) = sets.iter().find(|set| set.begin()) {
+        if let Some(free) = sets.iter().find(|set| set.reserve()) {
             return Arc::clone(free);
         }
         let new = Arc::new(Counters::default());
-        new.begin();
+        new.reserve();
         sets.push(Arc::clone(&new));
         new
     }

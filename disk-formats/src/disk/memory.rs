@@ -37,7 +37,7 @@ impl RamDisk {
     }
 }
 
-impl Medium for Ram {
+impl Contents for Ram {
     fn info(&self) -> &DiskInfo {
         &self.info
     }
@@ -119,7 +119,7 @@ pub(crate) fn memory_info(
     })
 }
 
-impl Medium for Null {
+impl Contents for Null {
     fn info(&self) -> &DiskInfo {
         &self.0
     }
@@ -146,7 +146,7 @@ impl Disk for NullDisk {
 }
 
 /// The storage behind such a queue.
-pub(crate) trait Medium: Send + Sync + 'static {
+pub(crate) trait Contents: Send + Sync + 'static {
     fn info(&self) -> &DiskInfo;
 
     /// Execute a request that has been validated.
@@ -154,7 +154,7 @@ pub(crate) trait Medium: Send + Sync + 'static {
 }
 
 /// A queue for a medium.
-pub(crate) fn instant_queue<M: Medium>(
+pub(crate) fn instant_queue<M: Contents>(
     medium: &Arc<M>,
     config: &QueueConfig,
 ) -> Result<Box<dyn DiskQueue>, OpenError> {
@@ -180,7 +180,7 @@ struct InstantQueue<M> {
     never: OwnedFd,
 }
 
-impl<M: Medium> InstantQueue<M> {
+impl<M: Contents> InstantQueue<M> {
     /// Execute a request that is not plain ([`is_plain`]).
     #[inline(never)]
     fn push_other(&mut self, request: &Request<'_>) -> Result<(), PushError> {
@@ -192,7 +192,7 @@ impl<M: Medium> InstantQueue<M> {
     }
 }
 
-impl<M: Medium> DiskQueue for InstantQueue<M> {
+impl<M: Contents> DiskQueue for InstantQueue<M> {
     fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
         if !is_plain(self.medium.info(), request) {
             return self.push_other(request);

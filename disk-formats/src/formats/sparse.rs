@@ -78,7 +78,11 @@ pub(crate) trait Blocks: Send + Sync + Sized {
     ///
     /// # Errors
     /// [`IoError::ReadOnly`]; the host's.
-    fn begin(&self, top: &Self::Layer, allocator: &Mutex<Self::Allocator>) -> Result<(), IoError>;
+    fn before_first_change(
+        &self,
+        top: &Self::Layer,
+        allocator: &Mutex<Self::Allocator>,
+    ) -> Result<(), IoError>;
 
     /// The top image's table entries for a range, from memory.
     fn entries(
@@ -147,13 +151,13 @@ pub(crate) trait Blocks: Send + Sync + Sized {
 
 /// What a disk does once, before the first change of its content: whether it has done it.
 #[derive(Debug, Default)]
-pub(crate) struct Begun {
+pub(crate) struct FirstChange {
     done: AtomicBool,
     /// Held while the disk is being prepared.
     preparing: Mutex<()>,
 }
 
-impl Begun {
+impl FirstChange {
     /// `done`: there is nothing to prepare.
     pub(crate) fn new(done: bool) -> Self {
         Self { done: AtomicBool::new(done), ..Self::default() }
@@ -164,17 +168,17 @@ impl Begun {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Run `begin` if it has not succeeded yet, on one thread at a time.
+    /// Run `prepare` if it has not succeeded yet, on one thread at a time.
     ///
     /// # Errors
-    /// Those of `begin`, which the next call runs again.
-    pub(crate) fn begin(&self, begin: impl FnOnce() -> Result<(), IoError>) -> Result<(), IoError> {
+    /// Those of `prepare`, which the next call runs again.
+    pub(crate) fn prepare(&self, prepare: impl FnOnce() -> Result<(), IoError>) -> Result<(), IoError> {
         if self.is_done() {
             return Ok(());
         }
         let _one_at_a_time = lock(&self.preparing)?;
         if !self.is_done() {
-            begin()?;
+            prepare()?;
             self.done.store(true, Ordering::Release);
         }
         Ok(())
@@ -191,8 +195,8 @@ pub(crate) struct SparseDisk<B: Blocks> {
     id: [u8; 16],
     /// Also held while granules are resolved.
     allocator: Mutex<B::Allocator>,
-    /// [`Blocks::begin`] has succeeded, so writes may use the map.
-    begun: Begun,
+    /// [`Blocks::before_first_change`] has succeeded, so writes may use the map.
+    first_change: FirstChange,
     /// Number of changes for flushes to record.
     changes: AtomicU64,
     /// Number of changes that are recorded.
@@ -218,7 +222,7 @@ impl<B: Blocks> SparseDisk<B> {
             files,
             id: [0; 16],
             allocator: Mutex::new(allocator),
-            begun: Begun::default(),
+            first_change: FirstChange::default(),
             changes: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
             flushes: SharedFlush::default(),
@@ -231,10 +235,10 @@ impl<B: Blocks> SparseDisk<B> {
         self
     }
 
-    /// Skip [`Blocks::begin`], because it was done already or must not be done. Not for a VHDX whose log has not been
+    /// Skip [`Blocks::before_first_change`], because it was done already or must not be done. Not for a VHDX whose log has not been
     /// started.
-    pub(crate) fn begun(mut self) -> Self {
-        self.begun = Begun::new(true);
+    pub(crate) fn prepared(mut self) -> Self {
+        self.first_change = FirstChange::new(true);
         self
     }
 
@@ -308,7 +312,7 @@ impl<B: Blocks> SparseDisk<B> {
             map_now(self, false, offset, len, &mut extents)?;
             for extent in extents.as_slice() {
                 if let Place::File { file: 0, offset } = extent.place {
-                    self.begin()?;
+                    self.before_change()?;
                     self.store()?.write_zeroes(offset, extent.len, true)?;
                 }
             }
@@ -329,14 +333,14 @@ impl<B: Blocks> SparseDisk<B> {
                 match extent.place {
                     Place::Zeros => {}
                     Place::File { file: 0, offset } => {
-                        self.begin()?;
+                        self.before_change()?;
                         self.store()?.write_zeroes(offset, extent.len, may_unmap)?;
                         // A concurrent write of the same range may not have reached the map yet.
                         self.written(at, extent.len);
                     }
                     Place::File { .. } => {
                         // The parent's data are read until the map has the sectors in this image.
-                        self.begin()?;
+                        self.before_change()?;
                         map_now(self, true, at, extent.len, &mut pieces)?;
                         for piece in pieces.as_slice() {
                             if let Place::File { offset, .. } = piece.place {
@@ -353,10 +357,10 @@ impl<B: Blocks> SparseDisk<B> {
     }
 
     /// Call this before a change of the disk's content.
-    pub(crate) fn begin(&self) -> Result<(), IoError> {
+    pub(crate) fn before_change(&self) -> Result<(), IoError> {
         let top = self.top()?;
         self.blocks.check_flushes(top)?;
-        self.begun.begin(|| self.blocks.begin(top, &self.allocator))
+        self.first_change.prepare(|| self.blocks.before_first_change(top, &self.allocator))
     }
 
     /// Resolve a range ([`ChainMap::resolve`]). `true`: the map knows all of the range. `false`: the map was full; flush, and resolve
@@ -407,7 +411,7 @@ impl<B: Blocks> SparseDisk<B> {
     /// # Errors
     /// The host's. After an error, changes that were not recorded are lost as after a power failure.
     pub(crate) fn close(&self) -> Result<(), IoError> {
-        if !self.begun.is_done() {
+        if !self.first_change.is_done() {
             return Ok(());
         }
         self.flushes.run_always(|| {
@@ -437,7 +441,7 @@ impl<B: Blocks> Format for SparseDisk<B> {
 
     #[inline]
     fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        match self.begun.is_done() {
+        match self.first_change.is_done() {
             true => Ok(self.chain.map.map_write(offset, len, extents)),
             false => Ok(Mapping::Blocked),
         }
@@ -454,7 +458,7 @@ impl<B: Blocks> Format for SparseDisk<B> {
     }
 
     fn prepare_write(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.begin()?;
+        self.before_change()?;
         let prepare = |offset, len| {
             let mut allocator = lock(&self.allocator)?;
             if !self.resolve(&allocator, offset, len)? || B::pending(&allocator) >= PENDING {
@@ -536,7 +540,7 @@ impl<B: Blocks> SparseDisk<B> {
         }
         let mut rest = data;
         let mut extents = Extents::new();
-        self.begin()?;
+        self.before_change()?;
         map_now(self, true, offset, len, &mut extents)?;
         for extent in extents.as_slice() {
             let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));

@@ -389,7 +389,7 @@ impl BackingFile {
 
     /// Write all of `data` at `offset`, whatever their alignment. Waits for other writes of the same units.
     fn write_in_units(&self, units: &Units, data: &[u8], offset: u64) -> io::Result<()> {
-        let registered = units.begin(offset, data.len() as u64);
+        let registered = units.register(offset, data.len() as u64);
         let Range { start, end } = registered.range();
         let memory = HostMemory::new((end - start) as usize)?;
         if registered.is_partial() {

@@ -274,9 +274,9 @@ impl<'a> Connection<'a> {
                 let staged = self.staging.get(self.staged.clone()).unwrap_or_default();
                 let Ok((header, _)) = RequestHeader::read_from_prefix(staged) else { return Ok(false) };
                 self.staged.start += size_of_val(&header);
-                self.begin(parse::request(&header).ok_or(Failed::Protocol)?)
+                self.header_arrived(parse::request(&header).ok_or(Failed::Protocol)?)
             }
-            Input::Memory(request) => self.begin(request),
+            Input::Memory(request) => self.header_arrived(request),
             Input::Payload { incoming, buffer, got } => Ok(self.take_payload(incoming, buffer, got)),
             Input::Ended => {
                 self.input = Input::Ended;
@@ -286,7 +286,7 @@ impl<'a> Connection<'a> {
     }
 
     /// A request's header has arrived.
-    fn begin(&mut self, request: Request) -> Result<bool, Failed> {
+    fn header_arrived(&mut self, request: Request) -> Result<bool, Failed> {
         let reads = request.command == Ok(Command::Read);
         let len = request.len as usize;
         if len > LARGEST && request.payload {

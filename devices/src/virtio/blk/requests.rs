@@ -214,7 +214,7 @@ impl rings::Requests for BlockRequests {
         let status = self.chain.take_last_byte().ok_or(Broken)?;
         let id = self.in_flight.allocate().ok_or(Broken)?;
         self.bufs.clear();
-        dma.begin();
+        dma.next_request();
         let durable = self.write_through && self.info.volatile_cache;
         // Length for the used ring if the device writes no data: 1 if the writable part is the status byte alone, else 0.
         let status_only = u32::from(self.chain.writable.is_empty());

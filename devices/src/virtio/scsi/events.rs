@@ -78,7 +78,7 @@ where
         rings.requests.bus.attach(address, unit)?;
         let reason = VIRTIO_SCSI_EVT_RESET_RESCAN;
         rings.requests.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
-        rings.more = true;
+        rings.has_work = true;
         Ok(())
     }
 
@@ -89,7 +89,7 @@ where
         }
         let reason = VIRTIO_SCSI_EVT_RESET_REMOVED;
         rings.requests.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
-        rings.more = true;
+        rings.has_work = true;
         self.service(now);
         true
     }

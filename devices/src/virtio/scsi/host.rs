@@ -12,8 +12,8 @@ use super::super::queue::{Broken, Virtqueue};
 use super::super::rings::{Ended, Requests};
 use super::answer::{Answer, Remainder, Reply};
 use super::config::{Config, ScsiHost};
+use super::event_backlog::EventBacklog;
 use super::functions::Control;
-use super::late_events::Events;
 use super::lun::{self, Place};
 use super::request::{Outcome, Space, parse};
 use super::spec::*;
@@ -69,7 +69,7 @@ pub struct Host {
     /// Responses of the control queue and events that are to be posted.
     pub(super) replies: VecDeque<Reply>,
     pub(super) control: Control,
-    pub(super) events: Events,
+    pub(super) events: EventBacklog,
     pub(super) chain: Chain,
     bufs: Vec<IoBuf>,
 }
@@ -90,7 +90,7 @@ impl Host {
             entries: usize::from(config.queues) * usize::from(config.queue_size),
             replies: VecDeque::new(),
             control: Control::new(config.queues),
-            events: Events::default(),
+            events: EventBacklog::default(),
             chain: Chain::default(),
             bufs: Vec::new(),
         }
@@ -113,13 +113,13 @@ impl Host {
         descriptors: DescriptorChain<'_, M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
-        self.begin(pending.queue, descriptors, pending.address, dma)
+        self.start_or_queue(pending.queue, descriptors, pending.address, dma)
     }
 
     /// Start the request of a chain, or put it into the backlog until its unit may have a task number. `backlogged`: the unit of a request
     /// from the backlog. Always inlined for requests from a ring.
     #[inline(always)]
-    fn begin<A: GuestAddressSpace, M: Spans>(
+    fn start_or_queue<A: GuestAddressSpace, M: Spans>(
         &mut self,
         queue: usize,
         descriptors: DescriptorChain<'_, M>,
@@ -136,7 +136,7 @@ impl Host {
             // Too short for sense data, but long enough for an error.
             None => (self.take_short_answer().ok_or(Broken)?, None),
         };
-        dma.begin();
+        dma.next_request();
         let mut space = Space::new();
         let request = match data_in {
             Some(rest) if !self.chain.malformed => {
@@ -310,7 +310,7 @@ impl Requests for Host {
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
         self.control.taken(queue);
-        self.begin(queue, descriptors, None, dma)
+        self.start_or_queue(queue, descriptors, None, dma)
     }
 
     /// Called after each batch of requests. The backlog, functions and events are rare, so only the check for them is inlined.
@@ -376,7 +376,7 @@ impl Requests for Host {
         }
         if queue.is_none() {
             self.bus.reset_all();
-            self.events = Events::default();
+            self.events = EventBacklog::default();
             return;
         }
         if queue == Some(EVENT_QUEUE) && self.replies.len() < before {

@@ -6,15 +6,15 @@
 //! - `request`: a chain is parsed into a task, the end of a task is written as a response,
 //! - `host`: the requests in flight, behind the rings of the request queues,
 //! - `control`: the control queue (task management); `functions`: its functions that wait,
-//! - `events`: the event queue and hot-plug; `late_events`: events that wait for buffers.
+//! - `events`: the event queue and hot-plug; `event_backlog`: events that wait for buffers.
 
 mod answer;
 mod config;
 mod control;
+mod event_backlog;
 mod events;
 mod functions;
 mod host;
-mod late_events;
 mod lun;
 mod request;
 pub mod spec;

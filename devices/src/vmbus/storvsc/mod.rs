@@ -157,7 +157,7 @@ impl Storvsc {
         if !has_unit(self.luns, parsed.address) {
             return self.answer_without_unit(channel, *packet, payload, engine);
         }
-        engine.dma.begin();
+        engine.dma.next_request();
         let mut one = IoBuf::empty();
         let Ok(bufs) = parsed.map(&mut engine.dma, &mut one, &mut self.bufs) else {
             return failed(pending().malformed(), engine);
@@ -178,7 +178,7 @@ impl Storvsc {
         engine: &mut StorvscEngine<A>,
     ) -> Taken {
         let pending = Pending::new(channel, &packet, payload);
-        engine.dma.begin();
+        engine.dma.next_request();
         let mut one = IoBuf::empty();
         let Ok(parsed) = Parsed::new(&packet, payload) else { return failed(pending.malformed(), engine) };
         let Ok(bufs) = parsed.map(&mut engine.dma, &mut one, &mut self.bufs) else {

@@ -67,7 +67,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     /// Reserve the counters for a new queue; `false` if a queue uses them.
-    pub(crate) fn begin(&self) -> bool {
+    pub(crate) fn reserve(&self) -> bool {
         // Acquire pairs with the release in `end`: this thread sees the last values that the previous thread stored.
         !self.active.swap(true, Ordering::Acquire)
     }

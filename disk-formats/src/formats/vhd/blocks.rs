@@ -168,7 +168,7 @@ impl Blocks for VhdBlocks {
     }
 
     /// Writes a new time stamp, on stable storage.
-    fn begin(&self, top: &Layer, allocator: &Mutex<Allocator>) -> Result<(), IoError> {
+    fn before_first_change(&self, top: &Layer, allocator: &Mutex<Allocator>) -> Result<(), IoError> {
         let mut allocator = lock(allocator)?;
         allocator.renew_stamp(&*top.store).map_err(io_error)?;
         top.len.store(allocator.len(), Ordering::Release);

@@ -254,7 +254,7 @@ pub(crate) fn open_with(
 pub(super) fn open_stamped(image: Image, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
     match image.sparse {
         None => Ok(Arc::new(open_fixed(image).without_stamp())),
-        Some(_) => Ok(Arc::new(open_sparse(image, Access::default(), parents, DEFAULT_MEMORY)?.begun())),
+        Some(_) => Ok(Arc::new(open_sparse(image, Access::default(), parents, DEFAULT_MEMORY)?.prepared())),
     }
 }
 

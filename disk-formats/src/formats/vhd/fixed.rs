@@ -10,7 +10,7 @@ use super::spec::Footer;
 use super::stamp;
 use crate::contract::error::IoError;
 use crate::contract::info::DiskInfo;
-use crate::formats::sparse::Begun;
+use crate::formats::sparse::FirstChange;
 use crate::host::backing::BackingFile;
 use crate::host::store::{Store, io_error};
 use crate::map::extent::{Extents, Place};
@@ -28,7 +28,7 @@ pub(super) struct FixedVhd {
     /// Unique Id of the footer.
     id: [u8; 16],
     /// The new time stamp is on stable storage, so data may be written.
-    stamped: Begun,
+    stamped: FirstChange,
 }
 
 impl FixedVhd {
@@ -46,18 +46,18 @@ impl FixedVhd {
             footer: found.footer,
             footer_at: found.source.trailing(),
             id: found.footer.unique_id,
-            stamped: Begun::default(),
+            stamped: FirstChange::default(),
         }
     }
 
     /// Keep the time stamp: the content will not change, and the children must stay valid.
     pub(super) fn without_stamp(self) -> Self {
-        Self { stamped: Begun::new(true), ..self }
+        Self { stamped: FirstChange::new(true), ..self }
     }
 
     /// Call this before the first change of the disk's content.
-    fn begin(&self) -> Result<(), IoError> {
-        self.stamped.begin(|| {
+    fn before_change(&self) -> Result<(), IoError> {
+        self.stamped.prepare(|| {
             let mut footer = self.footer;
             stamp::renew(&mut footer, &*self.store);
             footer::rewrite(&*self.store, &footer, self.footer_at).map_err(io_error)
@@ -94,7 +94,7 @@ impl Format for FixedVhd {
     }
 
     fn prepare_write(&self, _offset: u64, _len: u64) -> Result<(), IoError> {
-        self.begin()
+        self.before_change()
     }
 
     fn discard(&self, _offset: u64, _len: u64) -> Result<(), IoError> {
@@ -102,7 +102,7 @@ impl Format for FixedVhd {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, _may_unmap: bool) -> Result<(), IoError> {
-        self.begin()?;
+        self.before_change()?;
         self.store.write_zeroes(offset, len, false)
     }
 }

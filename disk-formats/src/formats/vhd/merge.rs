@@ -62,7 +62,7 @@ impl ChainTools for Image {
     }
 
     fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError> {
-        Ok(chain::open_sparse(self, Access::default(), rules, DEFAULT_MEMORY)?.begun())
+        Ok(chain::open_sparse(self, Access::default(), rules, DEFAULT_MEMORY)?.prepared())
     }
 
     fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {

@@ -86,7 +86,7 @@ fn open(chain: &[CrashFile], read_only: bool, stamped: bool) -> Result<Box<dyn F
         allocator,
         crate::map::block_map::DEFAULT_MEMORY,
     );
-    Ok(Box::new(if stamped { disk.begun() } else { disk }))
+    Ok(Box::new(if stamped { disk.prepared() } else { disk }))
 }
 
 impl Tools for Vhd {

@@ -115,7 +115,7 @@ impl VhdxDisk {
         let first = offset.next_multiple_of(size).min(end);
         // At the end of the disk, the last block counts as whole, even if the disk ends inside of it.
         let last = if end == self.info().capacity { end } else { (end / size * size).max(first) };
-        self.begin()?;
+        self.before_change()?;
         let store = self.store()?;
         let mut left = vec![(offset, first - offset), (last, end - last)];
         let blocks = if first < last { self.blocks_of(first, last - first) } else { 0..0 };
@@ -166,9 +166,9 @@ impl Blocks for VhdxBlocks {
     }
 
     /// Sets new GUIDs, and starts a log.
-    fn begin(&self, top: &Layer, allocator: &Mutex<Option<Allocator>>) -> Result<(), IoError> {
+    fn before_first_change(&self, top: &Layer, allocator: &Mutex<Option<Allocator>>) -> Result<(), IoError> {
         let writer = self.writer()?;
-        lock(&writer.journal)?.begin(writer.data_guid).map_err(io_error)?;
+        lock(&writer.journal)?.start_log(writer.data_guid).map_err(io_error)?;
         // Some programs leave the last block truncated.
         let end = lock(allocator)?.as_ref().ok_or(IoError::ReadOnly)?.end();
         if top.store.len().map_err(io_error)? < end {

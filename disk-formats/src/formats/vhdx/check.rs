@@ -92,11 +92,11 @@ impl<'a> Repairs<'a> {
         if self.sectors.len() >= WAITING { self.flush() } else { Ok(()) }
     }
 
-    fn begin(&mut self) -> io::Result<()> {
+    fn start_log(&mut self) -> io::Result<()> {
         let data_guid = if self.lost { DataGuid::New } else { DataGuid::Unchanged };
         if self.begun != Some(data_guid) {
             self.journal.close()?;
-            self.journal.begin(data_guid)?;
+            self.journal.start_log(data_guid)?;
             self.begun = Some(data_guid);
         }
         Ok(())
@@ -106,7 +106,7 @@ impl<'a> Repairs<'a> {
         if self.sectors.is_empty() {
             return Ok(());
         }
-        self.begin()?;
+        self.start_log()?;
         self.journal.commit([std::mem::take(&mut self.sectors)], self.opened.store.len()?)
     }
 
@@ -114,7 +114,7 @@ impl<'a> Repairs<'a> {
     fn close(mut self, cut: Option<u64>) -> io::Result<()> {
         self.flush()?;
         if cut.is_some() {
-            self.begin()?;
+            self.start_log()?;
         }
         self.journal.close()?;
         if let Some(end) = cut {

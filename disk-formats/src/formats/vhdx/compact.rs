@@ -45,7 +45,7 @@ pub(crate) fn compact(
 }
 
 fn pack_down(editor: &mut Editor, progress: impl FnMut(u64, u64) -> bool) -> io::Result<Compacted> {
-    editor.begin(DataGuid::Unchanged)?;
+    editor.start_log(DataGuid::Unchanged)?;
     let mut done = Compacted::default();
     // A fixed disk keeps its blocks, whatever they contain.
     let go_on = match editor.opened.metadata.parameters.leave_allocated {

@@ -37,7 +37,7 @@ pub(super) struct Editor {
     len: u64,
     /// Ranges inside the file that [`take_gap`](Self::take_gap) has taken.
     gaps: Vec<Run>,
-    begun: bool,
+    started: bool,
 }
 
 impl Editor {
@@ -50,7 +50,7 @@ impl Editor {
         let (space, entries) = used_space(&opened, len, "at most 128 TiB").map_err(failed)?;
         let journal = Journal::new(Arc::clone(&store), opened.headers);
         let layout = opened.layout;
-        Ok(Self { store, opened, layout, journal, space, entries, len, gaps: Vec::new(), begun: false })
+        Ok(Self { store, opened, layout, journal, space, entries, len, gaps: Vec::new(), started: false })
     }
 
     /// Call this before writing structures that nothing refers to yet. Sets a new file write GUID. The data write GUID
@@ -63,9 +63,9 @@ impl Editor {
     }
 
     /// Start the log, before the first change that takes effect.
-    pub(super) fn begin(&mut self, data_guid: DataGuid) -> io::Result<()> {
-        self.begun = true;
-        self.journal.begin(data_guid)?;
+    pub(super) fn start_log(&mut self, data_guid: DataGuid) -> io::Result<()> {
+        self.started = true;
+        self.journal.start_log(data_guid)?;
         self.complete_last_block()
     }
 
@@ -159,8 +159,8 @@ impl Editor {
 
     /// Commit a single change, and close the log.
     pub(super) fn commit_alone(mut self, sectors: Sectors, data_guid: DataGuid) -> io::Result<()> {
-        let begun = self.begin(data_guid);
-        match begun.and_then(|()| self.journal.commit([sectors], self.space.end())) {
+        let started = self.start_log(data_guid);
+        match started.and_then(|()| self.journal.commit([sectors], self.space.end())) {
             Ok(()) => self.close(),
             Err(error) => Err(self.roll_back(error)),
         }
@@ -192,7 +192,7 @@ impl Editor {
     }
 
     fn try_roll_back(&mut self) -> io::Result<()> {
-        if self.begun {
+        if self.started {
             // After this, the last log entry is either applied or no longer valid.
             self.journal.close()?;
             let Ok(now) = or_bad(Opened::read(Arc::clone(&self.store), false))? else { return Ok(()) };
@@ -214,7 +214,7 @@ impl Editor {
         if self.space.end() > self.len {
             // Truncate even if the size is unchanged: the host may have allocated space beyond the end. If no log was
             // started, nothing refers to the added space, so it is cut even after a failed flush.
-            match self.begun {
+            match self.started {
                 true => self.store.set_size(self.len)?,
                 false => self.store.undo_growth(self.len)?,
             }

@@ -42,7 +42,7 @@ impl Journal {
 
     /// Start the log, unless it is started already. First sets a new file write GUID, and the data write GUID as `data_guid` says. Then
     /// starts a log with a new GUID. The log's first entry is on stable storage before the header has this GUID.
-    pub(super) fn begin(&mut self, data_guid: DataGuid) -> io::Result<()> {
+    pub(super) fn start_log(&mut self, data_guid: DataGuid) -> io::Result<()> {
         if self.log.is_some() {
             return Ok(());
         }
@@ -223,7 +223,7 @@ mod tests {
         let store = open(&path);
         let headers = header::read(&*store).expect("headers");
         let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
-        journal.begin(DataGuid::New).expect("a log");
+        journal.start_log(DataGuid::New).expect("a log");
         let end = Store::len(&*store).expect("a length");
         (store, journal, end)
     }

@@ -96,7 +96,7 @@ fn put_size(editor: &mut Editor, sectors: &mut Sectors, size: u64) -> io::Result
 }
 
 fn shrink_to(editor: &mut Editor, size: u64) -> io::Result<()> {
-    editor.begin(DataGuid::New)?;
+    editor.start_log(DataGuid::New)?;
     zero_tail(editor, size)?;
     let old = editor.layout;
     let new = Layout { size, ..old };
@@ -169,7 +169,7 @@ fn grow_to(editor: &mut Editor, parameters: Parameters, size: u64) -> io::Result
     }
     editor.store.sync()?;
     put_size(editor, &mut sectors, size)?;
-    editor.begin(DataGuid::New)?;
+    editor.start_log(DataGuid::New)?;
     editor.journal.commit([sectors], editor.space.end())
 }
 

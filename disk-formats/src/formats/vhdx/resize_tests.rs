@@ -250,7 +250,7 @@ fn growing_of_which_a_flush_fails_is_undone() {
 fn leaky() -> CrashFile {
     let file = CrashFile::of(used(true));
     let mut editor = Editor::open(Arc::new(file.clone())).expect("a disk");
-    editor.begin(DataGuid::Unchanged).expect("a log");
+    editor.start_log(DataGuid::Unchanged).expect("a log");
     let place = editor.append(MIB).expect("space");
     let old = editor.entry(2).expect("an entry");
     copy_run(&file, old.offset(), place.offset, MIB).expect("space");

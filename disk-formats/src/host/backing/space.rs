@@ -63,7 +63,7 @@ impl BackingFile {
             return Ok(());
         }
         let (offset, len) = (whole.start, whole.end - whole.start);
-        let _registered = self.units.as_ref().map(|units| units.begin(offset, len));
+        let _registered = self.units.as_ref().map(|units| units.register(offset, len));
         let done = match self.device() {
             Some(_) => retry_on_intr(|| sys::blkdiscard(self.file(), offset, len)),
             None => punch(self, offset, len),
@@ -89,7 +89,7 @@ impl BackingFile {
             return Ok(());
         }
         let (offset, len) = (whole.start, whole.end - whole.start);
-        let registered = self.units.as_ref().map(|units| units.begin(offset, len));
+        let registered = self.units.as_ref().map(|units| units.register(offset, len));
         if may_unmap {
             match punch(self, offset, len) {
                 Err(errno) if unsupported(errno) => {}

@@ -85,7 +85,7 @@ impl Units {
     }
 
     /// Register a write of `[offset, offset + len)` until the result is dropped. Waits for the writes that exclude it.
-    pub(super) fn begin(&self, offset: u64, len: u64) -> Registered<'_> {
+    pub(super) fn register(&self, offset: u64, len: u64) -> Registered<'_> {
         let start = offset - offset % self.bytes;
         let end = offset.saturating_add(len);
         let end = end.checked_next_multiple_of(self.bytes).unwrap_or(end);
@@ -151,7 +151,7 @@ mod tests {
         assert!(units.try_begin(&(0..8192)) && units.try_begin(&(4096..12288)), "whole ones may overlap");
         units.end(&(0..8192));
         units.end(&(4096..12288));
-        let partial = units.begin(4096 + 512, 512);
+        let partial = units.register(4096 + 512, 512);
         assert!(units.try_begin(&(0..4096)) && units.try_begin(&(8192..12288)), "neighbours");
         assert!(!units.try_begin(&(0..8192)));
         drop(partial);
@@ -166,7 +166,7 @@ mod tests {
         assert!(units.try_begin(&(0..4096)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let _registered = units.begin(0, 512);
+                let _registered = units.register(0, 512);
                 partial.send("partial").unwrap();
             });
             std::thread::sleep(std::time::Duration::from_millis(20));

@@ -96,7 +96,7 @@ impl<'a> Changes<'a> {
     fn descriptor(&mut self) -> io::Result<Option<Descriptor>> {
         while self.left == 0 {
             let Some(entry) = self.entries.next() else { return Ok(None) };
-            self.begin(entry)?;
+            self.open_entry(entry)?;
         }
         if self.given == SECTOR {
             self.area.copy_from_slice(self.descriptors.next()?);
@@ -113,7 +113,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    fn begin(&mut self, entry: &Place) -> io::Result<()> {
+    fn open_entry(&mut self, entry: &Place) -> io::Result<()> {
         self.descriptors.go_to(self.next);
         self.area.copy_from_slice(self.descriptors.next()?);
         let (header, _) = EntryHeader::read_from_prefix(&self.area[..]).map_err(|_| changed())?;

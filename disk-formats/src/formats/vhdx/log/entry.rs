@@ -54,9 +54,9 @@ pub(super) struct Parser {
 }
 
 impl Parser {
-    /// Start with this sector as the first of an entry; the caller feeds it next. `None` if its header is not that of
+    /// For an entry that has this sector as its first; the caller feeds it next. `None` if its header is not that of
     /// an entry.
-    pub(super) fn begin(sector: &Sector, region: Region, guid: Uuid) -> Option<Self> {
+    pub(super) fn new(sector: &Sector, region: Region, guid: Uuid) -> Option<Self> {
         let (header, _) = EntryHeader::ref_from_prefix(sector).ok()?;
         let (length, tail) = (header.entry_length.get(), header.tail.get());
         let (sequence, descriptors) = (header.sequence_number.get(), header.descriptor_count.get());

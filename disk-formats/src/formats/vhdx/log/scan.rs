@@ -95,7 +95,7 @@ pub(super) fn entries(store: &dyn Store, region: Region, guid: Uuid) -> io::Resu
             None => Step::Broken,
         };
         if step == Step::Broken && at < count {
-            open = Parser::begin(sector, region, guid).map(|parser| (at, parser));
+            open = Parser::new(sector, region, guid).map(|parser| (at, parser));
             step = open.as_mut().map_or(Step::Broken, |(_, parser)| parser.feed(sector));
         }
         if let (Step::Whole(summary), Some((start, _))) = (step, &open) {

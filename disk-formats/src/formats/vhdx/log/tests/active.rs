@@ -7,7 +7,7 @@ use crate::host::crash::CrashFile;
 /// The entry that begins in this sector, parsed by itself.
 fn entry_at(file: &[u8], start: u32) -> Option<Place> {
     let sector = |at: u32| file[REGION.position(at.into()) as usize..].first_chunk::<SECTOR>();
-    let mut parser = Parser::begin(sector(start)?, REGION, GUID)?;
+    let mut parser = Parser::new(sector(start)?, REGION, GUID)?;
     for at in start.. {
         match parser.feed(sector(at)?) {
             Step::More => {}

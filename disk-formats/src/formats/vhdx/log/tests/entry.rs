@@ -11,7 +11,7 @@ use crate::host::crash::CrashFile;
 fn parse(bytes: &[u8], guid: Uuid) -> Option<(Summary, Vec<Update>)> {
     let region = Region { offset: 1 << 20, length: 4 << 20 };
     let (sectors, _) = bytes.as_chunks::<SECTOR>();
-    let mut parser = Parser::begin(sectors.first()?, region, guid)?;
+    let mut parser = Parser::new(sectors.first()?, region, guid)?;
     for sector in sectors {
         match parser.feed(sector) {
             Step::More => {}
