@@ -151,7 +151,7 @@ pub trait Hba {
     /// The adapter's name.
     fn kind(&self) -> AdapterKind;
 
-    /// Where the bus has the unit that the owner of the device addresses so. `None`: the adapter has no such target.
+    /// The address on the bus of the unit that the owner of the device calls `address`. `None`: the adapter has no such target.
     fn place(&self, address: Address) -> Option<Address>;
 
     /// Report to the guest that a unit was attached or detached.
@@ -288,7 +288,7 @@ pub trait Hba {
         }
     }
 
-    /// Start requests of the backlog, take a batch of requests, and submit both to the disks. False: there were none.
+    /// Start requests of the backlog, take a batch of requests, and submit both to the disks. False: no request was started or taken.
     #[inline]
     fn fetch(&mut self, now: Time) -> bool {
         let engine = self.engine();

@@ -37,7 +37,7 @@ const MAX_BACKOFF: u16 = 4096;
 const BEFORE_TRIAL: u8 = 61;
 const TRIAL: u32 = 64;
 
-/// See [`Batches::credit`].
+/// Batches that came as expected pay for one that did not: the price, and the most that is saved up. See [`Batches::credit`].
 const EXCUSE: u8 = 4;
 const MAX_CREDIT: u8 = 8;
 
@@ -60,7 +60,7 @@ struct Late {
     waited: Duration,
     /// When it was found.
     found: Time,
-    /// Its number, once it is taken.
+    /// Its number, once it is started.
     number: Option<u32>,
 }
 
@@ -80,7 +80,7 @@ impl KickSuppression {
     }
 
     /// Before the device sleeps, with `in_flight` requests in flight and `expected` more expected: the kicks to suppress.
-    /// `kick_each`: suppress none this time, because a poll was due and the caller blames the suppression.
+    /// `kick_each`: suppress none this time, because a poll was due.
     pub(crate) fn before_sleep(&mut self, in_flight: u32, expected: u32, kick_each: bool) -> Suppressed {
         if self.backoff > 0 {
             self.backoff -= 1;
@@ -105,7 +105,7 @@ impl KickSuppression {
             return;
         }
         if waiting > suppressed {
-            self.complete();
+            self.all_came();
         } else if waited >= POLL_IDLE {
             self.late = Some(Late { waited, found: now, number: None });
         }
@@ -114,7 +114,7 @@ impl KickSuppression {
     /// As [`polled`](Self::polled), with requests in the ring and all kicks suppressed since `waited`.
     pub(crate) fn found_masked(&mut self, waited: Duration, now: Time) {
         if waited < POLL_IDLE {
-            self.complete();
+            self.all_came();
         } else {
             self.polled(1, u32::MAX, waited, now);
         }
@@ -127,13 +127,15 @@ impl KickSuppression {
     }
 
     /// The guest has put in all requests that were expected.
-    fn complete(&mut self) {
+    fn all_came(&mut self) {
         self.next_backoff = (self.next_backoff / 2).max(MIN_BACKOFF);
     }
 
-    /// A request was taken from the queue and has this number until it ends.
+    /// A request was started, or taken by an adapter that numbers requests before they start (virtio). It has this number until it ends.
+    /// The first one after a poll found a request late is measured. If the late request went to a backlog of PVSCSI's or storvsc's, that is
+    /// another request.
     #[inline]
-    pub(crate) fn taken(&mut self, number: u32) {
+    pub(crate) fn started(&mut self, number: u32) {
         if let Some(late) = &mut self.late
             && late.number.is_none()
         {
@@ -166,7 +168,8 @@ pub(crate) struct Batches {
     taken: u32,
     /// Time that the guest takes for a batch.
     takes: Duration,
-    /// Complete batches. [`EXCUSE`] of them pay for a poll that finds part of one: it may have come too early.
+    /// Complete batches, less [`EXCUSE`] for each poll that found part of one and caused no back-off: it may have come too early. A batch
+    /// is complete when the guest kicks for its last request.
     credit: u8,
     /// Sleeps with nothing in flight and few expected since the last trial.
     few: u8,
@@ -211,7 +214,7 @@ impl Batches {
     /// As [`KickSuppression::polled`], with `suppressed` kicks, at least 1.
     pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
         match self.reason {
-            // It has delayed the requests for their own good.
+            // The trial has found a batch: its delay is no reason to back off.
             Reason::Trial if waiting >= MIN_REQUESTS => return,
             Reason::Batch if waiting > suppressed => {
                 self.takes = (self.takes - self.takes / 8).max(waited.min(MAX_POLL_IDLE));

@@ -2,7 +2,7 @@
 //! `KVM_IRQ_LINE`. Linux `Documentation/virt/kvm/api.rst`, sections 4.25, 4.52, 4.71 and 4.75.
 #![expect(
     clippy::disallowed_types,
-    reason = "routes and lines change on slow paths; a message takes no lock"
+    reason = "routes change on slow paths; a message takes no lock; a change of a line is a system call"
 )]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The I/O thread of a device: it sleeps until there are doorbells, completions of the device or messages in its mailbox, and calls the
+//! The I/O thread of a device: it sleeps until a doorbell, a completion of a disk, a message or a deadline comes, and calls the
 //! device. The threads of virtual CPUs access its registers ([`shared`]).
 #![allow(unsafe_code, reason = "an eventfd of vmm-sys-util is only a number to epoll")]
 
@@ -26,7 +26,7 @@ use crate::layout;
 use crate::mailbox::{Mailbox, Message};
 use crate::thread_time::{ThreadClock, ThreadTime};
 
-// `shared` takes its lock from `sync` and its clock from `time`; its model takes those of a checker.
+// `shared` imports its lock and its clock from here, because `interleavings` includes that module with a checker's types in their place.
 
 /// Pause instructions between two polls of the device.
 const PAUSES: u32 = 4;
@@ -230,8 +230,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         let shared = Arc::clone(&self.shared);
         let mut held = shared.lock();
         loop {
-            let device = held.device()?;
-            if self.take_messages(device)? || !self.poll_interval.is_zero() && self.poll(&mut held)? {
+            if self.take_messages(&mut held)? || !self.poll_interval.is_zero() && self.poll(&mut held)? {
                 held.device()?.reset(self.now());
                 return Ok(());
             }
@@ -275,7 +274,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             } else if now.since(last) >= self.poll_interval {
                 break;
             }
-            if self.take_messages(device)? {
+            if self.take_messages(held)? {
                 return Ok(true);
             }
             for _ in 0..PAUSES {
@@ -315,14 +314,15 @@ impl<D: BusDevice + ?Sized> Worker<D> {
     }
 
     /// Execute the messages in the mailbox. True: the thread must end.
-    fn take_messages(&mut self, device: &mut D) -> io::Result<bool> {
+    fn take_messages(&mut self, held: &mut MutexGuard<'_, Held<D>>) -> Result<bool, Failed> {
         let mut called = false;
         let stop = loop {
             match self.inbox.try_recv() {
                 Ok(Message::Call(call)) => {
                     Counters::count(&self.counters.calls);
                     let now = self.now();
-                    call(device, now);
+                    call(held.device()?, now);
+                    MutexGuard::bump(held);
                     called = true;
                 }
                 Ok(Message::Stop) | Err(TryRecvError::Disconnected) => break true,
@@ -330,7 +330,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             }
         };
         if called {
-            self.refresh_events(device)?;
+            self.refresh_events(held.device()?)?;
         }
         Ok(stop)
     }

@@ -6,7 +6,7 @@
 //! stops no other device.
 #![expect(
     clippy::disallowed_types,
-    reason = "an access that gets here has left the guest: microseconds already"
+    reason = "an access that gets here has left the guest, which costs microseconds: a lock adds little"
 )]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,7 +46,7 @@ pub struct PciRoot {
 type Device = dyn PciDevice;
 
 struct Function {
-    reach: DeviceHandle<Device>,
+    handle: DeviceHandle<Device>,
     /// Locked during a write to configuration space, so that changes by two processors are applied in the device's order.
     bars: Mutex<Vec<Bar>>,
 }
@@ -121,11 +121,11 @@ impl PciRoot {
     }
 
     /// Add a device. Its doorbells work once its memory is decoded.
-    pub(crate) fn add(&self, reach: DeviceHandle<Device>) -> Result<(), DeviceGone> {
-        let bars = reach.mailbox.call(|device, _| device.bars())?;
+    pub(crate) fn add(&self, handle: DeviceHandle<Device>) -> Result<(), DeviceGone> {
+        let bars = handle.mailbox.call(|device, _| device.bars())?;
         let index = self.functions().count();
         if let Some(place) = self.functions.get(index) {
-            let function = place.get_or_init(|| Function { reach, bars: Mutex::default() });
+            let function = place.get_or_init(|| Function { handle, bars: Mutex::default() });
             self.moved(index, function, &mut lock(&function.bars), bars);
         }
         Ok(())
@@ -138,7 +138,7 @@ impl PciRoot {
         for (function, number) in self.functions().zip(1_u8..) {
             let gone = |DeviceGone| Error::DeviceGone(number);
             let mut writes = vec![(INTERRUPT_LINE, vec![intx_gsi(number) as u8])];
-            let bars = function.reach.mailbox.call(|device, _| device.bars()).map_err(gone)?;
+            let bars = function.handle.mailbox.call(|device, _| device.bars()).map_err(gone)?;
             for bar in bars.into_iter().filter(|bar| bar.kind != BarKind::FixedIo) {
                 let (next, end) = if bar.kind == BarKind::Io {
                     (&mut io, PCI_IO.end)
@@ -156,7 +156,7 @@ impl PciRoot {
                     writes.push((register + 4, ((address >> 32) as u32).to_le_bytes().to_vec()));
                 }
             }
-            let bars = function.reach.mailbox.call(move |device, _| {
+            let bars = function.handle.mailbox.call(move |device, _| {
                 for (offset, data) in writes {
                     device.config_write(offset, &data);
                 }
@@ -175,7 +175,7 @@ impl PciRoot {
     fn moved(&self, index: usize, function: &Function, before: &mut Vec<Bar>, bars: Vec<Bar>) {
         if *before != bars {
             self.decoded.write().unwrap_or_else(PoisonError::into_inner).set(index, &bars);
-            function.reach.doorbells.moved(&self.vm, &bars);
+            function.handle.doorbells.moved(&self.vm, &bars);
             *before = bars;
         }
     }
@@ -239,7 +239,7 @@ impl PciRoot {
         }
         data.fill(0);
         let function = device_at(at).and_then(|index| self.functions.get(index)?.get());
-        if function.is_none_or(|function| function.reach.shared.config_read(offset, data) == Accessed::No) {
+        if function.is_none_or(|function| function.handle.shared.config_read(offset, data) == Accessed::No) {
             data.fill(0xff);
         }
     }
@@ -250,7 +250,7 @@ impl PciRoot {
         let Some(index) = device_at(at) else { return };
         let Some(function) = self.functions.get(index).and_then(OnceLock::get) else { return };
         let mut before = lock(&function.bars);
-        let bars = function.reach.mailbox.call(move |device, _| {
+        let bars = function.handle.mailbox.call(move |device, _| {
             device.config_write(offset, &data);
             device.bars()
         });
@@ -284,7 +284,7 @@ impl PciRoot {
     /// All writes of a string instruction to a port, in one call.
     pub(crate) fn io_write_string(&self, port: u16, width: usize, data: &[u8]) {
         let target = self.target(true, port.into(), width);
-        if rang(target, width) {
+        if ring_doorbell(target, width) {
             return;
         }
         write_by(target, data, move |device, bar, offset, data, now| {
@@ -318,12 +318,12 @@ fn read_by(
     let Some(Target { function, bar, offset }) = target else { return data.fill(0xff) };
     data.fill(0);
     let access = |device: &mut Device, now| read(device, bar, offset, data, now);
-    match function.reach.shared.access((bar, offset), None, access) {
+    match function.handle.shared.access((bar, offset), None, access) {
         Accessed::Done(()) => {}
-        Accessed::Wake(()) => function.reach.mailbox.nudge(),
+        Accessed::Wake(()) => function.handle.mailbox.nudge(),
         Accessed::No => {
             let len = data.len();
-            let answer = function.reach.mailbox.call(move |device, now| {
+            let answer = function.handle.mailbox.call(move |device, now| {
                 let mut bytes = vec![0; len];
                 read(device, bar, offset, &mut bytes, now);
                 bytes
@@ -337,16 +337,16 @@ fn read_by(
 }
 
 fn write(target: Option<Target<'_>>, data: &[u8]) {
-    if !rang(target, data.len()) {
+    if !ring_doorbell(target, data.len()) {
         write_by(target, data, |device, bar, offset, data, now| device.bar_write(bar, offset, data, now));
     }
 }
 
 /// Ring the doorbell that KVM has no ioeventfd for. False: there is none at this register.
-fn rang(target: Option<Target<'_>>, width: usize) -> bool {
+fn ring_doorbell(target: Option<Target<'_>>, width: usize) -> bool {
     let Some(Target { function, bar, offset }) = target else { return false };
-    let bell = function.reach.doorbells.find(bar, offset, width);
-    bell.inspect(|index| function.reach.doorbells.ring(*index)).is_some()
+    let bell = function.handle.doorbells.find(bar, offset, width);
+    bell.inspect(|index| function.handle.doorbells.ring(*index)).is_some()
 }
 
 /// Write by a method of the device. A device that has ended takes no writes; its end was reported.
@@ -358,12 +358,12 @@ fn write_by(
 ) {
     let Some(Target { function, bar, offset }) = target else { return };
     let access = |device: &mut Device, now| write(device, bar, offset, data, now);
-    match function.reach.shared.access((bar, offset), Some(data), access) {
+    match function.handle.shared.access((bar, offset), Some(data), access) {
         Accessed::Done(()) => {}
-        Accessed::Wake(()) => function.reach.mailbox.nudge(),
+        Accessed::Wake(()) => function.handle.mailbox.nudge(),
         Accessed::No => {
             let data = data.to_vec();
-            let _ = function.reach.mailbox.call(move |device, now| write(device, bar, offset, &data, now));
+            let _ = function.handle.mailbox.call(move |device, now| write(device, bar, offset, &data, now));
         }
     }
 }
@@ -560,10 +560,10 @@ mod tests {
                 let (complete, completed) = channel();
                 let device: Box<Device> =
                     Box::new(Stalled { begun: begun.clone(), completed, command: 0, bar: [0; 4] });
-                let (thread, reach) =
+                let (thread, handle) =
                     IoThread::start("io".to_owned(), device, Options::default(), Instant::now(), |_| ())
                         .unwrap();
-                root.add(reach).unwrap();
+                root.add(handle).unwrap();
                 threads.push(thread);
                 complete
             })

@@ -24,8 +24,8 @@ fn only_the_last_of_many_requests_is_kicked_for() {
 fn found(suppression: &mut KickSuppression, waiting: u32, waited: Duration, takes: Duration) {
     let now = Time(1 << 40);
     suppression.polled(waiting, 29, waited, now);
-    suppression.taken(5);
-    suppression.taken(6);
+    suppression.started(5);
+    suppression.started(6);
     suppression.ended(6, now);
     suppression.ended(5, now.after(takes));
 }

@@ -72,8 +72,8 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
             self.kicks.before_service(rings, now);
         }
         let count = rings.waiting().min(BATCH);
-        self.blocked = count > 0 && !can_fetch;
-        if count == 0 || self.blocked {
+        self.requests_left = count > 0 && !can_fetch;
+        if count == 0 || self.requests_left {
             return false;
         }
         self.kicks.before_take(rings, count, self.engine.in_flight.count());
@@ -85,8 +85,8 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
         self.publish_taken(taken);
         // Requests that came meanwhile, perhaps without a kick.
         if self.rings.as_ref().is_some_and(|rings| rings.waiting() > 0) {
-            self.blocked = !self.can_fetch();
-            self.engine.has_work |= !self.blocked;
+            self.requests_left = !self.can_fetch();
+            self.engine.has_work |= !self.requests_left;
         }
         taken > 0
     }
@@ -94,11 +94,12 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     fn has_requests(&mut self, now: Time) -> bool {
         let can_fetch = self.can_fetch();
         let in_flight = self.engine.in_flight.count();
-        self.blocked && can_fetch || self.kicks.before_sleep(self.rings.as_mut(), in_flight, can_fetch, now)
+        self.requests_left && can_fetch
+            || self.kicks.before_sleep(self.rings.as_mut(), in_flight, can_fetch, now)
     }
 
     fn waiting(&self) -> u32 {
-        self.waiting
+        self.waiting_at_reap
     }
 
     fn start_queued(&mut self, request: Request, now: Time) {
@@ -115,7 +116,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
     }
 
     fn batch_reaped(&mut self, any: bool) {
-        self.waiting = if any { self.rings.as_ref().map_or(0, Rings::waiting) } else { 0 };
+        self.waiting_at_reap = if any { self.rings.as_ref().map_or(0, Rings::waiting) } else { 0 };
     }
 
     fn batch_posted(&mut self, _now: Time) {

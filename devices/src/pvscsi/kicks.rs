@@ -77,7 +77,7 @@ impl Kicks {
     /// A request was started with this task number.
     #[inline]
     pub(super) fn started(&mut self, id: u32) {
-        self.batches.suppression.taken(id);
+        self.batches.suppression.started(id);
     }
 
     /// The task has ended.

@@ -87,9 +87,9 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     debug: u32,
     kicks: Kicks,
     /// Requests that waited in the ring when completions were last reaped; 0 if there were no completions to reap.
-    waiting: u32,
-    /// Requests wait in the ring for task numbers.
-    blocked: bool,
+    waiting_at_reap: u32,
+    /// Requests were left in the ring, because they could not be taken (`Hba::can_fetch`).
+    requests_left: bool,
     /// How long a reset of a bus or device waits for disk I/O.
     reset_wait: Duration,
     /// Buffers of a request: reused, so that they need not be allocated.
@@ -133,8 +133,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             bus_posts_writes: false,
             debug: 0,
             kicks: Kicks::new(),
-            waiting: 0,
-            blocked: false,
+            waiting_at_reap: 0,
+            requests_left: false,
             reset_wait: RESET_WAIT,
             bufs: Vec::with_capacity(request::MAX_SEGMENTS),
         })

@@ -24,7 +24,7 @@ const MAX_BACKOFF: u16 = 256;
 #[derive(Debug)]
 pub(super) struct Polling {
     /// A kick has blocked the driver since the device slept last.
-    blocked: bool,
+    kick_blocked: bool,
     /// The device polls, and all kicks are suppressed.
     active: bool,
     /// Requests taken since the last poll.
@@ -38,12 +38,12 @@ pub(super) struct Polling {
 
 impl Polling {
     pub(super) const fn new() -> Self {
-        Self { blocked: false, active: false, taken: 0, poor: 0, backoff: 0, next_backoff: MIN_BACKOFF }
+        Self { kick_blocked: false, active: false, taken: 0, poor: 0, backoff: 0, next_backoff: MIN_BACKOFF }
     }
 
     /// The driver was blocked by a kick.
     pub(super) const fn blocked(&mut self) {
-        self.blocked = true;
+        self.kick_blocked = true;
     }
 
     /// So many requests were taken from the ring.
@@ -54,7 +54,7 @@ impl Polling {
 
     /// Before each sleep. `Some`: kicks are suppressed, and the next poll is due after this time. `due`: the time of a poll has come.
     pub(super) fn before_sleep(&mut self, due: bool) -> Option<Duration> {
-        let blocked = std::mem::take(&mut self.blocked);
+        let blocked = std::mem::take(&mut self.kick_blocked);
         if !self.active {
             if !blocked {
                 return None;

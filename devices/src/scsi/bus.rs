@@ -231,7 +231,7 @@ impl Bus {
 
     /// Begin a task. `Some`: it has ended, and [`reap`](Self::reap) does not report it. `None`: it is in flight.
     ///
-    /// A task number that is out of bounds or in flight ends with TASK SET FULL.
+    /// A task whose number is out of bounds or in flight ends with TASK SET FULL. Adapters allocate numbers, and start no such task.
     #[inline(always)]
     pub fn submit(&mut self, task: &Task<'_>) -> Option<TaskEnd> {
         if self.tasks.free(task.id)
@@ -296,8 +296,8 @@ impl Bus {
     }
 
     /// Append the number and the end of each task that has ended. Never waits. A caller that passes the same vector each time avoids
-    /// allocations. Go through the ends by reference: a move would load each right after it was stored in smaller pieces, which stalls the
-    /// processor.
+    /// allocations. Go through the ends by reference: a move would load an end right after it was stored in smaller pieces, which the processor
+    /// cannot forward.
     #[inline]
     pub fn reap(&mut self, ended: &mut Vec<(u32, TaskEnd)>) {
         let before = ended.len();

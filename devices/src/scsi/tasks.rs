@@ -132,7 +132,7 @@ impl Tasks {
 
     /// Store the entry of a task of this unit, which is in flight from now on.
     #[inline]
-    pub(super) fn start(&mut self, id: u32, unit: u16, entry: Entry) {
+    pub(super) fn insert(&mut self, id: u32, unit: u16, entry: Entry) {
         if let Some(slot) = self.entries.get_mut(id as usize) {
             *slot = Entry { unit, ..entry };
         }

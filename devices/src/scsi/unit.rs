@@ -116,7 +116,7 @@ impl LogicalUnit {
             return false;
         }
         let Some(entry) = block::start(&mut self.server.medium, task) else { return false };
-        tasks.start(task.id, self.index, entry);
+        tasks.insert(task.id, self.index, entry);
         self.order.begun();
         true
     }
@@ -155,7 +155,7 @@ impl LogicalUnit {
     /// Queue the task.
     fn wait(&mut self, task: &Task<'_>, tasks: &mut Tasks) {
         tasks.store(task);
-        tasks.start(task.id, self.index, Entry::new(State::Waiting, 0, 0, 0));
+        tasks.insert(task.id, self.index, Entry::new(State::Waiting, 0, 0, 0));
         self.order.wait(task.id, task.attribute);
         self.choose_path();
     }
@@ -172,7 +172,7 @@ impl LogicalUnit {
                 entry
             }
         };
-        tasks.start(task.id, self.index, entry);
+        tasks.insert(task.id, self.index, entry);
         self.order.begun_task(task);
         None
     }

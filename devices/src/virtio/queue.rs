@@ -378,7 +378,7 @@ impl<'a, M: Spans> Iterator for Waiting<'a, M> {
         let offset = VIRTQ_AVAIL_RING + 2 * u64::from(self.next & (self.entries - 1));
         let head = load(self.memory, self.ring, (self.available, offset), Relaxed).ok()?;
         self.queue.depth.request(self.next, head);
-        self.queue.kick_suppression.taken(head.into());
+        self.queue.kick_suppression.started(head.into());
         self.next = self.next.wrapping_add(1);
         self.queue.ring.set_next_avail(self.next);
         Some(DescriptorChain::within(self.memory, (self.table, self.table_span), self.entries, head))

@@ -116,8 +116,8 @@ impl<M> Duplex<M> {
 
     /// The request of the packet that was taken has this task number.
     #[inline]
-    pub(super) fn taken(&mut self, number: u32) {
-        self.suppression.taken(number);
+    pub(super) fn started(&mut self, number: u32) {
+        self.suppression.started(number);
     }
 
     /// A request has completed.

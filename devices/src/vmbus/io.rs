@@ -184,7 +184,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
             match self.storvsc.take(index as u8, &packet, &mut self.engine, &mut self.answers) {
                 Taken::InFlight(number) => {
                     channel.requests += 1;
-                    duplex.taken(number);
+                    duplex.started(number);
                 }
                 Taken::Queued => channel.requests += 1,
                 Taken::Answered(answer) => {

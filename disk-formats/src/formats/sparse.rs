@@ -5,7 +5,7 @@
 //! ```text
 //! map_read, map_write      the map alone, without a lock
 //! prepare_read             resolve
-//! prepare_write            begin (before the first change) -> resolve -> allocate
+//! prepare_write            before_change -> resolve -> allocate
 //! discard, write_zeroes    Blocks::discard, Blocks::write_zeroes -> free whole blocks (VHDX), zero the rest
 //! flush                    resolve evicted writes -> Blocks::record
 //! ```

@@ -59,7 +59,8 @@ use part::PartialWork;
 use retry::{AfterFailure, queue_faulted, request_failed};
 use slot::{BAD_MAP, Piece, Slot};
 
-// `helper` takes `sync`, `thread`, `threads` and `Signal` from here; its model takes those of a checker.
+// `helper` imports `sync`, `thread`, `threads` and `Signal` from here, because `interleavings` includes that module with a checker's types in
+// their place.
 
 /// The action that errors of the host name when a queue is made.
 const REFUSED: &str = "cannot make an I/O queue";

@@ -1,7 +1,7 @@
 //! A device, and the lock under which threads call it: its I/O thread, and the threads of virtual CPUs that access its registers.
 //!
 //! The I/O thread holds the lock except while it waits for events. Between two calls of the device it gives the lock to a thread that waits for
-//! it, so an access to a register waits for one call at most.
+//! it, so an access to a register waits for one call, and thus for one batch of requests, at most.
 
 use paradisk_devices::{AccessKind, PciDevice, Time};
 

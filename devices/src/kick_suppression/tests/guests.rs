@@ -105,7 +105,7 @@ fn run(guest: &Guest, batches: u32, skip: u32, random: &mut Random) -> Counts {
             if before != u32::MAX && before > 0 {
                 rule.polled(waiting, before, Duration::from_nanos(now - since), Time(now));
             }
-            rule.suppression.taken(0);
+            rule.suppression.started(0);
             rule.taken(waiting, put - read);
             taken = put;
             if let Some(since) = oldest.take() {

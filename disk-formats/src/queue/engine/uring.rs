@@ -147,7 +147,7 @@ impl Uring {
         }
     }
 
-    /// Submit the staged entries by one io_uring_enter. If the flags have GETEVENTS, wait for `wanted` completions.
+    /// Submit the staged entries, usually by one io_uring_enter. If the flags have GETEVENTS, wait for `wanted` completions.
     fn enter(&mut self, wanted: u32, flags: EnterFlags) {
         let before = sys::ticks();
         loop {
