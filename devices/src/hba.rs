@@ -8,8 +8,16 @@
 //! [`Engine`] has the state that all adapters have. [`Hba`] is what an adapter implements: how a request is taken and parsed, how a completion
 //! is posted, how the guest is signalled. An [`Hba`] is an [`IoDevice`] with [`HotPlug`]. All calls are monomorphic.
 //!
-//! The engine processes one batch for each call of its owner: a virtual CPU that accesses a register waits for the end of the call. It takes no
-//! request while a completion waits for a free slot, which bounds the memory for a guest that reads no completions.
+//! The engine processes one batch for each call of its owner: a virtual CPU that accesses a register waits for the end of the call. It calls the
+//! adapter in this order:
+//!
+//! 1. `try_post` for each deferred completion, then `signal`;
+//! 2. `batch_reaped`; for each task that has ended `complete_task`, which calls `post`; `batch_posted`, and `signal` if it is time;
+//! 3. `start_queued` for each request of the backlog that may start, then `take_batch`;
+//! 4. step 2 again, for what has completed during step 3.
+//!
+//! Before the thread sleeps, it calls `prepare_sleep` and `next_poll`. It takes no request while a completion waits for a free slot, which bounds
+//! the memory for a guest that reads no completions.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -188,8 +196,9 @@ pub trait Hba {
     /// [admits](Engine::admits), and put the others into the backlog. False: none was taken.
     fn take_batch(&mut self, now: Time) -> bool;
 
-    /// Before the thread sleeps: whether [`take_batch`](Self::take_batch) would take a request.
-    fn has_requests(&mut self, now: Time) -> bool;
+    /// Before the thread sleeps: request the guest's notification for the requests that come meanwhile. True: the thread must not sleep, because
+    /// [`take_batch`](Self::take_batch) would take a request.
+    fn prepare_sleep(&mut self, now: Time) -> bool;
 
     /// Number of requests in the guest's queue, if it is known. Moderation counts them as in flight.
     fn waiting(&self) -> u32 {
@@ -413,7 +422,7 @@ impl<T: Hba + Send> IoDevice for T {
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.engine().has_work || self.has_requests(now) || self.engine_mut().bus.fail_lost() {
+        if self.engine().has_work || self.prepare_sleep(now) || self.engine_mut().bus.fail_lost() {
             return Sleep::No;
         }
         self.deadline(now).map_or(Sleep::Forever, Sleep::Until)

@@ -75,7 +75,7 @@ impl<A: GuestAddressSpace> Hba for BusLogic<A> {
         taken
     }
 
-    fn has_requests(&mut self, _now: Time) -> bool {
+    fn prepare_sleep(&mut self, _now: Time) -> bool {
         self.loaded && self.can_fetch()
     }
 

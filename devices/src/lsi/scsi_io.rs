@@ -101,7 +101,7 @@ impl<A: GuestAddressSpace> Hba for Lsi<A> {
         taken
     }
 
-    fn has_requests(&mut self, _now: Time) -> bool {
+    fn prepare_sleep(&mut self, _now: Time) -> bool {
         self.port.waiting() > 0 && self.can_fetch()
     }
 

@@ -91,7 +91,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
         taken > 0
     }
 
-    fn has_requests(&mut self, now: Time) -> bool {
+    fn prepare_sleep(&mut self, now: Time) -> bool {
         let can_fetch = self.can_fetch();
         let in_flight = self.engine.in_flight.count();
         self.requests_left && can_fetch

@@ -80,7 +80,7 @@ impl<A: GuestAddressSpace> Hba for Vmbus<A> {
         any
     }
 
-    fn has_requests(&mut self, now: Time) -> bool {
+    fn prepare_sleep(&mut self, now: Time) -> bool {
         let (mut any, blocked) = (false, !self.can_fetch());
         for index in 0..self.channels.len() {
             let channel = &mut self.channels[index];
