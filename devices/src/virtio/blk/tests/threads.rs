@@ -1,5 +1,6 @@
 //! A guest that drives a device with threads. The device's threads run while the test waits.
 
+mod figure;
 mod gate;
 
 use std::ops::{Deref, DerefMut};
