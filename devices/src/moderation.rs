@@ -1,8 +1,9 @@
 //! Interrupt moderation: it delays signals, never completions. An adapter posts each completion at the end of its batch at the latest,
 //! whether a signal follows or not.
 //!
-//! With few commands in flight (CIF), each batch of completions is signalled at its end. The more commands are in flight, the smaller the share of completions
-//! that are signalled (Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual Machine Storage Device IO", USENIX ATC 2011).
+//! With few commands in flight (CIF), each batch of completions is signalled at its end. The more commands are in flight, the smaller the
+//! share of completions that are signalled (Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual Machine Storage Device
+//! IO", USENIX ATC 2011).
 //! The paper uses no timer: a signal is held back only while commands are in flight, so another completion follows. Here a signal that is
 //! held back also has a deadline ([`Coalescing::backstop`]), because that completion may take long.
 //!
