@@ -31,8 +31,11 @@ pub fn compare(a: Content<'_>, b: Content<'_>, control: &Control<'_>) -> Result<
     let chunks = Chunks::new(capacities[0].max(capacities[1]), control);
     let first = AtomicU64::new(u64::MAX);
     chunks.run(|| {
-        let mut pair =
-            Pair { disks: [a, b], buffers: [Buffer::new(STEP as usize), Buffer::new(STEP as usize)] };
+        let mut pair = Pair {
+            disks: [a, b],
+            sides: [a, b].map(Side::new),
+            buffers: [Buffer::new(STEP as usize), Buffer::new(STEP as usize)],
+        };
         while let Some(range) = chunks.claim(1)? {
             // Chunks are claimed in order, so everything before the first difference is compared.
             if range.start >= first.load(Ordering::Relaxed) {
@@ -66,18 +69,19 @@ enum Outcome {
 
 struct Pair<'a> {
     disks: [Content<'a>; 2],
+    sides: [Side<'a>; 2],
     buffers: [Buffer; 2],
 }
 
 impl Pair<'_> {
     fn compare(&mut self, range: Range<u64>) -> Result<Outcome, ImageError> {
-        let mut sides = self.disks.map(|disk| Side::new(disk, range.clone()));
+        self.sides.iter_mut().for_each(|side| side.restart(&range));
         let mut outcome = Outcome::Zeros;
         let mut at = range.start;
         while at < range.end {
             let mut end = (at + STEP).min(range.end);
             let mut zeros = [false; 2];
-            for (side, zeros) in sides.iter_mut().zip(&mut zeros) {
+            for (side, zeros) in self.sides.iter_mut().zip(&mut zeros) {
                 let (status, until) = side.at(at)?;
                 *zeros = status == Status::Zeros;
                 end = end.min(until);
@@ -118,8 +122,13 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn new(disk: Content<'a>, range: Range<u64>) -> Self {
-        Self { runs: Runs::between(disk, range.start, range.end), run: None }
+    fn new(disk: Content<'a>) -> Self {
+        Self { runs: Runs::between(disk, 0, 0), run: None }
+    }
+
+    fn restart(&mut self, range: &Range<u64>) {
+        self.runs.restart(range.start, range.end);
+        self.run = None;
     }
 
     /// The status at `at`, and its end. Must be called with ascending offsets.

@@ -83,6 +83,7 @@ struct Shared<'a> {
 struct Worker<'a> {
     shared: &'a Shared<'a>,
     buffer: Buffer,
+    runs: Runs<'a>,
     extents: Extents,
     /// Parts of the current range that are to be read and written.
     spans: Vec<Range<u64>>,
@@ -95,6 +96,7 @@ impl<'a> Worker<'a> {
         Self {
             shared,
             buffer: Buffer::new(CHUNK as usize),
+            runs: Runs::between(shared.source, 0, 0),
             extents: Extents::new(),
             spans: Vec::new(),
             dirty,
@@ -105,8 +107,8 @@ impl<'a> Worker<'a> {
     fn copy(&mut self, range: Range<u64>) -> Result<bool, ImageError> {
         self.spans.clear();
         let mut stored = false;
-        for run in Runs::between(self.shared.source, range.start, range.end) {
-            let run = run?;
+        self.runs.restart(range.start, range.end);
+        while let Some(run) = self.runs.next().transpose()? {
             if run.status == Status::Zeros {
                 continue;
             }

@@ -184,13 +184,39 @@ impl<'a> Content<'a> {
         file.ok_or_else(wrong)
     }
 
-    /// The allocation status of a range of a file.
-    pub(crate) fn allocation(&self, file: u32, offset: u64, len: u64) -> Result<Allocation, ImageError> {
-        let sector = u64::from(self.format.info().logical_sector.bytes());
-        let Some(file) = self.file(file)?.backing() else {
-            return Ok(Allocation { len, status: Status::Mapped });
-        };
-        Ok(file.stored(offset, len, sector, self.format.zeros_past_end()))
+    /// The allocation status of a range of a file. `last` is what an earlier call returned, for a content that has not changed since.
+    pub(crate) fn allocation(
+        &self,
+        file: u32,
+        offset: u64,
+        len: u64,
+        last: &mut LastStatus,
+    ) -> Result<Allocation, ImageError> {
+        if last.file != file || !last.range.contains(&offset) {
+            let sector = u64::from(self.format.info().logical_sector.bytes());
+            let all = u64::MAX - offset;
+            let found = match self.file(file)?.backing() {
+                Some(backing) => backing.stored(offset, all, sector, self.format.zeros_past_end()),
+                None => Allocation { len: all, status: Status::Mapped },
+            };
+            *last = LastStatus { file, range: offset..offset + found.len, status: found.status };
+        }
+        Ok(Allocation { len: len.min(last.range.end - offset), status: last.status })
+    }
+}
+
+/// The file system's last answer about a file: for each one, it searches the file's extents, and what it finds is usually longer than a
+/// chunk.
+#[derive(Debug)]
+pub(crate) struct LastStatus {
+    file: u32,
+    range: Range<u64>,
+    status: Status,
+}
+
+impl LastStatus {
+    pub(crate) const fn new() -> Self {
+        Self { file: 0, range: 0..0, status: Status::Mapped }
     }
 }
 

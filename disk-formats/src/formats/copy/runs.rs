@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::content::{Content, ImageError};
+use super::content::{Content, ImageError, LastStatus};
 use crate::contract::disk::Status;
 use crate::map::extent::{Extent, Extents, Place};
 
@@ -39,6 +39,7 @@ pub struct Runs<'a> {
     rest: Option<Extent>,
     /// The current run, which the next piece may extend.
     open: Option<Run>,
+    last_status: LastStatus,
 }
 
 impl<'a> Runs<'a> {
@@ -61,7 +62,14 @@ impl<'a> Runs<'a> {
             taken: 0,
             rest: None,
             open: None,
+            last_status: LastStatus::new(),
         }
+    }
+
+    /// Go on with the runs from byte `start` to `end` of the same content, which has not changed.
+    pub(crate) fn restart(&mut self, start: u64, end: u64) {
+        (self.at, self.end, self.width) = (start, end.min(self.content.capacity()), WINDOW);
+        (self.taken, self.rest, self.open) = (self.window.as_slice().len(), None, None);
     }
 
     /// The next piece, before merging with its neighbors.
@@ -73,7 +81,7 @@ impl<'a> Runs<'a> {
         let (status, len) = match extent.place {
             Place::Zeros => (Status::Zeros, extent.len),
             Place::File { file, offset } => {
-                let part = self.content.allocation(file, offset, extent.len)?;
+                let part = self.content.allocation(file, offset, extent.len, &mut self.last_status)?;
                 (part.status, part.len)
             }
         };

@@ -49,6 +49,13 @@ fn holes_and_data_of_a_sparse_file() {
     let disk = Content::new(&format);
     let part: Vec<_> = Runs::between(disk, 512, WINDOW).map(Result::unwrap).collect();
     assert_eq!(part, [run(512, WINDOW - 4608, Status::Zeros), run(WINDOW - 4096, 4096, Status::Mapped)]);
+    // What the file system said of one range serves the next.
+    let mut all = Runs::between(disk, 0, 0);
+    for at in (0..=2 * WINDOW + 1024).rev().step_by(4096 + 512).map(|at| at - at % 512) {
+        all.restart(at, at + WINDOW);
+        let fresh: Vec<_> = Runs::between(disk, at, at + WINDOW).map(Result::unwrap).collect();
+        assert_eq!(all.by_ref().map(Result::unwrap).collect::<Vec<_>>(), fresh, "{at}");
+    }
     let go_on = AtomicBool::new(false);
     assert_eq!(zeros_until(disk, 512, &go_on).unwrap(), WINDOW - 4096);
     assert_eq!(zeros_until(disk, WINDOW, &go_on).unwrap(), WINDOW);
