@@ -11,10 +11,12 @@
 //! The engine processes one batch for each call of its owner: a virtual CPU that accesses a register waits for the end of the call. It calls the
 //! adapter in this order:
 //!
-//! 1. `try_post` for each deferred completion, then `signal`;
-//! 2. `batch_reaped`; for each task that has ended `complete_task`, which calls `post`; `batch_posted`, and `signal` if it is time;
-//! 3. `start_queued` for each request of the backlog that may start, then `take_batch`;
+//! 1. `try_post` for each deferred completion, and `signal` if one was posted;
+//! 2. `poll_reset`, `batch_reaped`; for each task that has ended `complete_task`, which calls `post`; `batch_posted`, and `signal` if it is time;
+//! 3. `start_queued` for each request of the backlog that may start, then `take_batch`; both may call `post`, for requests that fail at once;
 //! 4. step 2 again, for what has completed during step 3.
+//!
+//! `signal` may follow each `post`, if the moderation does not hold it back. So it publishes the completions first.
 //!
 //! Before the thread sleeps, it calls `prepare_sleep` and `next_poll`. It takes no request while a completion waits for a free slot, which bounds
 //! the memory for a guest that reads no completions.

@@ -14,7 +14,7 @@ use std::time::{self, Duration, Instant};
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::vmbus::VmbusDevice;
-use paradisk_devices::{IoDevice, PciDevice, Stats, Time};
+use paradisk_devices::{IoDevice, PciDevice, Sleep, Stats, Time};
 use paradisk_disk_formats::{ThreadKind, spawn};
 use parking_lot::{self as sync, MutexGuard};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -31,6 +31,8 @@ use crate::thread_time::{ThreadClock, ThreadTime};
 /// Pause instructions between two polls of the device.
 const PAUSES: u32 = 4;
 const MAILBOX: Event = Event::Own(0);
+/// Maximum number of messages between two turns of the loop. Virtual CPUs may send them faster than the device executes them.
+const MESSAGES: u32 = 16;
 
 /// How an I/O thread waits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -204,6 +206,16 @@ impl From<Poisoned> for Failed {
     }
 }
 
+/// The mailbox after messages were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inbox {
+    Empty,
+    /// There may be more messages.
+    Filled,
+    /// The thread must end.
+    Stop,
+}
+
 struct Worker<D: BusDevice + ?Sized> {
     shared: Arc<Shared<D>>,
     options: Options,
@@ -230,13 +242,21 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         let shared = Arc::clone(&self.shared);
         let mut held = shared.lock();
         loop {
-            if self.take_messages(&mut held)? || !self.poll_interval.is_zero() && self.poll(&mut held)? {
-                held.device()?.reset(self.now());
-                return Ok(());
+            let mut inbox = self.take_messages(&mut held)?;
+            if inbox == Inbox::Empty && !self.poll_interval.is_zero() {
+                inbox = self.poll(&mut held)?;
             }
             let device = held.device()?;
             let now = self.now();
-            let wait = match self.events.next(device.before_sleep(now), now) {
+            let sleep = match inbox {
+                Inbox::Stop => {
+                    device.reset(now);
+                    return Ok(());
+                }
+                Inbox::Filled => Sleep::No,
+                Inbox::Empty => device.before_sleep(now),
+            };
+            let wait = match self.events.next(sleep, now) {
                 Next::Again => {
                     device.on_completions(now);
                     MutexGuard::bump(&mut held);
@@ -257,13 +277,13 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         }
     }
 
-    /// Poll the device until it has had no work for the polling interval (`poll_interval`). True: the thread must end.
-    fn poll(&mut self, held: &mut MutexGuard<'_, Held<D>>) -> Result<bool, Failed> {
+    /// Poll the device until it has had no work for the polling interval (`poll_interval`), or the inbox is not empty.
+    fn poll(&mut self, held: &mut MutexGuard<'_, Held<D>>) -> Result<Inbox, Failed> {
         let work = |stats: Stats| (stats.requests, stats.completions);
         let mut done = work(held.device()?.stats());
         let mut last = self.now();
         let mut found = false;
-        loop {
+        let inbox = loop {
             let now = self.now();
             MutexGuard::bump(held);
             let device = held.device()?;
@@ -272,19 +292,20 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             if so_far != done {
                 (done, last, found) = (so_far, now, true);
             } else if now.since(last) >= self.poll_interval {
-                break;
+                break Inbox::Empty;
             }
-            if self.take_messages(held)? {
-                return Ok(true);
+            let inbox = self.take_messages(held)?;
+            if inbox != Inbox::Empty {
+                break inbox;
             }
             for _ in 0..PAUSES {
                 std::hint::spin_loop();
             }
-        }
+        };
         if found {
             Counters::count(&self.counters.polls);
         }
-        Ok(false)
+        Ok(inbox)
     }
 
     /// Adapt the polling interval: longer after a sleep that polling would have avoided, 0 after a longer sleep.
@@ -313,10 +334,10 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         Ok(())
     }
 
-    /// Execute the messages in the mailbox. True: the thread must end.
-    fn take_messages(&mut self, held: &mut MutexGuard<'_, Held<D>>) -> Result<bool, Failed> {
-        let mut called = false;
-        let stop = loop {
+    /// Execute messages of the mailbox, up to [`MESSAGES`].
+    fn take_messages(&mut self, held: &mut MutexGuard<'_, Held<D>>) -> Result<Inbox, Failed> {
+        let (mut called, mut inbox) = (false, Inbox::Filled);
+        for _ in 0..MESSAGES {
             match self.inbox.try_recv() {
                 Ok(Message::Call(call)) => {
                     Counters::count(&self.counters.calls);
@@ -325,14 +346,17 @@ impl<D: BusDevice + ?Sized> Worker<D> {
                     MutexGuard::bump(held);
                     called = true;
                 }
-                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => break true,
-                Err(TryRecvError::Empty) => break false,
+                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => inbox = Inbox::Stop,
+                Err(TryRecvError::Empty) => inbox = Inbox::Empty,
             }
-        };
+            if inbox != Inbox::Filled {
+                break;
+            }
+        }
         if called {
             self.refresh_events(held.device()?)?;
         }
-        Ok(stop)
+        Ok(inbox)
     }
 
     fn now(&self) -> Time {

@@ -46,7 +46,7 @@ impl Kicks {
         self.polling.blocked();
     }
 
-    /// Before the ring is served: whether the driver has put in as many requests as it was allowed to without a kick.
+    /// Before the ring is served, if requests can be taken from it: pass the number of waiting requests to the suppression.
     pub(super) fn before_service<M>(&mut self, rings: &Rings<M>, now: Time) {
         if self.enabled
             && let Some(suppressed) = rings.suppressed().filter(|suppressed| *suppressed > 0)

@@ -192,8 +192,13 @@ impl<'a> Content<'a> {
         len: u64,
         last: &mut LastStatus,
     ) -> Result<Allocation, ImageError> {
-        if last.file != file || !last.range.contains(&offset) {
-            let sector = u64::from(self.format.info().logical_sector.bytes());
+        let sector = u64::from(self.format.info().logical_sector.bytes());
+        // Whole sectors from `offset`: another extent may begin at another part of the file's sectors.
+        let known = |last: &LastStatus| {
+            let len = if last.range.contains(&offset) { last.range.end - offset } else { 0 };
+            len - len % sector
+        };
+        if last.file != file || known(last) == 0 {
             let all = u64::MAX - offset;
             let found = match self.file(file)?.backing() {
                 Some(backing) => backing.stored(offset, all, sector, self.format.zeros_past_end()),
@@ -201,7 +206,7 @@ impl<'a> Content<'a> {
             };
             *last = LastStatus { file, range: offset..offset + found.len, status: found.status };
         }
-        Ok(Allocation { len: len.min(last.range.end - offset), status: last.status })
+        Ok(Allocation { len: len.min(known(last)), status: last.status })
     }
 }
 

@@ -63,6 +63,7 @@ impl<'a> RebaseCopy<'a> {
         for old in Runs::new(before) {
             let old = old?;
             let (mut at, end) = (old.offset, old.offset + old.len);
+            // The image itself, which is written meanwhile: its runs are skipped, whatever their status.
             if self.to.is_none() && matches!(old.place, Place::File { file: 0, .. }) {
                 reached(end)?;
                 continue;

@@ -26,7 +26,7 @@ pub struct Run {
     pub place: Place,
 }
 
-/// The runs of a disk in ascending order. Memory is bounded; after an error the iterator ends.
+/// The runs of a disk in ascending order, for files that are not written meanwhile. Memory is bounded; after an error the iterator ends.
 pub struct Runs<'a> {
     content: Content<'a>,
     at: u64,

@@ -32,7 +32,7 @@ pub(super) struct Regions {
     pub(super) metadata: Run,
     /// Optional regions of unknown types, which are preserved.
     pub(super) unknown: Vec<Run>,
-    /// The table in use.
+    /// The table in use, without the zeros at its end: a chain may have many images.
     pub(super) table: Vec<u8>,
     /// The defect of one of the two tables, if any.
     pub(super) other: Option<BadField>,
@@ -62,10 +62,12 @@ pub(super) fn read(store: &dyn Store, log: Run, len: u64) -> Result<Regions, Rea
     {
         refused = Some(BadField::new("region table 2", "different from table 1", "the same"));
     }
-    let Some((table, entries)) = tables.into_iter().next() else {
+    let Some((mut table, entries)) = tables.into_iter().next() else {
         return Err(refused.unwrap_or_else(|| BadField::new("region table", "missing", "one")).into());
     };
     let (bat, metadata, unknown) = check(&entries, log, len)?;
+    table.truncate(table.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+    table.shrink_to_fit();
     Ok(Regions { bat, metadata, unknown, table, other: refused })
 }
 
@@ -169,6 +171,7 @@ pub(super) fn table(bat: Run, metadata: Run) -> Vec<u8> {
 /// A copy of the table with another location of the BAT.
 pub(super) fn with_bat(table: &[u8], bat: Run) -> Vec<u8> {
     let mut table = table.to_vec();
+    table.resize(TABLE_SIZE, 0);
     let entries = table.get_mut(size_of::<RegionTableHeader>()..).unwrap_or_default();
     for bytes in entries.chunks_exact_mut(size_of::<RegionEntry>()) {
         let Ok(mut entry) = RegionEntry::read_from_bytes(bytes) else { continue };
