@@ -88,6 +88,8 @@ pub(super) struct Stopwatch {
     slept: u64,
     /// Number of time stamps outside of calls and sleeps.
     stamps: u64,
+    /// The time of the last call.
+    last: Time,
     /// Accesses to registers until the next timed one.
     untimed: u32,
     /// Number of timed accesses, and the ticks between their time stamps.
@@ -111,6 +113,7 @@ impl Stopwatch {
             sleeps: 0,
             slept: 0,
             stamps: 0,
+            last: Time(0),
             untimed: ACCESSES_TIMED,
             access_samples: 0,
             access_spent: 0,
@@ -142,7 +145,8 @@ impl Stopwatch {
     /// Now.
     pub(super) fn now(&mut self) -> Time {
         self.stamps += 1;
-        self.peek()
+        self.last = self.peek();
+        self.last
     }
 
     /// Measure a call of the device.
@@ -150,16 +154,18 @@ impl Stopwatch {
     pub(super) fn call<R>(&mut self, call: impl FnOnce(Time) -> R) -> R {
         let before = ticks();
         let now = self.time(before);
+        self.last = now;
         let result = call(now);
         self.spent += ticks() - before;
         self.calls += 1;
         result
     }
 
-    /// Measure an access to registers that takes little time. One of [`ACCESSES_TIMED`] is timed for all of them.
+    /// Measure an access to registers that takes little time. One of [`ACCESSES_TIMED`] is timed for all of them. Its time is that of the last
+    /// call of the device: a time stamp would cost as much as the access.
     #[inline(always)]
     pub(super) fn access<R>(&mut self, access: impl FnOnce(Time) -> R) -> R {
-        let now = self.peek();
+        let now = self.last;
         self.untimed -= 1;
         if self.untimed > 0 {
             return access(now);
