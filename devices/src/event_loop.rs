@@ -9,7 +9,7 @@
 //!     |   before_sleep -> EventLoop::next
 //!     |     Again: on_completions -----------------------------------------+
 //!     |     Wait(wait)                                                     |
-//!     |   EventLoop::wait: epoll_pwait2, the only system call of a turn    |
+//!     |   EventLoop::wait: epoll_pwait2, the loop's own system call        |
 //!     |   Ready::completions -> on_completions                             |
 //!     |   Ready::iter: on_doorbell, the owner's events                     |
 //!     +--------------------------------------------------------------------+

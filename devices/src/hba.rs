@@ -16,10 +16,11 @@
 //! 3. `start_queued` for each request of the backlog that may start, then `take_batch`; both may call `post`, for requests that fail at once;
 //! 4. step 2 again, for what has completed during step 3.
 //!
-//! `signal` may follow each `post`, if the moderation does not hold it back. So it publishes the completions first.
+//! `signal` may follow each `post`, if the moderation does not hold it back. So `signal` must itself publish the completions that were posted and
+//! not yet published.
 //!
-//! Before the thread sleeps, it calls `prepare_sleep` and `next_poll`. It takes no request while a completion waits for a free slot, which bounds
-//! the memory for a guest that reads no completions.
+//! Before the thread sleeps, the engine calls `prepare_sleep` and `next_poll`. It begins no batch while a completion waits for a free slot. So the
+//! memory is bounded for a guest that reads no completions: only requests of one batch and of the backlog may be deferred as well.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -194,8 +195,8 @@ pub trait Hba {
             && engine.backlog.len() < self.max_backlog()
     }
 
-    /// Take up to [`BATCH`] requests of each queue of the guest while [`can_fetch`](Self::can_fetch) is true: start each that the engine
-    /// [admits](Engine::admits), and put the others into the backlog. False: none was taken.
+    /// If [`can_fetch`](Self::can_fetch) is true, take up to [`BATCH`] requests of each queue of the guest, while the backlog has space: start
+    /// each that the engine [admits](Engine::admits), and put the others into the backlog. False: none was taken.
     fn take_batch(&mut self, now: Time) -> bool;
 
     /// Before the thread sleeps: request the guest's notification for the requests that come meanwhile. True: the thread must not sleep, because
@@ -231,7 +232,7 @@ pub trait Hba {
     /// Whether a full queue is signalled again with each try to post deferred completions.
     const SIGNALS_FULL_QUEUE: bool = false;
 
-    /// Signal the posted completions to the guest.
+    /// Signal the posted completions to the guest. Publishes those that were not published yet.
     fn signal(&mut self);
 
     /// Guest memory that requests use, if the device may access it.
