@@ -37,7 +37,7 @@ const MAX_BACKOFF: u16 = 4096;
 const BEFORE_TRIAL: u8 = 61;
 const TRIAL: u32 = 64;
 
-/// Batches that came as expected pay for one that did not: the price, and the most that is saved up. See [`Batches::credit`].
+/// What a poll that finds part of a batch takes from [`Batches::credit`], which then prevents a back-off; and the maximum of that credit.
 const EXCUSE: u8 = 4;
 const MAX_CREDIT: u8 = 8;
 

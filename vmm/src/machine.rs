@@ -263,8 +263,8 @@ impl Machine {
         let id = self.next_device(Place::Slot(slot));
         let device = build(Arc::clone(&self.vm.memory), self.router.sink(slot)).map_err(Error::Device)?;
         self.bus.pci.check_fixed_ports(slot, &device.bars())?;
-        let (thread, reach) = self.start_thread(format!("io{slot}"), id, device)?;
-        self.bus.pci.add(reach).map_err(|_| Error::DeviceGone(slot))?;
+        let (thread, handle) = self.start_thread(format!("io{slot}"), id, device)?;
+        self.bus.pci.add(handle).map_err(|_| Error::DeviceGone(slot))?;
         self.devices.push(thread);
         tracing::info!(slot, "adapter added");
         Ok(id)
@@ -290,11 +290,11 @@ impl Machine {
         // It only sends messages: the line (slot 0) stays low.
         let synic = controllers.synic(self.router.sink(0));
         let device = build(Arc::clone(&self.vm.memory), synic).map_err(Error::Device)?;
-        let (thread, reach) = self.start_thread("vmbus".to_owned(), id, device)?;
+        let (thread, handle) = self.start_thread("vmbus".to_owned(), id, device)?;
         let tables = (0..self.cpus()).map(|cpu| cpuid::of_cpu(&self.cpuid, cpu, self.cpus()));
         hyperv::advertise(&self.vm, self.cpus(), self.tsc_is_clock, self.parked.iter().zip(tables))?;
-        reach.doorbells.moved(&self.vm, &[]);
-        let hyperv = Arc::new(Hyperv::new(controllers, reach, self.tsc_hz, self.origin));
+        handle.doorbells.moved(&self.vm, &[]);
+        let hyperv = Arc::new(Hyperv::new(controllers, handle, self.tsc_hz, self.origin));
         self.add_pio(layout::SIGNAL_EVENT..layout::HYPERCALL, Arc::clone(&hyperv) as Arc<dyn BusHandler>);
         self.hyperv = Some(hyperv);
         self.devices.push(thread);

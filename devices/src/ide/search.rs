@@ -34,7 +34,7 @@ pub(super) enum Next {
 }
 
 impl Search {
-    /// After the disk has failed to read the first `count` sectors of this transfer.
+    /// The first step after the disk has failed to read the first `count` sectors of this transfer.
     pub(super) const fn after_error(transfer: Transfer, count: u32) -> Next {
         match count {
             1 => Next::Found(transfer, transfer.sectors.lba),

@@ -94,8 +94,8 @@ fn rig() -> Rig {
     let bus: Box<dyn VmbusDevice> =
         Box::new(Fake { synic: controllers.synic(Box::new(NoInterrupts)), called: sender });
     let start = Instant::now();
-    let (thread, reach) = IoThread::start("io".to_owned(), bus, Options::default(), start, |_| ()).unwrap();
-    let hyperv = Hyperv::new(controllers, reach, 1_000_000_000, start);
+    let (thread, handle) = IoThread::start("io".to_owned(), bus, Options::default(), start, |_| ()).unwrap();
+    let hyperv = Hyperv::new(controllers, handle, 1_000_000_000, start);
     Rig { hyperv, memory, called, thread: Some(thread) }
 }
 

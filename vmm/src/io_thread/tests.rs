@@ -132,7 +132,7 @@ impl IoDevice for Fake {
 
 struct Rig {
     thread: IoThread,
-    reach: DeviceHandle<dyn PciDevice>,
+    handle: DeviceHandle<dyn PciDevice>,
     calls: Receiver<Called>,
     event: Arc<EventFd>,
     ended: Receiver<String>,
@@ -155,13 +155,13 @@ fn rig() -> Rig {
     let (ends, ended) = channel();
     let tell = move |why| ends.send(why).unwrap();
     let fake: Box<dyn PciDevice> = Box::new(fake);
-    let (thread, reach) =
+    let (thread, handle) =
         IoThread::start("io".to_owned(), fake, Options::default(), Instant::now(), tell).unwrap();
-    Rig { thread, reach, calls, event, ended, disk }
+    Rig { thread, handle, calls, event, ended, disk }
 }
 
 fn write(rig: &Rig, offset: u64) -> Result<(), DeviceGone> {
-    rig.reach.mailbox.call(move |device, now| device.bar_write(0, offset, &[0], now))
+    rig.handle.mailbox.call(move |device, now| device.bar_write(0, offset, &[0], now))
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn events_reach_the_device() {
     let rig = rig();
     for round in 0..3 {
         for index in [1, 0] {
-            rig.reach.doorbells.ring(index);
+            rig.handle.doorbells.ring(index);
             assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(index)), "round {round}");
         }
         rig.event.write(1).unwrap();
@@ -201,7 +201,7 @@ fn descriptors_that_come_later_are_heard() {
     write(&rig, GROW).unwrap();
     rig.event.write(1).unwrap();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
-    rig.reach.doorbells.ring(0);
+    rig.handle.doorbells.ring(0);
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
 }
 
@@ -214,11 +214,12 @@ fn a_panic_is_told_and_callers_do_not_hang() {
 }
 
 /// An access on this thread, as a virtual CPU's; wakes the I/O thread if that is needed. False: it is for the I/O thread.
-fn access(reach: &DeviceHandle<dyn PciDevice>, offset: u64) -> bool {
-    match reach.shared.access((0, offset), Some(&[0]), |device, now| device.bar_write(0, offset, &[0], now)) {
+fn access(handle: &DeviceHandle<dyn PciDevice>, offset: u64) -> bool {
+    match handle.shared.access((0, offset), Some(&[0]), |device, now| device.bar_write(0, offset, &[0], now))
+    {
         Accessed::Done(()) => true,
         Accessed::Wake(()) => {
-            reach.mailbox.nudge();
+            handle.mailbox.nudge();
             true
         }
         Accessed::No => false,
@@ -228,14 +229,14 @@ fn access(reach: &DeviceHandle<dyn PciDevice>, offset: u64) -> bool {
 #[test]
 fn registers_are_accessed_where_the_access_comes_from() {
     let rig = rig();
-    assert!(access(&rig.reach, PLAIN) && !access(&rig.reach, TIME));
+    assert!(access(&rig.handle, PLAIN) && !access(&rig.handle, TIME));
     assert_eq!(rig.disk.threads.lock().unwrap()[..], [thread::current().id()]);
     write(&rig, TIME).unwrap();
     assert_ne!(rig.disk.threads.lock().unwrap().last(), Some(&thread::current().id()));
-    let Rig { thread, reach, calls, .. } = rig;
+    let Rig { thread, handle, calls, .. } = rig;
     drop(thread);
     assert!(calls.iter().any(|called| called == Called::Dropped), "though it can still be named");
-    let gone = reach.shared.access((0, PLAIN), None, |_, _| ());
+    let gone = handle.shared.access((0, PLAIN), None, |_, _| ());
     assert_eq!(gone, Accessed::No);
 }
 
@@ -244,7 +245,7 @@ fn registers_are_accessed_where_the_access_comes_from() {
 fn every_submission_is_taken() {
     let rig = rig();
     for round in 0..2000 {
-        (0..round % 5).for_each(|_| assert!(access(&rig.reach, SUBMIT)));
+        (0..round % 5).for_each(|_| assert!(access(&rig.handle, SUBMIT)));
         for _ in 0..round % 5 {
             assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions), "round {round}");
         }
@@ -257,22 +258,45 @@ fn a_busy_device_does_not_keep_virtual_cpus_from_its_registers() {
     let rig = rig();
     rig.disk.waiting.store(u32::MAX, Ordering::Relaxed);
     rig.thread.mailbox.nudge();
-    let reach = &rig.reach;
+    let handle = &rig.handle;
     thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| (0..20).for_each(|_| assert!(access(reach, PLAIN))));
+            scope.spawn(|| (0..20).for_each(|_| assert!(access(handle, PLAIN))));
         }
     });
     rig.disk.waiting.store(0, Ordering::Relaxed);
+}
+
+/// A message that is in the mailbox again before it has ended, as if virtual CPUs wrote registers all the time.
+fn endless(mailbox: Mailbox<dyn PciDevice>, ends: Arc<AtomicBool>) -> Message<dyn PciDevice> {
+    Message::Call(Box::new(move |_, _| {
+        if !ends.load(Ordering::Relaxed) {
+            let next = endless(mailbox.clone(), ends);
+            mailbox.send(next).unwrap();
+        }
+    }))
+}
+
+#[test]
+fn messages_without_end_do_not_keep_a_doorbell_from_the_device() {
+    let rig = rig();
+    let ends = Arc::<AtomicBool>::default();
+    let mailbox = &rig.handle.mailbox;
+    mailbox.send(endless(mailbox.clone(), Arc::clone(&ends))).unwrap();
+    // The answer comes from among them: the thread executes messages now.
+    mailbox.call(|_, _| ()).unwrap();
+    rig.handle.doorbells.ring(0);
+    while rig.calls.recv_timeout(SOON).unwrap() != Called::Doorbell(0) {}
+    ends.store(true, Ordering::Relaxed);
 }
 
 #[test]
 fn a_panic_on_a_virtual_cpu_ends_the_io_thread_too() {
     let rig = rig();
     rig.disk.panics.store(true, Ordering::Relaxed);
-    let reach = &rig.reach;
-    assert!(thread::scope(|scope| scope.spawn(|| access(reach, PLAIN)).join()).is_err());
-    assert!(!access(&rig.reach, PLAIN));
+    let handle = &rig.handle;
+    assert!(thread::scope(|scope| scope.spawn(|| access(handle, PLAIN)).join()).is_err());
+    assert!(!access(&rig.handle, PLAIN));
     assert_eq!(write(&rig, PLAIN), Err(DeviceGone));
     let why = rig.ended.recv_timeout(SOON).unwrap();
     assert!(why.contains("a virtual CPU's thread panicked"), "{why}");

@@ -193,12 +193,7 @@ impl<'a> Content<'a> {
         last: &mut LastStatus,
     ) -> Result<Allocation, ImageError> {
         let sector = u64::from(self.format.info().logical_sector.bytes());
-        // Whole sectors from `offset`: another extent may begin at another part of the file's sectors.
-        let known = |last: &LastStatus| {
-            let len = if last.range.contains(&offset) { last.range.end - offset } else { 0 };
-            len - len % sector
-        };
-        if last.file != file || known(last) == 0 {
+        if last.known(file, offset, sector) == 0 {
             let all = u64::MAX - offset;
             let found = match self.file(file)?.backing() {
                 Some(backing) => backing.stored(offset, all, sector, self.format.zeros_past_end()),
@@ -206,7 +201,7 @@ impl<'a> Content<'a> {
             };
             *last = LastStatus { file, range: offset..offset + found.len, status: found.status };
         }
-        Ok(Allocation { len: len.min(known(last)), status: last.status })
+        Ok(Allocation { len: len.min(last.known(file, offset, sector)), status: last.status })
     }
 }
 
@@ -222,6 +217,13 @@ pub(crate) struct LastStatus {
 impl LastStatus {
     pub(crate) const fn new() -> Self {
         Self { file: 0, range: 0..0, status: Status::Mapped }
+    }
+
+    /// Bytes from `offset` that the answer covers. Whole sectors from there: another extent may begin at another part of the file's sectors.
+    fn known(&self, file: u32, offset: u64, sector: u64) -> u64 {
+        let covered = self.file == file && self.range.contains(&offset);
+        let len = if covered { self.range.end - offset } else { 0 };
+        len - len % sector
     }
 }
 
