@@ -51,7 +51,7 @@ pub struct Doorbell {
     pub bar: u8,
     /// Byte offset.
     pub offset: u64,
-    /// Bytes written: 1, 2, 4 or 8.
+    /// Bytes written: 1, 2, 4 or 8. As an ioeventfd, a write of any width rings.
     pub len: u8,
 }
 
@@ -119,7 +119,7 @@ pub trait IoDevice: Send {
     /// bus access, a hot-plug or a reset. A detached disk's descriptor is closed when the disk has completed its requests.
     fn completion_events(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Call this when completions may be available, and at the time of the last [`Sleep::Until`].
+    /// Call this when completions may be available, and at the time of the last [`Sleep::Until`]. It may also take new requests.
     fn on_completions(&mut self, now: Time);
 
     /// Call this before the thread sleeps. It checks for requests that raced with the decision to sleep, and returns how long the thread

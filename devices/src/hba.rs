@@ -8,10 +8,10 @@
 //! [`Engine`] has the state that all adapters have. [`Hba`] is what an adapter implements: how a request is taken and parsed, how a completion
 //! is posted, how the guest is signalled. An [`Hba`] is an [`IoDevice`] with [`HotPlug`]. All calls are monomorphic.
 //!
-//! The engine processes one batch for each call of its owner: a virtual CPU that accesses a register waits for the end of the call. It calls the
-//! adapter in this order:
+//! The engine processes one batch for each call of its owner, so that a virtual CPU that accesses a register waits for one batch at most. It calls
+//! the adapter in this order:
 //!
-//! 1. `try_post` for each deferred completion, and `signal` if one was posted;
+//! 1. `try_post` for each deferred completion, and `signal` if one was posted (with [`Hba::SIGNALS_FULL_QUEUE`] in any case);
 //! 2. `poll_reset`, `batch_reaped`; for each task that has ended `complete_task`, which calls `post`; `batch_posted`, and `signal` if it is time;
 //! 3. `start_queued` for each request of the backlog that may start, then `take_batch`; both may call `post`, for requests that fail at once;
 //! 4. step 2 again, for what has completed during step 3.
@@ -20,7 +20,8 @@
 //! not yet published.
 //!
 //! Before the thread sleeps, the engine calls `prepare_sleep` and `next_poll`. It begins no batch while a completion waits for a free slot. So the
-//! memory is bounded for a guest that reads no completions: only requests of one batch and of the backlog may be deferred as well.
+//! memory is bounded for a guest that reads no completions: besides completions of requests that were in flight, only those of one batch and of the
+//! backlog can be deferred.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -310,7 +311,7 @@ pub trait Hba {
         let started = !self.engine().backlog.is_empty() && self.start_backlog(now);
         let any = self.take_batch(now) || started;
         if any {
-            self.engine_mut().bus.kick();
+            self.engine_mut().bus.submit_pushed();
         }
         any
     }

@@ -176,8 +176,8 @@ impl Moderator {
         signal
     }
 
-    /// A completion was put into the guest's ring, posted or not, and `cif` commands are in flight without it. True:
-    /// before the next completion, post those of this batch so far, and signal. False: [`end_batch`](Self::end_batch) decides.
+    /// A completion was written into the guest's ring, its index published or not, and `cif` commands are in flight without it. True:
+    /// before the next completion, publish those of this batch so far, and signal. False: [`end_batch`](Self::end_batch) decides.
     #[inline]
     #[must_use]
     pub(crate) fn completed(&mut self, cif: u32, now: Time) -> bool {

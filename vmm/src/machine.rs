@@ -200,7 +200,7 @@ impl Machine {
         })
     }
 
-    /// Guest memory, a memfd that can be shared.
+    /// Guest memory.
     #[must_use]
     pub fn memory(&self) -> &GuestMemory {
         &self.vm.memory

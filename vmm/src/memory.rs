@@ -1,19 +1,22 @@
-//! Guest RAM in one or two KVM memory slots. It is a memfd, so that other processes can map it.
-#![allow(unsafe_code, reason = "KVM is given host addresses of guest memory")]
+//! Guest RAM in one or two KVM memory slots: anonymous memory in huge pages, if the host has them.
+#![allow(unsafe_code, reason = "KVM is given host addresses of guest memory, and the kernel advice on it")]
 
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::VmFd;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use vm_memory::{
+    Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion,
+};
 
 use crate::error::Error;
 use crate::layout::{HIGH_RAM, LOW_RAM_END};
 
 const PAGE: u64 = 4096;
+/// Bytes of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// Guest memory, shared by virtual CPUs, devices and the user of the machine.
 pub type GuestMemory = Arc<GuestMemoryMmap>;
@@ -49,23 +52,44 @@ pub(crate) fn allocate(size: u64) -> Result<GuestMemory, Error> {
         return Err(Error::MemorySize(size));
     }
     let error = |source| Error::Memory { size, source };
-    let memfd = memfd_create("guest-memory", MemfdFlags::CLOEXEC).map_err(|errno| error(errno.into()))?;
-    ftruncate(&memfd, size).map_err(|errno| error(errno.into()))?;
-    let file = Arc::new(File::from(memfd));
-    let ranges = ranges(size).into_iter().map(|(address, offset, len)| {
-        (GuestAddress(address), len as usize, Some(FileOffset::from_arc(Arc::clone(&file), offset)))
-    });
-    let memory =
-        GuestMemoryMmap::from_ranges_with_files(ranges).map_err(|source| error(io::Error::other(source)))?;
+    let region = |(address, len): (u64, u64)| {
+        let mapping = map(len as usize)?;
+        GuestRegionMmap::new(mapping, GuestAddress(address)).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    };
+    let regions = ranges(size).into_iter().map(region).collect::<Result<Vec<_>, _>>().map_err(error)?;
+    let memory = GuestMemoryMmap::from_regions(regions).map_err(|source| error(io::Error::other(source)))?;
     Ok(Arc::new(memory))
 }
 
-/// Guest-physical address, offset in the file and length of each part.
-fn ranges(size: u64) -> Vec<(u64, u64, u64)> {
+/// Memory whose address is a multiple of [`HUGE_PAGE`], as the guest's is: otherwise KVM could not map a huge page as one.
+fn map(len: usize) -> io::Result<MmapRegion> {
+    let new = || MmapRegion::new(len).map_err(io::Error::other);
+    let mut mapping = new()?;
+    let excess = mapping.as_ptr() as usize % HUGE_PAGE;
+    // Linux before 6.7 aligns nothing. It takes the upper end of a free range: so occupy the excess there, and map again.
+    if excess > 0 && len >= HUGE_PAGE {
+        let top = mapping.as_ptr().wrapping_add(len - excess);
+        drop(mapping);
+        // SAFETY: without FIXED the kernel replaces no mapping; the memory is not accessed.
+        let occupied = unsafe {
+            mmap_anonymous(top.cast(), excess, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+        }?;
+        let again = new();
+        // SAFETY: this function made the mapping, and nothing refers to it.
+        unsafe { munmap(occupied, excess) }?;
+        mapping = again?;
+    }
+    // SAFETY: the range is one mapping; the advice changes none of its content. An error means that the kernel has no huge pages.
+    let _ = unsafe { madvise(mapping.as_ptr().cast(), len, Advice::LinuxHugepage) };
+    Ok(mapping)
+}
+
+/// Guest-physical address and length of each part.
+fn ranges(size: u64) -> Vec<(u64, u64)> {
     let low = size.min(LOW_RAM_END);
-    let mut ranges = vec![(0, 0, low)];
+    let mut ranges = vec![(0, low)];
     if size > low {
-        ranges.push((HIGH_RAM, low, size - low));
+        ranges.push((HIGH_RAM, size - low));
     }
     ranges
 }
@@ -85,20 +109,24 @@ mod tests {
 
     #[test]
     fn ram_leaves_the_hole_free() {
-        assert_eq!(ranges(PAGE), [(0, 0, PAGE)]);
-        assert_eq!(ranges(LOW_RAM_END), [(0, 0, LOW_RAM_END)]);
-        assert_eq!(ranges(5 << 30), [(0, 0, LOW_RAM_END), (HIGH_RAM, LOW_RAM_END, 2 << 30)]);
+        assert_eq!(ranges(PAGE), [(0, PAGE)]);
+        assert_eq!(ranges(LOW_RAM_END), [(0, LOW_RAM_END)]);
+        assert_eq!(ranges(5 << 30), [(0, LOW_RAM_END), (HIGH_RAM, 2 << 30)]);
     }
 
     #[test]
-    fn ram_is_one_shareable_file() {
-        let memory = allocate(LOW_RAM_END + 2 * PAGE).unwrap();
-        memory.write_obj(0x1234_5678_u32, GuestAddress(HIGH_RAM + PAGE)).unwrap();
-        let file = memory.find_region(GuestAddress(0)).unwrap().file_offset().unwrap().arc().clone();
-        let mut word = [0; 4];
-        std::os::unix::fs::FileExt::read_exact_at(&*file, &mut word, LOW_RAM_END + PAGE).unwrap();
-        assert_eq!(u32::from_le_bytes(word), 0x1234_5678);
-        assert!(!memory.address_in_range(GuestAddress(LOW_RAM_END)));
+    fn ram_is_aligned_to_huge_pages() {
+        // A small mapping before each makes the next address an odd one on kernels that align nothing.
+        let odd = || MmapRegion::<()>::new(PAGE as usize).unwrap();
+        let others: Vec<_> =
+            (0..8).map(|_| (odd(), allocate(LOW_RAM_END + HUGE_PAGE as u64 + 3 * PAGE).unwrap())).collect();
+        for (_, memory) in &others {
+            let addresses = memory.iter().map(|region| region.as_ptr() as usize % HUGE_PAGE);
+            assert_eq!(addresses.collect::<Vec<_>>(), [0, 0]);
+            memory.write_obj(0x1234_5678_u32, GuestAddress(HIGH_RAM + PAGE)).unwrap();
+            assert_eq!(memory.read_obj::<u32>(GuestAddress(HIGH_RAM + PAGE)).unwrap(), 0x1234_5678);
+            assert!(!memory.address_in_range(GuestAddress(LOW_RAM_END)));
+        }
     }
 
     #[test]

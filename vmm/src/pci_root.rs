@@ -2,8 +2,8 @@
 //! section 7.2), base address registers, and doorbells as ioeventfds.
 //!
 //! An access finds its register in a table, and is then made on the virtual CPU's thread under the device's lock, or by a message to the
-//! device's I/O thread ([`AccessKind`](paradisk_devices::AccessKind)). Meanwhile nothing else is locked: a device that waits for its disk
-//! stops no other device.
+//! device's I/O thread ([`AccessKind`](paradisk_devices::AccessKind)). Meanwhile no lock of another device is held: a
+//! device that waits for its disk stops no other.
 #![expect(
     clippy::disallowed_types,
     reason = "an access that gets here has left the guest, which costs microseconds: a lock adds little"

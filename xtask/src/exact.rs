@@ -6,27 +6,29 @@
 
 mod baremetal;
 mod counters;
+mod figures;
 mod gate;
 mod linux;
 mod measured;
 mod options;
+mod profile;
 mod suite;
 
 use std::error::Error;
 use std::fmt::Write;
-use std::fs;
 use std::thread;
 
 use guest_linux::KvmHost;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use self::measured::SCHEMA;
+use self::figures::Figures;
 use self::options::{BaselineMode, Guest, HELP, Options};
 
-/// Measure, print a table, write JSON if requested, and check or update the baseline. True if no path got longer.
+/// Measure one adapter after the other, and each time print the rows, write JSON and update the baseline if requested. Then check the
+/// baseline. True if no path got longer.
 ///
 /// # Errors
-/// Invalid options, an unavailable package, or a failed run.
+/// Invalid options, an unavailable package, or a failed run, after the other adapters were measured.
 pub(crate) fn run(args: &[&str]) -> Result<bool, Box<dyn Error>> {
     if args.iter().any(|word| ["--help", "-h"].contains(word)) {
         print!("{HELP}");
@@ -36,27 +38,38 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, Box<dyn Error>> {
     if let Some(name) = &options.suite {
         return suite::run(name, &options).map(|()| true);
     }
-    let rows = measure(&options)?;
-    print!("{}", table(&rows));
-    if let Some(path) = &options.json {
-        fs::write(path, format!("{:#}\n", json!({ "schema": SCHEMA, "results": rows })))?;
-    }
-    match options.baseline {
-        BaselineMode::Ignore => Ok(true),
-        BaselineMode::Check => {
-            let longer = gate::check(&rows)?;
-            longer.iter().for_each(|line| println!("{line}"));
-            Ok(longer.is_empty())
+    let mut figures = Figures::new(&options, args)?;
+    let mut failed = Vec::new();
+    println!("{HEADER}");
+    for adapter in &options.adapters {
+        if figures.of(adapter).next().is_none() {
+            match measure(&Options { adapters: vec![adapter.clone()], ..options.clone() }) {
+                Ok(rows) => figures.add(rows)?,
+                Err(error) => failed.push(format!("{adapter}: {error}")),
+            }
         }
-        BaselineMode::Update => gate::update(&rows).map(|()| true),
+        let rows: Vec<_> = figures.of(adapter).cloned().collect();
+        print!("{}", lines(&rows));
+        if options.baseline == BaselineMode::Update {
+            gate::update(&rows)?;
+        }
     }
+    if !failed.is_empty() {
+        return Err(failed.join("\n").into());
+    }
+    if options.baseline != BaselineMode::Check {
+        return Ok(true);
+    }
+    let longer = gate::check(figures.rows())?;
+    longer.iter().for_each(|line| println!("{line}"));
+    Ok(longer.is_empty())
 }
 
 /// Measurements that `cargo xtask test --all` compares with the baseline in `benches/exact.json`. Linux with many requests in flight is
 /// not among them: devices adapt to the guest's pace, so that any change of the pace changes its counts by more than 1%.
-/// `passthrough` covers the I/O thread; `null` is served on the virtual CPU's thread.
-const GATE: [&str; 3] = [
+const GATE: [&str; 4] = [
     "--queue-depth 1,32",
+    "--guest linux --adapter virtio-blk,pvscsi --disk async --halt-poll 0 --queue-depth 1 --block-size 4K,64K,256K",
     "--adapter pvscsi,lsi-sas,virtio-scsi,virtio-blk --disk passthrough --queue-depth 1",
     "--guest linux --adapter pvscsi,lsi-sas,virtio-scsi,virtio-blk,storvsc,buslogic --queue-depth 1",
 ];
@@ -87,7 +100,7 @@ pub(crate) fn check() -> Result<Option<String>, String> {
     }
     let one = |options: Options| -> Result<(String, Vec<String>), String> {
         let rows = measure(&options).map_err(|error| error.to_string())?;
-        Ok((table(&rows), gate::check(&rows).map_err(|error| error.to_string())?))
+        Ok((format!("{HEADER}\n{}", lines(&rows)), gate::check(&rows).map_err(|error| error.to_string())?))
     };
     let all: Vec<_> = thread::scope(|scope| {
         let running: Vec<_> = wanted.into_iter().map(|options| scope.spawn(move || one(options))).collect();
@@ -112,29 +125,35 @@ fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     }
 }
 
-fn table(rows: &[Value]) -> String {
+/// The VMMs that a row may be compared with; the first of them that was measured counts.
+const COMPARED: [&str; 3] = ["qemu-iothread", "qemu-polling", "qemu"];
+
+/// Above the [`lines`].
+const HEADER: &str = "vmm           adapter     rw        block depth batch   total  guest user  guest kernel  host user  host kernel   exits  \
+                      interrupts  latency us  / qemu";
+
+fn lines(rows: &[Value]) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
     let word = |value: &Value| match value {
         Value::String(text) => text.clone(),
         Value::Null => "-".to_owned(),
         other => other.to_string(),
     };
-    let mut text = "vmm       adapter      block  depth  batch    total  guest user  guest kernel  host user  host kernel   exits  \
-                    interrupts  / qemu\n"
-        .to_owned();
+    let mut text = String::new();
     for row in rows {
         let each = |name: &str| number(&row["instructions_per_io"][name]);
-        let same = |other: &&Value| {
-            other["vmm"] == "qemu" && gate::KEY.iter().all(|key| *key == "vmm" || other[key] == row[key])
-        };
-        let peer = rows.iter().find(same).filter(|_| row["vmm"] != "qemu");
+        let same = |other: &&Value| gate::KEY.iter().all(|key| *key == "vmm" || other[key] == row[key]);
+        let peer = |vmm: &&str| rows.iter().filter(same).find(|other| other["vmm"] == **vmm);
+        let ours = !COMPARED.iter().any(|vmm| row["vmm"] == *vmm);
+        let peer = COMPARED.iter().find_map(peer).filter(|_| ours);
         let ratio = peer.map(|peer| each("total") / number(&peer["instructions_per_io"]["total"]));
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:<9} {:<12} {:>5} {:>6} {:>6} {:>8.0} {:>11.0} {:>13.0} {:>10.0} {:>12.0} {:>7.3} {:>11.3}  {}",
+            "{:<13} {:<11} {:<9} {:>5} {:>5} {:>5} {:>7.0} {:>11.0} {:>13.0} {:>10.0} {:>12.0} {:>7.3} {:>11.3} {:>11}  {}",
             word(&row["vmm"]),
             word(&row["adapter"]),
+            word(&row["rw"]),
             word(&row["block_size"]),
             word(&row["queue_depth"]),
             word(&row["batch"]),
@@ -145,6 +164,7 @@ fn table(rows: &[Value]) -> String {
             each("host_kernel"),
             number(&row["exits_per_io"]),
             number(&row["interrupts_per_io"]),
+            row["mean_latency_us"].as_f64().map(|time| format!("{time:.1}")).unwrap_or_default(),
             ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
         );
     }

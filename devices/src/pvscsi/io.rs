@@ -121,7 +121,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
 
     fn batch_posted(&mut self, _now: Time) {
         if let Some(rings) = &mut self.rings {
-            rings.post_completions();
+            rings.publish_completions();
         }
         if !self.deferred_messages.is_empty() {
             self.post_messages();
@@ -140,7 +140,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
 
     fn signal(&mut self) {
         if let Some(rings) = &mut self.rings {
-            rings.post_completions();
+            rings.publish_completions();
         }
         self.raise(Interrupts::CMPL_0);
     }
@@ -220,7 +220,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             self.take_request(now, |request, parsed| ends(request, parsed).then_some(host));
         }
         self.publish_taken(taken);
-        self.engine.bus.kick();
+        self.engine.bus.submit_pushed();
         // The task numbers of ended requests are free for the backlog.
         self.engine.has_work = true;
     }

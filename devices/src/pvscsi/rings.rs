@@ -55,7 +55,7 @@ pub(super) struct Rings<M> {
     req_cons: u32,
     /// Index of the next completion to put in.
     cmp_prod: u32,
-    /// The index in guest memory: completions before it are posted.
+    /// The index in guest memory: completions before it are published.
     cmp_published: u32,
     /// The guest's index of the completion ring when the device last read it.
     cmp_cons: u32,
@@ -140,7 +140,7 @@ impl<M> Rings<M> {
     }
 
     /// Put a completion in. Call this only after [`has_free_slot`](Self::has_free_slot) has returned true. The guest does not see the
-    /// completion before [`post_completions`](Self::post_completions).
+    /// completion before [`publish_completions`](Self::publish_completions).
     #[inline]
     pub(super) fn put(&mut self, completion: RingCmpDesc) {
         let (page, offset) = self.completions.slot(self.cmp_prod);
@@ -150,7 +150,7 @@ impl<M> Rings<M> {
 
     /// Publish the completions that were put in: store the index of the completion ring.
     #[inline]
-    pub(super) fn post_completions(&mut self) {
+    pub(super) fn publish_completions(&mut self) {
         if self.cmp_published != self.cmp_prod {
             self.cmp_published = self.cmp_prod;
             self.state.store(offset_of!(RingsState, cmp_prod_idx), self.cmp_prod, Release);

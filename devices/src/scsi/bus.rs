@@ -62,7 +62,7 @@ pub struct Bus {
     tasks: Tasks,
     /// Units with disk requests in flight or tasks waiting.
     busy: Vec<u16>,
-    /// Units to whose queue requests were pushed since the last kick.
+    /// Units to whose queue requests were pushed and not yet submitted.
     touched: Vec<u16>,
     /// Task numbers that are reserved for each unit, and the sum over all units.
     reserved_per_unit: usize,
@@ -270,7 +270,7 @@ impl Bus {
         end
     }
 
-    /// Let [`kick`](Self::kick) and [`reap`](Self::reap) process this unit.
+    /// Let [`submit_pushed`](Self::submit_pushed) and [`reap`](Self::reap) process this unit.
     #[cold]
     fn mark_active(&mut self, index: u16) {
         let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) else { return };
@@ -284,13 +284,13 @@ impl Bus {
         }
     }
 
-    /// Submit the pushed requests: one `DiskQueue::submit` for each queue that got requests since the last kick.
+    /// Submit the pushed requests: one `DiskQueue::submit` for each queue that got some.
     #[inline]
-    pub fn kick(&mut self) {
+    pub fn submit_pushed(&mut self) {
         for index in self.touched.drain(..) {
             if let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) {
                 slot.touched = false;
-                slot.unit.kick();
+                slot.unit.submit_pushed();
             }
         }
     }
@@ -387,7 +387,7 @@ impl Bus {
 
     /// Block until no task is in flight in a disk; the ends come through [`reap`](Self::reap).
     pub fn drain(&mut self) {
-        self.kick();
+        self.submit_pushed();
         for slot in self.slots.iter_mut().flatten() {
             slot.unit.drain(&mut self.tasks, &mut self.completions, &mut self.done);
         }

@@ -2,15 +2,17 @@
 //! sense data.
 //!
 //! ```text
-//!   adapter --Task--> Bus (bus): address to unit
+//!   adapter --Task--> Bus (bus): address to unit, task table (tasks)
 //!                      |
-//!                LogicalUnit (unit): task table (tasks), order of tasks (order), what follows a completion
-//!                      |
-//!               DeviceServer (server): CDB (cdb, opcodes) to command; identity, attention, reservations, modes
+//!                LogicalUnit (unit): order of tasks (order), what follows a completion
 //!                  |               |
-//!     READ, WRITE, flush       commands of several disk requests, one at a time
-//!            (block)               (slow)
+//!             READ, WRITE      any other command
 //!                  |               |
+//!                  |     DeviceServer (server): CDB (cdb, opcodes) to command; identity, attention, reservations, modes
+//!                  |         |                |
+//!                  |       flush      commands of several disk requests, one at a time
+//!                (block)  (block)           (slow)
+//!                  |         |                |
 //!                 Medium (medium): the disk's queue, block geometry, mode parameters
 //! ```
 //!

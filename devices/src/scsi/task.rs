@@ -79,7 +79,7 @@ pub struct Task<'a> {
     pub attribute: Attribute,
     /// Expected direction.
     pub direction: Direction,
-    /// Guest memory for the data, already checked; valid until the task has ended.
+    /// Memory for the data, already checked. The memory stays valid until the task has ended; the slice is used during the call only.
     pub bufs: &'a [IoBuf],
     /// Total length of the buffers in bytes: the initiator's expected data transfer length.
     pub len: u64,

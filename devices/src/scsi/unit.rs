@@ -212,7 +212,7 @@ impl LogicalUnit {
         self.commands.push(&mut self.server.medium, tasks);
     }
 
-    /// Whether requests were pushed since the last [`kick`](Self::kick).
+    /// Whether requests were pushed since the last [`submit_pushed`](Self::submit_pushed).
     #[inline]
     pub(super) fn pushed(&self) -> bool {
         self.server.medium.pushed()
@@ -220,7 +220,7 @@ impl LogicalUnit {
 
     /// Submit the pushed requests.
     #[inline]
-    pub(super) fn kick(&mut self) {
+    pub(super) fn submit_pushed(&mut self) {
         self.server.medium.submit();
     }
 
@@ -260,7 +260,7 @@ impl LogicalUnit {
             self.fail_stranded(tasks, ended);
             self.start_waiting(tasks, ended);
         }
-        self.kick();
+        self.submit_pushed();
     }
 
     #[inline]
@@ -318,7 +318,7 @@ impl LogicalUnit {
         self.terminate(id, EndReason::Abort, tasks, ended);
         self.resume(tasks);
         self.start_waiting(tasks, ended);
-        self.kick();
+        self.submit_pushed();
     }
 
     /// End a task if it has no request in the disk's queue. Otherwise it ends with this reason when its request completes.
@@ -402,7 +402,7 @@ impl LogicalUnit {
         for id in tasks.of_unit(self.index) {
             self.terminate(id, EndReason::Reset, tasks, ended);
         }
-        self.kick();
+        self.submit_pushed();
         let busy = self.in_disk();
         self.order.reset(busy);
         self.server.reset(condition);

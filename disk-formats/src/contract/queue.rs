@@ -128,8 +128,7 @@ pub trait DiskQueue: Send {
     fn allow_blocking(&mut self) {}
 
     /// A descriptor to sleep on. It is readable (level-triggered) while completions may be available, except for
-    /// completions that are available as soon as `submit` returns: reap after each submit, before sleeping. Completions
-    /// may also interrupt the sleep (epoll_wait fails with EINTR): reap in that case, too.
+    /// completions that are available as soon as `submit` returns: reap after each submit, before sleeping.
     fn event(&self) -> BorrowedFd<'_>;
 
     /// An eventfd that is signaled when completions may be available, for event loops that read the descriptor that

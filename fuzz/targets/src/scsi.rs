@@ -136,7 +136,7 @@ pub(crate) fn run(data: &[u8]) {
         match code & 0xf {
             0..=8 => rig.task(&mut input, code),
             9 => rig.modes(&mut input, code),
-            10 => rig.bus.kick(),
+            10 => rig.bus.submit_pushed(),
             11 => rig.reap(),
             12 => {
                 rig.behaviour.hold.store(code & 0x20 != 0, Relaxed);
@@ -153,7 +153,7 @@ pub(crate) fn run(data: &[u8]) {
                 1 => rig.bus.reset_target(address.target),
                 2 => rig.bus.reset_all(),
                 3 => drop(rig.bus.refresh()),
-                _ => rig.bus.kick(),
+                _ => rig.bus.submit_pushed(),
             },
         }
     }

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use guest_init::{Counted, Disk, Fio, FioDone};
+use guest_init::{Counted, Disk, Fio, FioDone, Rw};
 use serde::Deserialize;
 
 const PROGRAM: &str = "/fio";
@@ -25,6 +25,7 @@ struct Numbers {
     error: i32,
     read: Direction,
     write: Direction,
+    trim: Direction,
 }
 
 #[derive(Deserialize)]
@@ -32,6 +33,12 @@ struct Direction {
     total_ios: u64,
     io_bytes: u64,
     iops: f64,
+    lat_ns: Latency,
+}
+
+#[derive(Deserialize)]
+struct Latency {
+    mean: f64,
 }
 
 /// One run of it.
@@ -43,10 +50,10 @@ pub(crate) enum Load {
     VerifyOnCpus { cpus: u32 },
     /// The same at so many reads and writes a second at the most, which leaves the CPU to others.
     Steady { rate: u32 },
-    /// Reads anywhere, neither counted nor reported, as a warm-up: the first reads exit more often, because memory is touched for the first
-    /// time and the device has not adapted to the load.
+    /// Neither counted nor reported, as a warm-up: the first requests exit more often, because memory is touched for the first time and the
+    /// device has not adapted to the load.
     Warm(Counted),
-    /// Reads anywhere, between two marks.
+    /// Between two marks.
     Counted(Counted),
     /// Blocks of 4 KiB anywhere, for some time.
     Random { pattern: &'static str, seconds: u32 },
@@ -55,7 +62,7 @@ pub(crate) enum Load {
 impl Load {
     /// What is run for a job, one after the other.
     pub(crate) fn of(fio: &Fio) -> Vec<Self> {
-        let twice = |run: Counted| Counted { reads: 2 * run.reads, ..run };
+        let twice = |run: Counted| Counted { requests: 2 * run.requests, ..run };
         match fio {
             Fio::Verify => vec![Self::Verify],
             Fio::VerifyOnCpus { cpus } => vec![Self::VerifyOnCpus { cpus: *cpus }],
@@ -101,28 +108,41 @@ impl Load {
             Self::Steady { rate } => {
                 [Self::Verify.options(disk), vec![format!("--rate_iops={rate}")]].concat()
             }
-            Self::Warm(Counted { reads, block_size, batch, .. })
-            | Self::Counted(Counted { reads, block_size, batch, .. }) => {
-                let fixed = ["--rw=randread", "--norandommap", "--randseed=1"].map(str::to_owned);
+            Self::Warm(Counted { rw, requests, block_size, batch, .. })
+            | Self::Counted(Counted { rw, requests, block_size, batch, .. }) => {
+                let fixed = [pattern(rw), &["--norandommap", "--randseed=1"]].concat();
                 let [submit, least, most] = ["submit", "complete_min", "complete_max"]
                     .map(|what| format!("--iodepth_batch_{what}={batch}"));
                 // Also where that is more than the disk has.
-                let size = format!("--io_size={}", u64::from(reads) * u64::from(block_size));
+                let size = format!("--io_size={}", u64::from(requests) * u64::from(block_size));
                 let own = [
                     format!("--bs={block_size}"),
-                    format!("--number_ios={reads}"),
+                    format!("--number_ios={requests}"),
                     size,
                     submit,
                     least,
                     most,
                 ];
-                [&fixed[..], &own].concat()
+                fixed.into_iter().map(str::to_owned).chain(own).collect()
             }
             Self::Random { pattern, seconds } => {
                 let fixed = ["--bs=4k", "--time_based", "--norandommap"].map(str::to_owned);
                 [&fixed[..], &[format!("--rw={pattern}"), format!("--runtime={seconds}")]].concat()
             }
         }
+    }
+}
+
+/// fio's options for this kind of requests.
+const fn pattern(rw: Rw) -> &'static [&'static str] {
+    match rw {
+        Rw::RandRead => &["--rw=randread"],
+        Rw::RandWrite => &["--rw=randwrite"],
+        Rw::Read => &["--rw=read"],
+        Rw::Write => &["--rw=write"],
+        Rw::Mixed => &["--rw=randrw"],
+        Rw::Flush => &["--rw=randwrite", "--fsync=1"],
+        Rw::Discard => &["--rw=randtrim"],
     }
 }
 
@@ -150,14 +170,19 @@ impl Running {
         let start = printed.find('{').unwrap_or_default();
         let parsed: Result<Output, _> = serde_json::from_str(&printed[start..]);
         let jobs = parsed.map_err(|error| format!("fio's output: {error}"))?.jobs;
-        let [Numbers { error: 0, read, write }] = &jobs[..] else {
+        let [Numbers { error: 0, read, write, trim }] = &jobs[..] else {
             return Err(format!("fio: an error that it gave no status for: {}", said.trim()));
         };
+        let all = [read, write, trim];
+        let total = all.iter().map(|of| of.total_ios as f64 * of.lat_ns.mean).sum::<f64>() / 1000.0;
+        let requests = all.iter().map(|of| of.total_ios).sum::<u64>();
         Ok(FioDone {
             reads: read.total_ios,
             writes: write.total_ios,
+            discards: trim.total_ios,
             bytes: read.io_bytes + write.io_bytes,
             iops: read.iops + write.iops,
+            latency: total / requests.max(1) as f64,
             interrupts: None,
         })
     }
@@ -169,7 +194,8 @@ mod tests {
 
     #[test]
     fn each_counted_load_is_warmed_up() {
-        let loads = [1, 32].map(|depth| Counted { reads: 5, block_size: 512, depth, batch: 1 });
+        let loads =
+            [1, 32].map(|depth| Counted { rw: Rw::Mixed, requests: 5, block_size: 512, depth, batch: 1 });
         let runs = Load::of(&Fio::Counted(loads.to_vec())).into_iter().map(|load| match load {
             Load::Warm(run) => (false, run),
             Load::Counted(run) => (true, run),
@@ -177,7 +203,8 @@ mod tests {
                 panic!("not asked for")
             }
         });
-        let expected = loads.map(|load| [(false, load), (true, load), (true, Counted { reads: 10, ..load })]);
+        let expected =
+            loads.map(|load| [(false, load), (true, load), (true, Counted { requests: 10, ..load })]);
         assert_eq!(runs.collect::<Vec<_>>(), expected.as_flattened());
     }
 }

@@ -41,7 +41,7 @@ pub enum Fio {
         cpus: u32,
     },
     /// Each of these three times: to warm up; between two marks for an emulator that counts instructions; and between two marks with twice
-    /// as many reads.
+    /// as many requests.
     Counted(Vec<Counted>),
     /// Random reads of 4 KiB, then random writes.
     Rates {
@@ -50,11 +50,57 @@ pub enum Fio {
     },
 }
 
-/// Random reads of a number that is known before: `READS/BYTES/DEPTH/BATCH`.
+/// The kind of requests of a counted run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rw {
+    /// Reads at random offsets.
+    #[default]
+    RandRead,
+    /// Writes at random offsets.
+    RandWrite,
+    /// Reads in ascending order.
+    Read,
+    /// Writes in ascending order.
+    Write,
+    /// Reads and writes at random offsets, half of each.
+    Mixed,
+    /// Writes at random offsets, a flush after each.
+    Flush,
+    /// Discards at random offsets.
+    Discard,
+}
+
+impl Rw {
+    /// All kinds.
+    pub const ALL: [Self; 7] =
+        [Self::RandRead, Self::RandWrite, Self::Read, Self::Write, Self::Mixed, Self::Flush, Self::Discard];
+
+    /// The name in options and results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RandRead => "randread",
+            Self::RandWrite => "randwrite",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Mixed => "mixed",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rw| rw.name() == name)
+    }
+}
+
+/// Requests of a number that is known before: `RW/REQUESTS/BYTES/DEPTH/BATCH`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
+    /// Of which kind.
+    pub rw: Rw,
     /// How many.
-    pub reads: u32,
+    pub requests: u32,
     /// Bytes of one.
     pub block_size: u32,
     /// In flight.
@@ -65,18 +111,19 @@ pub struct Counted {
 
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { reads, block_size, depth, batch } = self;
-        write!(f, "{reads}/{block_size}/{depth}/{batch}")
+        let Self { rw, requests, block_size, depth, batch } = self;
+        write!(f, "{}/{requests}/{block_size}/{depth}/{batch}", rw.name())
     }
 }
 
 impl Counted {
     fn parse(text: &str) -> Option<Self> {
-        let numbers = text.split('/').map(|word| number(word).filter(|value| *value > 0));
-        let [reads, block_size, depth, batch] = numbers.collect::<Option<Vec<u32>>>()?[..] else {
+        let (rw, numbers) = text.split_once('/')?;
+        let numbers = numbers.split('/').map(|word| number(word).filter(|value| *value > 0));
+        let [requests, block_size, depth, batch] = numbers.collect::<Option<Vec<u32>>>()?[..] else {
             return None;
         };
-        Some(Self { reads, block_size, depth, batch })
+        Some(Self { rw: Rw::named(rw)?, requests, block_size, depth, batch })
     }
 }
 
@@ -200,7 +247,7 @@ mod tests {
             libiscsi,
             power,
         };
-        let run = Counted { reads: 5, block_size: 512, depth: 32, batch: 8 };
+        let run = Counted { rw: Rw::Flush, requests: 5, block_size: 512, depth: 32, batch: 8 };
         let counted = Fio::Counted(vec![run, Counted { batch: 1, ..run }]);
         for fio in [Fio::Verify, Fio::VerifyOnCpus { cpus: 5 }, Fio::Rates { seconds: 3 }, counted]
             .map(Some)
@@ -223,8 +270,9 @@ mod tests {
             "fio=rates:0",
             "fio=cpus:0",
             "fio=verify:1",
-            "fio=counted:1/2/3",
-            "fio=counted:1/2/3/0",
+            "fio=counted:randread/1/2/3",
+            "fio=counted:randread/1/2/3/0",
+            "fio=counted:tape/1/2/3/4",
         ] {
             assert!(Job::parse(&format!("paradisk.{word}")).unwrap_err().contains(word));
         }

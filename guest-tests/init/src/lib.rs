@@ -8,7 +8,7 @@ pub mod plan;
 pub mod report;
 
 pub use cunit::Tested;
-pub use job::{Counted, Fio, Job};
+pub use job::{Counted, Fio, Job, Rw};
 pub use pattern::Pattern;
 pub use plan::Plan;
 pub use report::{Change, Channel, Checked, Disk, Done, Extent, FioDone, Line, Reset, ResetDone};

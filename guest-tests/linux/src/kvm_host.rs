@@ -12,7 +12,9 @@
 //!
 //! The images depend on nothing but the packages: no times, owners or orders of this machine are in them.
 
+mod bundle;
 mod iscsi;
+mod timed;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -80,6 +82,8 @@ pub enum Clock {
     Host,
     /// One nanosecond for each instruction of any CPU; QEMU runs the CPUs in turns.
     Instructions,
+    /// The same, and a profile of L1's kernel.
+    Profiled,
 }
 
 /// What is to be run on it.
@@ -109,8 +113,11 @@ pub struct Ended {
     pub status: i32,
     /// What the script and L1's kernel printed.
     pub console: String,
-    /// With [`Clock::Instructions`], what the plugin counted: a JSON document a line, one for each mark and one for the end.
+    /// Unless the clock is the host's, what the plugin counted: a JSON document a line, one for each mark and one for the end.
     pub counts: String,
+    /// With [`Clock::Profiled`], for each mark a line `ADDRESS COUNT` for each block of L1's kernel, in hexadecimal and decimal: instructions
+    /// that it executed so far; and a line `mark`.
+    pub profile: String,
 }
 
 impl KvmHost {
@@ -247,8 +254,8 @@ impl KvmHost {
     pub fn run(&self, job: &HostJob, results: &Path) -> Result<Ended, Error> {
         self.emulates(job.cpus)?;
         let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
-        let [initramfs, result, console, counts] =
-            ["initramfs", "result", "console", "counts"].map(|name| folder.path().join(name));
+        let [initramfs, result, console, counts, profile] =
+            ["initramfs", "result", "console", "counts", "profile"].map(|name| folder.path().join(name));
         let mut bytes = self.initramfs.clone();
         bytes.extend(job.archive()?);
         fs::write(&initramfs, bytes).map_err(Error::file(&initramfs))?;
@@ -268,9 +275,12 @@ impl KvmHost {
         }
         // It repairs QEMU, whatever the clock.
         let mut plugin = count(self.qemu.plugin_api())?.display().to_string();
-        if job.clock == Clock::Instructions {
+        if job.clock != Clock::Host {
             qemu.args(EXACT);
             plugin += &format!(",out={}", counts.display());
+        }
+        if job.clock == Clock::Profiled {
+            plugin += &format!(",profile={}", profile.display());
         }
         qemu.args(["-plugin", &plugin]);
         let ended = ends_within(qemu, output, job.timeout)?;
@@ -285,11 +295,13 @@ impl KvmHost {
         run(&mut unpack).map_err(|error| failed(format!("L1 left no result ({error})")))?;
         let status = fs::read_to_string(results.join(STATUS)).ok().and_then(|text| text.trim().parse().ok());
         let status = status.ok_or_else(|| failed("L1 left no exit status".to_owned()))?;
-        let counts = match job.clock {
-            Clock::Host => String::new(),
-            Clock::Instructions => fs::read_to_string(&counts).map_err(Error::file(&counts))?,
+        let counted = |path: &Path, clocks: &[Clock]| match clocks.contains(&job.clock) {
+            true => fs::read_to_string(path).map_err(Error::file(path)),
+            false => Ok(String::new()),
         };
-        Ok(Ended { status, console, counts })
+        let counts = counted(&counts, &[Clock::Instructions, Clock::Profiled])?;
+        let profile = counted(&profile, &[Clock::Profiled])?;
+        Ok(Ended { status, console, counts, profile })
     }
 }
 

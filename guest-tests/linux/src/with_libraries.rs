@@ -32,6 +32,9 @@ pub(crate) const ISCSISTART: Packaged =
 /// The tool for the kernel's device mapper.
 pub(crate) const DMSETUP: Packaged =
     Packaged { name: "dmsetup", package: "dmsetup", program: "sbin/dmsetup" };
+/// Makes ext4 file systems.
+pub(crate) const MKE2FS: Packaged =
+    Packaged { name: "e2fsprogs", package: "e2fsprogs", program: "sbin/mke2fs" };
 
 impl Packaged {
     /// The program, the dynamic loader, and every library that the loader needs for the program; taken from the cache, or from

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::fs;
 
+use guest_init::Rw;
 use serde_json::Value;
 
 use super::measured::{Measured, count, row};
@@ -28,7 +29,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
         )
     };
     let results = tempfile::tempdir()?;
-    let jobs = count(combinations.iter().enumerate().map(bench).collect(), options, results.path())?;
+    let jobs = count(combinations.iter().enumerate().map(bench).collect(), options, results.path())?.jobs;
     if jobs.is_empty() || !jobs.len().is_multiple_of(combinations.len()) {
         return Err(format!("{} jobs for {} combinations", jobs.len(), combinations.len()).into());
     }
@@ -48,14 +49,15 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
             guest: "baremetal",
             vmm: Vmm::Paradisk,
             adapter,
-            disk: options.disk,
-            host_cpus: options.host_cpus,
+            options,
+            rw: Rw::RandRead,
             block_size,
             depth,
             batch: None,
             counters: *counters,
             accesses,
             interrupts: result["interrupts_per_io"].as_f64(),
+            latency: None,
         }));
     }
     Ok(rows)

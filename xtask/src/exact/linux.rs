@@ -1,5 +1,5 @@
-//! A stock Linux with its own drivers. Each pair of adapter and VMM is one boot. For each load in it, fio reads N blocks to warm up, then
-//! N and then 2N. The result is the difference of the last two runs, which excludes the start of fio.
+//! A stock Linux with its own drivers. Each pair of adapter and VMM is one boot. For each load in it, fio makes N requests to warm
+//! up, then N and then 2N. The result is the difference of the last two runs, which excludes the start of fio.
 
 use std::error::Error;
 use std::fs;
@@ -12,13 +12,13 @@ use super::counters::Counters;
 use super::measured::{Measured, count, row};
 use super::options::{Disk, Options, Vmm};
 
-/// N. With fewer reads, changes of the memory layout would dominate.
-const READS: u32 = 4000;
+/// N. With fewer requests, changes of the memory layout would dominate.
+const REQUESTS: u32 = 4000;
 /// N with more than one request in flight: devices adapt to the guest, and the start of fio has a longer effect.
-const READS_IN_FLIGHT: u32 = 16_000;
+const REQUESTS_IN_FLIGHT: u32 = 16_000;
 /// Limit of N for large blocks, in bytes, and the least N.
 const MAX_BYTES: u32 = 128 << 20;
-const MIN_READS: u32 = 500;
+const MIN_REQUESTS: u32 = 500;
 /// Counted runs of fio for each load.
 const RUNS: usize = 2;
 /// Kernel command line: no mitigations, no random addresses.
@@ -52,38 +52,50 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
         let has_one = |vmm: &&Vmm| match vmm {
             Vmm::Paradisk | Vmm::NoSandbox | Vmm::Statistics => true,
             Vmm::Qemu => qemu_device(adapter).is_some(),
+            Vmm::QemuIoThread | Vmm::QemuPolling => with_io_thread(adapter, "").is_some(),
             Vmm::VfioUser => !NOT_SERVED.contains(&&**adapter),
         };
         boots.extend(options.peers.iter().filter(has_one).map(|vmm| Boot { adapter, vmm: *vmm }));
     }
-    let mut script = format!("dd if=/dev/zero of={RAM} bs=1M count=16 2> /dev/null\n");
+    let mut script = String::new();
+    if options.disk == Disk::Ram {
+        script += &format!("dd if=/dev/zero of={RAM} bs=1M count=16 2> /dev/null\n");
+    }
     script.extend(boots.iter().map(|boot| boot.script(options.disk, &words)));
     let results = tempfile::tempdir()?;
-    let jobs = count(script, options, results.path())?;
+    let counts = count(script, options, results.path())?;
+    let jobs = counts.jobs;
     let console = |boot: &Boot<'_>| fs::read_to_string(results.path().join(boot.name()));
     if jobs.len() != boots.len() * loads.len() * RUNS {
         let printed: String = boots.iter().filter_map(|boot| console(boot).ok()).collect();
         return Err(format!("{} runs of fio:\n{printed}", jobs.len()).into());
     }
     let mut rows = Vec::new();
+    let mut mark = 0;
     for (boot, jobs) in boots.iter().zip(jobs.chunks(loads.len() * RUNS)) {
         let done = complete(&console(boot)?, &loads)?;
         for ((load, jobs), done) in loads.iter().zip(jobs.chunks(RUNS)).zip(done.chunks(RUNS)) {
             let (&[once, twice], [first, second]) = (jobs, done) else {
                 return Err("a run is missing".into());
             };
+            if let Some(profile) = &counts.profile {
+                println!("{} {} {load}", boot.vmm.name(), boot.adapter);
+                print!("{}", profile.between(mark, load.requests.into()));
+            }
+            mark += 2 * RUNS;
             rows.push(row(&Measured {
                 guest: "linux",
                 vmm: boot.vmm,
                 adapter: boot.adapter,
-                disk: options.disk,
-                host_cpus: options.host_cpus,
+                options,
+                rw: load.rw,
                 block_size: load.block_size,
                 depth: load.depth,
                 batch: Some(load.batch),
                 counters: run_counts(once, twice),
-                accesses: load.reads.into(),
-                interrupts: interrupts(first, second).map(|more| more / f64::from(load.reads)),
+                accesses: load.requests.into(),
+                interrupts: interrupts(first, second).map(|more| more / f64::from(load.requests)),
+                latency: Some(second.latency),
             }));
         }
     }
@@ -92,13 +104,21 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
 
 fn loads(options: &Options) -> Vec<Counted> {
     let mut loads = Vec::new();
-    for &block_size in &options.block_sizes {
-        for &depth in &options.depths {
-            for &batch in options.batches.iter().filter(|batch| **batch <= depth) {
-                // Rounded up to whole batches.
-                let most = if depth > 1 { READS_IN_FLIGHT } else { READS };
-                let reads = most.min((MAX_BYTES / block_size).max(MIN_READS)).next_multiple_of(batch);
-                loads.push(Counted { reads, block_size, depth, batch });
+    for &rw in &options.rws {
+        for &block_size in &options.block_sizes {
+            for &depth in &options.depths {
+                for &batch in options.batches.iter().filter(|batch| **batch <= depth) {
+                    // Rounded up to whole batches.
+                    let most = if depth > 1 { REQUESTS_IN_FLIGHT } else { REQUESTS };
+                    let most = most.min((MAX_BYTES / block_size).max(MIN_REQUESTS));
+                    loads.push(Counted {
+                        rw,
+                        requests: most.next_multiple_of(batch),
+                        block_size,
+                        depth,
+                        batch,
+                    });
+                }
             }
         }
     }
@@ -121,6 +141,8 @@ impl Boot<'_> {
                 let device = qemu_device(adapter).unwrap_or_default();
                 (String::new(), qemu("", &format!("{} {device}", qemu_disk(disk))), "")
             }
+            Vmm::QemuIoThread => (String::new(), qemu_io_thread(adapter, disk, ",poll-max-ns=0"), ""),
+            Vmm::QemuPolling => (String::new(), qemu_io_thread(adapter, disk, ""), ""),
             Vmm::VfioUser => {
                 // Guest memory that is shared with the server.
                 let memory = format!(
@@ -152,6 +174,12 @@ fn qemu(machine: &str, devices: &str) -> String {
     )
 }
 
+/// The QEMU command with its device on an I/O thread with this option.
+fn qemu_io_thread(adapter: &str, disk: Disk, polling: &str) -> String {
+    let device = with_io_thread(adapter, polling).unwrap_or_default();
+    qemu("", &format!("{} {device}", qemu_disk(disk)))
+}
+
 /// Start our server, and wait until clients can connect.
 fn serve(adapter: &str, disk: Disk) -> String {
     format!(
@@ -173,6 +201,16 @@ fn qemu_device(adapter: &str) -> Option<&'static str> {
     }
 }
 
+/// QEMU's options for a device like this adapter on an I/O thread, if QEMU's can have one.
+fn with_io_thread(adapter: &str, polling: &str) -> Option<String> {
+    let device = match adapter {
+        "virtio-scsi" => "-device virtio-scsi-pci,iothread=t -device scsi-hd,drive=d",
+        "virtio-blk" => "-device virtio-blk-pci,drive=d,iothread=t",
+        _ => return None,
+    };
+    Some(format!("-object iothread,id=t{polling} {device}"))
+}
+
 fn qemu_disk(disk: Disk) -> &'static str {
     match disk {
         Disk::Null => "-blockdev driver=null-co,size=67108864,read-zeroes=off,node-name=d",
@@ -182,6 +220,21 @@ fn qemu_disk(disk: Disk) -> &'static str {
         }
         Disk::Iscsi => {
             "-blockdev driver=host_device,filename=/dev/sda,cache.direct=on,aio=io_uring,node-name=d"
+        }
+        Disk::Async => {
+            "-blockdev driver=host_device,filename=/dev/nullb0,cache.direct=on,aio=io_uring,node-name=d"
+        }
+        Disk::File => {
+            "-blockdev driver=file,filename=/timed/disk.raw,cache.direct=on,aio=io_uring,discard=unmap,node-name=d"
+        }
+        Disk::FileCached => {
+            "-blockdev driver=file,filename=/timed/disk.raw,aio=io_uring,discard=unmap,node-name=d"
+        }
+        Disk::Vhd => {
+            "-blockdev driver=vpc,file.driver=file,file.filename=/timed/disk.vhd,file.aio=io_uring,node-name=d"
+        }
+        Disk::Vhdx => {
+            "-blockdev driver=vhdx,file.driver=file,file.filename=/timed/disk.vhdx,file.cache.direct=on,file.aio=io_uring,node-name=d"
         }
     }
 }
@@ -195,16 +248,16 @@ fn interrupts(once: &FioDone, twice: &FioDone) -> Option<f64> {
     Some(twice.interrupts? as f64 - once.interrupts? as f64)
 }
 
-/// The guest's report of each run of fio, if all runs made the expected number of reads.
+/// The guest's report of each run of fio, if all runs made the expected number of requests.
 fn complete(console: &str, loads: &[Counted]) -> Result<Vec<FioDone>, String> {
     let disk =
         Line::all(console).find_map(|line| if let Line::Disk(disk) = line { Some(disk) } else { None });
     let disk = disk.ok_or_else(|| format!("no disk was reported:\n{console}"))?;
-    let expected = loads.iter().flat_map(|load| [load.reads, 2 * load.reads]).map(u64::from);
-    if disk.error.is_none() && disk.fio.iter().map(|run| run.reads).eq(expected) {
+    let expected = loads.iter().flat_map(|load| [load.requests, 2 * load.requests]).map(u64::from);
+    if disk.error.is_none() && disk.fio.iter().map(|run| run.reads + run.writes + run.discards).eq(expected) {
         return Ok(disk.fio);
     }
-    Err(format!("fio failed or made a wrong number of reads: {disk:#?}"))
+    Err(format!("fio failed or made a wrong number of requests: {disk:#?}"))
 }
 
 #[cfg(test)]
@@ -231,7 +284,7 @@ mod tests {
                 guest_init::Disk { fio, error: error.map(str::to_owned), ..guest_init::Disk::default() };
             format!("[    1.0] boot\n\n{}\n{{\"done\": 1}}\n", json!(Line::Disk(Box::new(disk))))
         };
-        let all: Vec<_> = loads.iter().flat_map(|load| [load.reads, 2 * load.reads]).collect();
+        let all: Vec<_> = loads.iter().flat_map(|load| [load.requests, 2 * load.requests]).collect();
         assert_eq!(complete(&console(&all, None), &loads).unwrap().len(), 6);
         assert!(complete(&console(&all[1..], None), &loads).is_err());
         assert!(complete(&console(&all, Some("fio: it failed")), &loads).is_err());
@@ -239,8 +292,9 @@ mod tests {
     }
 
     #[test]
-    fn large_blocks_are_read_less_often() {
-        let reads = |words: &str| loads(&options(words)).iter().map(|load| load.reads).collect::<Vec<_>>();
-        assert_eq!(reads("--queue-depth 32 --batch 32 --block-size 1K,64K,512K"), [16_000, 2048, 512]);
+    fn large_blocks_are_accessed_less_often() {
+        let requests =
+            |words: &str| loads(&options(words)).iter().map(|load| load.requests).collect::<Vec<_>>();
+        assert_eq!(requests("--queue-depth 32 --batch 32 --block-size 1K,64K,512K"), [16_000, 2048, 512]);
     }
 }

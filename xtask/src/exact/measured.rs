@@ -1,14 +1,17 @@
 //! One measurement on the emulated host whose clock counts instructions, and its row in the results.
 
 use std::error::Error;
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use guest_init::Rw;
 use guest_linux::{Clock, Ended, HostJob, KvmHost};
 use serde_json::{Value, json};
 
 use super::counters::{Counters, jobs};
 use super::options::{Disk, Options, Vmm};
+use super::profile::Profile;
 
 /// Version of the results' format.
 pub(super) const SCHEMA: u32 = 1;
@@ -16,15 +19,30 @@ pub(super) const SCHEMA: u32 = 1;
 const MEMORY: u64 = 2 << 30;
 /// What the iSCSI target exports.
 const RAM_DISK: &str = "/dev/ram0";
+/// The raw file on the timed disk's file system, and its size.
+const RAW_FILE: &str = "/timed/disk.raw";
+const FILE_BYTES: u64 = 64 << 20;
+/// How long KVM polls when a virtual CPU halts, in nanoseconds.
+const HALT_POLL: &str = "/sys/module/kvm/parameters/halt_poll_ns";
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Run a script on the emulated host. Returns the counters of each job.
-pub(super) fn count(
-    script: String,
-    options: &Options,
-    results: &Path,
-) -> Result<Vec<[Counters; 2]>, Box<dyn Error>> {
-    jobs(&run_script(script, options, MEMORY, results)?.counts)
+/// Run a script on the emulated host.
+pub(super) fn count(script: String, options: &Options, results: &Path) -> Result<Counts, Box<dyn Error>> {
+    let ended = run_script(script, options, MEMORY, results)?;
+    let jobs = jobs(&ended.counts)?;
+    let profile = match options.profile {
+        true => Some(Profile::parse(&ended.profile, &fs::read_to_string(results.join("symbols"))?)?),
+        false => None,
+    };
+    Ok(Counts { jobs, profile })
+}
+
+/// What was counted.
+pub(super) struct Counts {
+    /// The counters at the beginning and the end of each job.
+    pub(super) jobs: Vec<[Counters; 2]>,
+    /// At the beginning and the end of each job, too.
+    pub(super) profile: Option<Profile>,
 }
 
 /// Run a script on the emulated host with `memory` bytes of memory.
@@ -38,16 +56,20 @@ pub(super) fn run_script(
     if !options.peers.is_empty() {
         files.extend(KvmHost::peer()?);
     }
-    if options.disk == Disk::Iscsi {
-        files.extend(KvmHost::iscsi()?);
-        script.insert_str(0, &format!("{} {RAM_DISK} > /dev/null || exit 1\n", KvmHost::ISCSI_UP));
+    script.insert_str(0, &set_up(options));
+    match options.disk {
+        Disk::Null | Disk::Ram | Disk::PassThrough => {}
+        Disk::Iscsi => files.extend(KvmHost::iscsi()?),
+        Disk::Async | Disk::File | Disk::FileCached | Disk::Vhd | Disk::Vhdx => {
+            files.extend(KvmHost::timed()?);
+        }
     }
     let job = HostJob {
         script,
         files,
         disks: Vec::new(),
         cpus: options.host_cpus,
-        clock: Clock::Instructions,
+        clock: if options.profile { Clock::Profiled } else { Clock::Instructions },
         memory,
         timeout: TIMEOUT,
     };
@@ -58,13 +80,39 @@ pub(super) fn run_script(
     Ok(ended)
 }
 
+/// Commands that make the disk, and set how long KVM polls.
+fn set_up(options: &Options) -> String {
+    let timed = |kind: &str| format!("{} {kind} || exit 1\n", KvmHost::TIMED_UP);
+    // Random data: a copy has all blocks.
+    let raw =
+        || format!("{}head -c {FILE_BYTES} /dev/urandom > {RAW_FILE} && sync || exit 1\n", timed("ext4"));
+    let image = |format: &str| {
+        let folder = KvmHost::TIMED_FOLDER;
+        format!(
+            "{}./paradisk image convert {RAW_FILE} {folder}/disk.{format} > /dev/null && sync || exit 1\n",
+            raw()
+        )
+    };
+    let disk = match options.disk {
+        Disk::Null | Disk::Ram | Disk::PassThrough => String::new(),
+        Disk::Iscsi => format!("{} {RAM_DISK} > /dev/null || exit 1\n", KvmHost::ISCSI_UP),
+        Disk::Async => timed("empty"),
+        Disk::File | Disk::FileCached => raw(),
+        Disk::Vhd => image("vhd"),
+        Disk::Vhdx => image("vhdx"),
+    };
+    let polling = options.halt_poll.map(|time| format!("echo {time} > {HALT_POLL} || exit 1\n"));
+    let symbols = if options.profile { "cat /proc/kallsyms > /out/symbols\n" } else { "" };
+    disk + &polling.unwrap_or_default() + symbols
+}
+
 /// A measurement.
 pub(super) struct Measured<'a> {
     pub(super) guest: &'a str,
     pub(super) vmm: Vmm,
     pub(super) adapter: &'a str,
-    pub(super) disk: Disk,
-    pub(super) host_cpus: u8,
+    pub(super) options: &'a Options,
+    pub(super) rw: Rw,
     pub(super) block_size: u32,
     pub(super) depth: u32,
     pub(super) batch: Option<u32>,
@@ -73,6 +121,8 @@ pub(super) struct Measured<'a> {
     pub(super) accesses: u64,
     /// Interrupts for each access.
     pub(super) interrupts: Option<f64>,
+    /// Mean, in microseconds of the guest's clock.
+    pub(super) latency: Option<f64>,
 }
 
 /// A row of the results.
@@ -81,10 +131,12 @@ pub(super) fn row(measured: &Measured<'_>) -> Value {
     let each = |of: fn(&Counters) -> u64| (of(&end) as f64 - of(&begin) as f64) / measured.accesses as f64;
     json!({
         "adapter": measured.adapter,
-        "disk": measured.disk.spec(),
+        "disk": measured.options.disk.spec(),
         "guest": measured.guest,
         "vmm": measured.vmm.name(),
-        "host_cpus": measured.host_cpus,
+        "host_cpus": measured.options.host_cpus,
+        "halt_poll_ns": measured.options.halt_poll,
+        "rw": measured.rw.name(),
         "block_size": measured.block_size,
         "queue_depth": measured.depth,
         "batch": measured.batch,
@@ -97,6 +149,7 @@ pub(super) fn row(measured: &Measured<'_>) -> Value {
         },
         "exits_per_io": each(|at| at.vmruns),
         "interrupts_per_io": measured.interrupts,
+        "mean_latency_us": measured.latency,
     })
 }
 
@@ -117,14 +170,15 @@ mod tests {
             guest: "linux",
             vmm: Vmm::Paradisk,
             adapter: "lsi",
-            disk: Disk::Null,
-            host_cpus: 2,
+            options: &Options::parse(&[]).unwrap(),
+            rw: Rw::RandRead,
             block_size: 4096,
             depth: 8,
             batch: None,
             counters: [counters(100), counters(200)],
             accesses: 10,
             interrupts: None,
+            latency: None,
         });
         let [total, user] = ["total", "guest_user"].map(|name| row["instructions_per_io"][name].as_f64());
         assert_eq!((total, user, row["exits_per_io"].as_f64()), (Some(40.0), Some(20.0), Some(10.0)));

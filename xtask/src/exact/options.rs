@@ -1,5 +1,7 @@
 //! Options of `cargo xtask exact`.
 
+use guest_init::Rw;
+
 const ADAPTERS: &str = "pvscsi,lsi,lsi-sas,buslogic,virtio-scsi,virtio-blk,ide,storvsc";
 
 /// Suites that run on the emulated host. Others take hours there.
@@ -14,17 +16,23 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
 
   --guest baremetal|linux   the bare-metal test guest (default), or Debian's kernel with its own drivers and fio
   --adapter A,...           pvscsi, lsi, lsi-sas, buslogic, virtio-scsi, virtio-blk, ide, storvsc; default: all
-  --disk D                  null (default), ram, passthrough of a block device in the host's memory, or iscsi: passthrough of the same device
-                            behind the kernel's iSCSI target and initiator
+  --disk D                  null (default); ram; passthrough: of a block device in the host's memory; iscsi: passthrough of the same device behind
+                            the kernel's iSCSI target and initiator; async: passthrough of a block device that completes each request 50 us
+                            later; file, file-cached, vhd, vhdx: an image on ext4 on such a device, with direct I/O (but for file-cached and vhd)
+  --rw R,...                Linux: randread (default), randwrite, read, write, mixed, flush (a flush after each write), discard
   --block-size N,...        bytes, or with K; default 4K
   --queue-depth N,...       requests in flight; default 1,8,32
   --batch N,...             Linux: requests that fio submits and reaps at once, up to the queue depth; default 1,32
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
-  --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), vfio-user (QEMU
-                            with the adapter served by `paradisk serve vfio-user`), no-sandbox (`paradisk run --sandbox off`),
-                            statistics (`paradisk run --control`, which counts requests)
+  --halt-poll NS            how long the host's KVM polls when a virtual CPU halts (halt_poll_ns); default: that of its kernel
+  --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), qemu-iothread (its virtio
+                            devices with an I/O thread that does not poll), qemu-polling (with one that polls, as by default),
+                            vfio-user (QEMU with the adapter served by `paradisk serve vfio-user`), no-sandbox
+                            (`paradisk run --sandbox off`), statistics (`paradisk run --control`, which counts requests)
   --suite NAME              a suite of `paradisk bench` on the emulated host, three runs of each combination (only with --host-cpus, --json)
-  --json FILE               write the figures as JSON
+  --profile                 Linux: for each row, the functions of the host's kernel with the most instructions
+  --json FILE               write the figures as JSON, after each adapter
+  --resume FILE             as --json, but keep the figures of the adapters in FILE, which has the same options
   --check                   fail where a path is more than 1% (Linux: 5%) longer than in benches/exact.json
   --update                  store the figures in benches/exact.json
 ";
@@ -41,6 +49,10 @@ pub(super) enum Guest {
 pub(super) enum Vmm {
     Paradisk,
     Qemu,
+    /// QEMU's virtio devices with an I/O thread that does not poll.
+    QemuIoThread,
+    /// The same with QEMU's adaptive polling.
+    QemuPolling,
     /// QEMU with an adapter that `paradisk serve vfio-user` serves.
     VfioUser,
     /// Ours without the sandbox.
@@ -50,7 +62,8 @@ pub(super) enum Vmm {
 }
 
 /// The values of `--peer`.
-const PEERS: [Vmm; 4] = [Vmm::Qemu, Vmm::VfioUser, Vmm::NoSandbox, Vmm::Statistics];
+const PEERS: [Vmm; 6] =
+    [Vmm::Qemu, Vmm::QemuIoThread, Vmm::QemuPolling, Vmm::VfioUser, Vmm::NoSandbox, Vmm::Statistics];
 
 impl Vmm {
     /// The name in the results.
@@ -58,6 +71,8 @@ impl Vmm {
         match self {
             Self::Paradisk => "paradisk",
             Self::Qemu => "qemu",
+            Self::QemuIoThread => "qemu-iothread",
+            Self::QemuPolling => "qemu-polling",
             Self::VfioUser => "vfio-user",
             Self::NoSandbox => "no-sandbox",
             Self::Statistics => "statistics",
@@ -76,7 +91,30 @@ pub(super) enum Disk {
     PassThrough,
     /// Pass-through of an iSCSI disk. Its target, in the same kernel, exports that RAM disk.
     Iscsi,
+    /// Pass-through of a block device that completes each request 50 us later.
+    Async,
+    /// A raw file on ext4 on such a device, with direct I/O.
+    File,
+    /// The same through the page cache.
+    FileCached,
+    /// A dynamic VHD in place of the raw file, through the page cache.
+    Vhd,
+    /// A dynamic VHDX in place of the raw file, with direct I/O.
+    Vhdx,
 }
+
+/// The values of `--disk`.
+const DISKS: [(&str, Disk); 9] = [
+    ("null", Disk::Null),
+    ("ram", Disk::Ram),
+    ("passthrough", Disk::PassThrough),
+    ("iscsi", Disk::Iscsi),
+    ("async", Disk::Async),
+    ("file", Disk::File),
+    ("file-cached", Disk::FileCached),
+    ("vhd", Disk::Vhd),
+    ("vhdx", Disk::Vhdx),
+];
 
 impl Disk {
     /// The argument of `--disk` of `paradisk`; also the name in the results.
@@ -86,8 +124,17 @@ impl Disk {
             Self::Ram => "ram=16M",
             Self::PassThrough => "path=/dev/ram0,format=passthrough",
             Self::Iscsi => "path=/dev/sda,format=passthrough",
+            Self::Async => "path=/dev/nullb0,format=passthrough",
+            Self::File => "path=/timed/disk.raw,format=raw,direct=on",
+            Self::FileCached => "path=/timed/disk.raw,format=raw",
+            Self::Vhd => "path=/timed/disk.vhd",
+            Self::Vhdx => "path=/timed/disk.vhdx,direct=on",
         }
     }
+}
+
+fn disk(name: &str) -> Option<Disk> {
+    DISKS.into_iter().find_map(|(known, disk)| (known == name).then_some(disk))
 }
 
 /// What to do with the baseline in `benches/exact.json`.
@@ -99,18 +146,24 @@ pub(super) enum BaselineMode {
 }
 
 /// The measurements to make.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) guest: Guest,
     pub(super) adapters: Vec<String>,
     pub(super) disk: Disk,
+    pub(super) rws: Vec<Rw>,
     pub(super) block_sizes: Vec<u32>,
     pub(super) depths: Vec<u32>,
     pub(super) batches: Vec<u32>,
     pub(super) host_cpus: u8,
+    /// Nanoseconds.
+    pub(super) halt_poll: Option<u32>,
     pub(super) peers: Vec<Vmm>,
+    pub(super) profile: bool,
     pub(super) suite: Option<String>,
     pub(super) json: Option<String>,
+    /// `json` has figures to keep.
+    pub(super) resume: bool,
     pub(super) baseline: BaselineMode,
 }
 
@@ -120,13 +173,17 @@ impl Options {
             guest: Guest::BareMetal,
             adapters: adapters(ADAPTERS)?,
             disk: Disk::Null,
+            rws: vec![Rw::RandRead],
             block_sizes: vec![4096],
             depths: vec![1, 8, 32],
             batches: vec![1, 32],
             host_cpus: 0,
+            halt_poll: None,
             peers: Vec::new(),
+            profile: false,
             suite: None,
             json: None,
+            resume: false,
             baseline: BaselineMode::Ignore,
         };
         let mut words = args.iter();
@@ -134,6 +191,7 @@ impl Options {
             match *name {
                 "--check" => options.baseline = BaselineMode::Check,
                 "--update" => options.baseline = BaselineMode::Update,
+                "--profile" => options.profile = true,
                 _ => {
                     let value = words.next().ok_or_else(|| format!("{name} is unknown, or needs a value"))?;
                     options.set(name, value)?;
@@ -144,8 +202,9 @@ impl Options {
         if options.suite.is_some() && !args.iter().all(of_suites) {
             return Err(format!("--suite: only with {}", OF_SUITES[1..].join(" and ")));
         }
-        if !options.peers.is_empty() && options.guest != Guest::Linux {
-            return Err("--peer: only with --guest linux".to_owned());
+        let of_linux = |name: &&&str| ["--peer", "--profile", "--rw"].contains(*name);
+        if let Some(name) = args.iter().find(of_linux).filter(|_| options.guest != Guest::Linux) {
+            return Err(format!("{name}: only with --guest linux"));
         }
         if options.host_cpus == 0 {
             options.host_cpus = if options.guest == Guest::Linux { 2 } else { 1 };
@@ -160,14 +219,22 @@ impl Options {
             ("--block-size", _) => self.block_sizes = numbers(name, value)?,
             ("--queue-depth", _) => self.depths = numbers(name, value)?,
             ("--batch", _) => self.batches = numbers(name, value)?,
-            ("--json", _) => self.json = Some(value.to_owned()),
+            ("--json" | "--resume", _) => {
+                (self.json, self.resume) = (Some(value.to_owned()), name == "--resume");
+            }
             ("--suite", _) if SUITES.contains(&value) => self.suite = Some(value.to_owned()),
             ("--suite", _) => return wrong(&SUITES.join(", ")),
-            ("--disk", "null") => self.disk = Disk::Null,
-            ("--disk", "ram") => self.disk = Disk::Ram,
-            ("--disk", "passthrough") => self.disk = Disk::PassThrough,
-            ("--disk", "iscsi") => self.disk = Disk::Iscsi,
-            ("--disk", _) => return wrong("null, ram, passthrough, iscsi"),
+            ("--disk", _) => match disk(value) {
+                Some(disk) => self.disk = disk,
+                None => return wrong(&DISKS.map(|(name, _)| name).join(", ")),
+            },
+            ("--rw", _) => match value.split(',').map(Rw::named).collect() {
+                Some(rws) => self.rws = rws,
+                None => return wrong(&Rw::ALL.map(Rw::name).join(", ")),
+            },
+            ("--halt-poll", _) => {
+                self.halt_poll = Some(value.parse().map_err(|_| format!("{name} {value}: not nanoseconds"))?);
+            }
             ("--guest", "baremetal") => self.guest = Guest::BareMetal,
             ("--guest", "linux") => self.guest = Guest::Linux,
             ("--guest", _) => return wrong("baremetal, linux"),
@@ -220,8 +287,15 @@ mod tests {
         assert_eq!(options.adapters, ["lsi", "pvscsi"]);
         assert_eq!((options.depths, options.block_sizes), (vec![1, 4], vec![512, 4096]));
         assert_eq!((options.host_cpus, Options::parse(&[]).unwrap().host_cpus), (2, 1));
-        assert_eq!(Options::parse(&["--disk", "iscsi"]).unwrap().disk, Disk::Iscsi);
         assert!(Disk::Iscsi.spec().contains(KvmHost::ISCSI_DISK));
+        assert!(Disk::Async.spec().contains(KvmHost::TIMED_DISK));
+        for (name, disk) in DISKS {
+            assert_eq!(Options::parse(&["--disk", name]).unwrap().disk, disk);
+        }
+        let words = "--guest linux --rw flush,mixed --halt-poll 0 --resume figures.json";
+        let options = Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
+        assert_eq!((&options.rws[..], options.halt_poll), (&[Rw::Flush, Rw::Mixed][..], Some(0)));
+        assert!(options.resume && options.json.as_deref() == Some("figures.json"));
         for wrong in [
             "--guest dos",
             "--queue-depth x",
@@ -232,6 +306,10 @@ mod tests {
             "--what 1",
             "--peer qemu",
             "--guest linux --peer paradisk",
+            "--rw read",
+            "--profile",
+            "--guest linux --rw copy",
+            "--halt-poll -1",
             "--host-cpus 3",
             "--disk tape",
             "--suite everything",

@@ -339,7 +339,7 @@ fn synchronize_cache_and_deferred_errors() {
     rig.control(|control| control.errors = [Some(os_error())].into());
     assert_eq!(rig.submit(1, &ten(0x35, 2, 0, 0), Attribute::Simple, Direction::None, &[]), Some(good(0, 0)));
     assert_eq!(rig.bus.in_flight(), 0);
-    rig.bus.kick();
+    rig.bus.submit_pushed();
     assert!(rig.reap().is_empty());
     assert_eq!(rig.control(|control| control.log.len()), 1);
     let sense = sense(&rig.run(&[0; 6], Direction::None, &[], 0).0);
@@ -354,7 +354,7 @@ fn a_deferred_error_comes_before_the_next_read() {
     rig.good(&ten(0x28, 0, 0, 1), Direction::In, &[], 512);
     rig.control(|control| control.errors = [Some(os_error())].into());
     assert_eq!(rig.submit(1, &ten(0x35, 2, 0, 0), Attribute::Simple, Direction::None, &[]), Some(good(0, 0)));
-    rig.bus.kick();
+    rig.bus.submit_pushed();
     assert!(rig.reap().is_empty());
     let sense = sense(&rig.run(&ten(0x28, 0, 0, 1), Direction::In, &[], 512).0);
     assert_eq!((sense[0], sense[2], sense[12]), (0x71, 3, 0x0c));
@@ -369,7 +369,7 @@ fn deferred_errors_outlive_a_reset() {
         rig.control(|control| (control.errors, control.allowed) = ([Some(os_error())].into(), 0));
         let flush = ten(0x35, 2, 0, 0);
         assert_eq!(rig.submit(1, &flush, Attribute::Simple, Direction::None, &[]), Some(good(0, 0)));
-        rig.bus.kick();
+        rig.bus.submit_pushed();
         if flush_first {
             rig.control(|control| control.allowed = usize::MAX);
             assert!(rig.reap().is_empty());

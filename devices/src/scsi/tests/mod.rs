@@ -109,7 +109,7 @@ impl Rig {
             len: len as u64,
         };
         let end = self.bus.submit(&task).unwrap_or_else(|| {
-            self.bus.kick();
+            self.bus.submit_pushed();
             self.end_of(7)
         });
         let mut data = vec![0; len];

@@ -86,7 +86,7 @@ proptest! {
             match step.manage {
                 0..3 => rig.bus.reset_unit(HERE),
                 3..20 => { rig.bus.abort(u32::from(step.manage)); }
-                20..180 => rig.bus.kick(),
+                20..180 => rig.bus.submit_pushed(),
                 _ => {}
             }
             rig.control(|control| {
@@ -214,7 +214,7 @@ fn cost_of_a_task() {
             let cdb = ten(0x28, 0, id * 8, 8);
             assert!(bus.submit(&small_read(id, &cdb, &bufs)).is_none());
         }
-        bus.kick();
+        bus.submit_pushed();
         bus.reap(&mut ended);
         assert_eq!(std::hint::black_box(&ended).len(), 32);
         ended.clear();

@@ -31,7 +31,7 @@ fn byte(rig: &Rig, id: u32) -> u8 {
 
 /// Let this many requests complete, and reap.
 fn allow(rig: &mut Rig, count: usize) -> Vec<u32> {
-    rig.bus.kick();
+    rig.bus.submit_pushed();
     rig.control(|control| control.allowed = count);
     rig.reap().into_iter().map(|(id, _)| id).collect()
 }
@@ -44,8 +44,8 @@ fn a_batch_is_one_submit_and_ends_in_any_order() {
         assert_eq!(write(&mut rig, id, id, Attribute::Simple), None);
     }
     assert_eq!(rig.bus.in_flight(), 8);
-    rig.bus.kick();
-    rig.bus.kick();
+    rig.bus.submit_pushed();
+    rig.bus.submit_pushed();
     assert_eq!(rig.bus.queue_stats().submits, submits + 1);
     rig.control(|control| control.reverse = true);
     assert_eq!(allow(&mut rig, 8), [7, 6, 5, 4, 3, 2, 1, 0]);
@@ -166,7 +166,7 @@ fn aborted_tasks_end_when_their_disk_request_is_over() {
     read(&mut rig, 0, 0, Attribute::Simple);
     write(&mut rig, 1, 0, Attribute::Ordered);
     write(&mut rig, 2, 1, Attribute::Simple);
-    rig.bus.kick();
+    rig.bus.submit_pushed();
     assert!(rig.bus.abort(0));
     assert!(rig.bus.abort(0));
     assert!(!rig.bus.abort(9));
@@ -186,7 +186,7 @@ fn abort_stops_a_task_between_its_steps() {
     // A read with FUA: a flush goes before it.
     rig.submit(0, &ten(0x28, 8, 0, 1), Attribute::Simple, Direction::In, &[rig.memory.buf(0, 512)]);
     rig.bus.abort(0);
-    rig.bus.kick();
+    rig.bus.submit_pushed();
     rig.control(|control| control.allowed = 9);
     assert_eq!(rig.reap(), [(0, TaskEnd::Aborted)]);
     assert_eq!(rig.control(|control| control.log.clone()), [(Op::Flush, 0, 0)]);
@@ -200,7 +200,7 @@ fn tasks_end_as_reset_when_the_disk_has_done_with_them() {
         read(&mut rig, id, id, if id == 9 { Attribute::Ordered } else { Attribute::Simple });
     }
     rig.submit(20, &ten(0x2f, 0, 0, 9), Attribute::HeadOfQueue, Direction::None, &[]);
-    rig.bus.kick();
+    rig.bus.submit_pushed();
     rig.bus.reset_unit(HERE);
     assert!(rig.bus.resetting(|address| address == HERE) && !rig.bus.resetting(|address| address != HERE));
     // Waiting tasks end at once. Reads in the disk end when it completes them.
@@ -289,7 +289,7 @@ fn drain_waits_for_all() {
 fn a_unit_that_was_detached_is_dropped_when_all_is_drained() {
     let mut rig = held();
     read(&mut rig, 0, 0, Attribute::Simple);
-    rig.bus.kick();
+    rig.bus.submit_pushed();
     assert!(rig.bus.detach(HERE) && rig.bus.detaching(HERE));
     rig.control(|control| control.allowed = 9);
     rig.bus.drain();

@@ -53,7 +53,7 @@ fn the_mode_parameters_of_the_end_decide_on_the_flush() {
     let list = [rig.memory.buf(512, 24)];
     let select = [0x15, 0x10, 0, 0, 24, 0];
     assert!(rig.submit(2, &select, Attribute::Simple, Direction::Out, &list).is_none());
-    rig.bus.kick();
+    rig.bus.submit_pushed();
     rig.control(|control| control.allowed = usize::MAX);
     let mut ended: Vec<u32> = (0..4).flat_map(|_| rig.reap()).map(|(id, _)| id).collect();
     ended.sort_unstable();

@@ -332,7 +332,7 @@ impl Requests for Host {
     }
 
     fn submit(&mut self) {
-        self.bus.kick();
+        self.bus.submit_pushed();
     }
 
     fn reap(&mut self) {

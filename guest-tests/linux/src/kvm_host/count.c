@@ -28,7 +28,8 @@
  * exported there, but lies between two functions of the same file that are, and is the only one of that file that calls
  * do_interrupt_x86_hardirq.
  *
- * Without `out=FILE` it only repairs.
+ * Without `out=FILE` it only repairs. With `profile=FILE` it also writes, at each mark, how many instructions of each block of L1's kernel were
+ * executed so far: a line of `ADDRESS COUNT` for each block, and a line `mark`.
  *
  * Interface: QEMU's include/{plugins,qemu}/qemu-plugin.h, version PLUGIN_API: 1 (QEMU 7.2) or 7 (QEMU 11.1). Declared here because Debian
  * does not package it.
@@ -105,9 +106,22 @@ struct block {
 	unsigned kernel;
 	/* L1's, behind its VMRUN. */
 	bool continues_host;
+	/* Executions in L1's kernel, and the block that was translated before this one; for a profile. */
+	uint64_t runs;
+	struct block *before;
 };
 
-static FILE *output;
+static struct block *last_block;
+static FILE *output, *profile;
+
+static void write_profile(void)
+{
+	for (const struct block *block = last_block; block; block = block->before)
+		if (block->runs)
+			fprintf(profile, "%" PRIx64 " %" PRIu64 "\n", block->address, block->runs * block->instructions);
+	fputs("mark\n", profile);
+	fflush(profile);
+}
 
 static void write_counters(const char *name, unsigned mark)
 {
@@ -142,12 +156,14 @@ static struct cpu *this_cpu(void)
 
 static void block_runs(unsigned index, void *data)
 {
-	const struct block *block = data;
+	struct block *block = data;
 	struct cpu *cpu = this_cpu();
 	(void)index;
 	if (block->continues_host)
 		cpu->in_guest = false;
 	cpu->instructions[(cpu->in_guest ? GUEST_USER : HOST_USER) + block->kernel] += block->instructions;
+	if (profile && block->kernel && !cpu->in_guest)
+		block->runs++;
 }
 
 static void vmrun_runs(unsigned index, void *data)
@@ -165,6 +181,8 @@ static void mark_runs(unsigned index, void *data)
 {
 	(void)index;
 	write_counters("mark", (unsigned)(uintptr_t)data);
+	if (profile)
+		write_profile();
 }
 
 /* Whether this is L1's code there. Blocks differ in length. */
@@ -204,6 +222,9 @@ static void translate_block(struct qemu_plugin_tb *tb)
 	block->address = qemu_plugin_tb_vaddr(tb);
 	block->instructions = qemu_plugin_tb_n_insns(tb);
 	block->kernel = block->address >> 63;
+	block->runs = 0;
+	block->before = last_block;
+	last_block = block;
 	uint8_t code[sizeof after_vmrun.bytes];
 	size_t code_length = 0;
 	qemu_plugin_register_vcpu_tb_exec_cb(tb, block_runs, NO_REGISTERS, block);
@@ -392,12 +413,20 @@ static const char *repair_race(void)
 EXPORT int qemu_plugin_install(uint64_t id, const void *machine, int argc, char **argv)
 {
 	(void)machine;
-	if (argc) {
-		output = argc == 1 && !strncmp(argv[0], "out=", 4) ? fopen(argv[0] + 4, "w") : NULL;
-		if (!output) {
-			fputs("count: give it out=FILE, where it can write, or nothing\n", stderr);
-			return 1;
-		}
+	bool understood = true;
+	for (int i = 0; i < argc; i++) {
+		const char *file = strchr(argv[i], '=');
+		FILE *opened = file ? fopen(file + 1, "w") : NULL;
+		if (opened && !strncmp(argv[i], "out=", 4))
+			output = opened;
+		else if (opened && !strncmp(argv[i], "profile=", 8))
+			profile = opened;
+		else
+			understood = false;
+	}
+	if (!understood || (profile && !output)) {
+		fputs("count: give it out=FILE, and profile=FILE, where it can write, or nothing\n", stderr);
+		return 1;
 	}
 	const char *error = dlsym(RTLD_DEFAULT, CURRENT_CPU) ? NULL : "QEMU does not export " CURRENT_CPU;
 	if (!error)

@@ -1,19 +1,19 @@
 //! A software iSCSI disk in L1: the kernel's target (LIO) over a block device, and the kernel's initiator, joined by the loopback network.
 
-use std::fs;
 use std::path::PathBuf;
 
 use super::KvmHost;
-use crate::cache;
+use super::bundle::Bundle;
 use crate::error::Error;
-use crate::stock::StockKernel;
 use crate::with_libraries::ISCSISTART;
 
-/// The disk's driver; target and its store; initiator.
-const MODULES: [&str; 4] = ["sd_mod", "target_core_iblock", "iscsi_target_mod", "iscsi_tcp"];
-const FOLDER: &str = "iscsi";
-/// Sets up the disk.
-const UP: &str = include_str!("iscsi-up");
+const BUNDLE: Bundle<'_> = Bundle {
+    name: "iscsi",
+    // The disk's driver; target and its store; initiator.
+    modules: &["sd_mod", "target_core_iblock", "iscsi_target_mod", "iscsi_tcp"],
+    program: ISCSISTART,
+    up: include_str!("iscsi-up"),
+};
 
 impl KvmHost {
     /// The block device that [`ISCSI_UP`](Self::ISCSI_UP) makes.
@@ -27,23 +27,6 @@ impl KvmHost {
     /// # Errors
     /// A package is not to be had, or the kernel lacks a module.
     pub fn iscsi() -> Result<Vec<(String, PathBuf)>, Error> {
-        let kernel = StockKernel::cloud()?;
-        let modules = kernel.modules(&MODULES)?;
-        if let Some(name) = MODULES.iter().find(|name| modules.iter().all(|module| module.name != **name)) {
-            return Err(Error::Package { package: kernel.version(), what: format!("module {name}") });
-        }
-        let order: String = modules.iter().map(|module| format!("{}\n", module.name)).collect();
-        let mut files = ISCSISTART.contents()?;
-        files.extend([("up", UP), ("order", &order)].map(|(name, text)| (name.to_owned(), text.into())));
-        files.extend(modules.into_iter().map(|module| (format!("{}.ko", module.name), module.content)));
-        let inputs: Vec<_> =
-            files.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_slice()]).collect();
-        let folder = cache::directory(&format!("{FOLDER}-{}", cache::fingerprint(&inputs)), |directory| {
-            files.iter().try_for_each(|(name, content)| {
-                let path = directory.join(name);
-                fs::write(&path, content).map_err(Error::file(&path))
-            })
-        })?;
-        Ok(vec![(FOLDER.to_owned(), folder)])
+        BUNDLE.files()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use guest_init::{Counted, Fio, Job};
+use guest_init::{Counted, Fio, Job, Rw};
 use guest_linux::{Clock, HostJob, KvmHost, Qemu};
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ fn long_instructions_are_counted_in_the_oldest_qemu() {
     let Some((host, files)) = needed("long_instructions_are_counted_in_the_oldest_qemu", prepared) else {
         return;
     };
-    let load = Counted { reads: READS, block_size: 4096, depth: 1, batch: 1 };
+    let load = Counted { rw: Rw::RandRead, requests: READS, block_size: 4096, depth: 1, batch: 1 };
     let job = Job { disks: 1, fio: Some(Fio::Counted(vec![load])), ..Job::default() };
     // The sizes of XSAVE's area that this QEMU's CPU reports contradict each other, of which the kernel complains.
     let boot = boot(job, "nokaslr noxsave");
