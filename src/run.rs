@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use facts::names::{Adapter, Coalescing};
 use paradisk_vmm::boot::{self, Linux, Loaded, NESTED_OPTIONS, Protocol};
-use paradisk_vmm::{Config, Console, Host, Machine};
+use paradisk_vmm::{Config, Console, Host, IoThreadOptions, Machine};
 use sandbox::{Grants, Program};
 use serde_json::{Value, json};
 
@@ -84,6 +84,10 @@ pub(crate) struct Args {
     adapter: Vec<Adapter>,
     #[command(flatten)]
     moderation: Moderation,
+    /// Each adapter's thread polls for up to this long after its last work, before it sleeps: lower latency, more CPU time. It stops
+    /// polling while its sleeps are longer than this [default: it does not poll]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    poll: Option<Duration>,
     #[command(flatten)]
     monitoring: Monitoring,
     /// Write what the machine did and what it cost, as JSON, when it ends
@@ -122,7 +126,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let failed = |error: paradisk_vmm::Error| Failure::Failed(error.to_string());
     let host = Host::open().map_err(failed)?;
     let (sender, events) = mpsc::channel();
-    let config = Config { memory: args.memory, cpus: args.cpus, ..Config::default() };
+    let io_thread = IoThreadOptions { poll: args.poll.unwrap_or_default() };
+    let config = Config { memory: args.memory, cpus: args.cpus, io_thread, ..Config::default() };
     let machine = Machine::new(&host, config, events::of_machine(sender.clone())).map_err(failed)?;
     let disks = Disks::open(&args.adapter, &args.disk, args.monitoring.metering())?;
     // For statistics: the description of the host is read from files that cannot be opened in the sandbox.

@@ -151,7 +151,7 @@ pub fn circumstances(document: &Document) -> String {
     let host = &document.host;
     let kvm = match host.kvm {
         Kvm::Hardware => "KVM: hardware",
-        Kvm::Nested => "KVM: nested",
+        Kvm::Nested => "KVM: nested (compares disks, not adapters)",
         Kvm::None => "no KVM",
     };
     let cycles = match host.cycles_source {
@@ -285,7 +285,7 @@ mod tests {
         let text = render(&sample(), &["a note".to_owned()]);
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].starts_with(
-            "engine kvm, randread, 1 worker, coalescing batch, 5 runs interleaved, KVM: nested"
+            "engine kvm, randread, 1 worker, coalescing batch, 5 runs interleaved, KVM: nested (compares disks, not adapters)"
         ));
         let rule = lines.iter().position(|line| line.starts_with("---")).unwrap();
         let (native, pvscsi) = (lines[rule + 1], lines[rule + 2]);

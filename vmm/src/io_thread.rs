@@ -86,8 +86,6 @@ pub(crate) struct DeviceHandle<D: BusDevice + ?Sized> {
 pub struct Counters {
     /// Sleeps that ended.
     pub wakeups: AtomicU64,
-    /// Periods of polling, each before a sleep, in which the thread found work.
-    pub polls: AtomicU64,
     /// Calls through the mailbox: accesses of virtual CPUs that only this thread makes, and commands of the program, such as to attach a disk.
     pub calls: AtomicU64,
 }
@@ -132,6 +130,8 @@ impl IoThread {
             counters: Arc::clone(&counters),
             events: EventLoop::new().map_err(Error::os("epoll_create"))?,
             poll_interval: Duration::ZERO,
+            work: (0, 0),
+            worked_at: Time::default(),
         };
         worker.set_up().map_err(|Failed { what, source }| Error::Os { what, source })?;
         let (tid_sender, tid) = mpsc::sync_channel(1);
@@ -226,6 +226,9 @@ struct Worker<D: BusDevice + ?Sized> {
     events: EventLoop,
     /// The current polling interval, up to [`Options::poll`].
     poll_interval: Duration,
+    /// While polling: the device's requests and completions so far, and when they last changed.
+    work: (u64, u64),
+    worked_at: Time,
 }
 
 impl<D: BusDevice + ?Sized> Worker<D> {
@@ -242,10 +245,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         let shared = Arc::clone(&self.shared);
         let mut held = shared.lock();
         loop {
-            let mut inbox = self.take_messages(&mut held)?;
-            if inbox == Inbox::Empty && !self.poll_interval.is_zero() {
-                inbox = self.poll(&mut held)?;
-            }
+            let inbox = self.take_messages(&mut held)?;
             let device = held.device()?;
             let now = self.now();
             let sleep = match inbox {
@@ -254,6 +254,10 @@ impl<D: BusDevice + ?Sized> Worker<D> {
                     return Ok(());
                 }
                 Inbox::Filled => Sleep::No,
+                Inbox::Empty if self.polls(device, now) => {
+                    (0..PAUSES).for_each(|_| std::hint::spin_loop());
+                    Sleep::No
+                }
                 Inbox::Empty => device.before_sleep(now),
             };
             let wait = match self.events.next(sleep, now) {
@@ -272,40 +276,23 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             if wait.sleeps() {
                 Counters::count(&self.counters.wakeups);
                 self.adapt(now);
+                self.worked_at = self.now();
             }
             self.deliver(&mut held, &ready)?;
         }
     }
 
-    /// Poll the device until it has had no work for the polling interval (`poll_interval`), or the inbox is not empty.
-    fn poll(&mut self, held: &mut MutexGuard<'_, Held<D>>) -> Result<Inbox, Failed> {
-        let work = |stats: Stats| (stats.requests, stats.completions);
-        let mut done = work(held.device()?.stats());
-        let mut last = self.now();
-        let mut found = false;
-        let inbox = loop {
-            let now = self.now();
-            MutexGuard::bump(held);
-            let device = held.device()?;
-            device.on_completions(now);
-            let so_far = work(device.stats());
-            if so_far != done {
-                (done, last, found) = (so_far, now, true);
-            } else if now.since(last) >= self.poll_interval {
-                break Inbox::Empty;
-            }
-            let inbox = self.take_messages(held)?;
-            if inbox != Inbox::Empty {
-                break inbox;
-            }
-            for _ in 0..PAUSES {
-                std::hint::spin_loop();
-            }
-        };
-        if found {
-            Counters::count(&self.counters.polls);
+    /// Whether to poll on instead of sleeping: the device had work within the polling interval.
+    fn polls(&mut self, device: &D, now: Time) -> bool {
+        if self.poll_interval.is_zero() {
+            return false;
         }
-        Ok(inbox)
+        let stats = device.stats();
+        let work = (stats.requests, stats.completions);
+        if work != self.work {
+            (self.work, self.worked_at) = (work, now);
+        }
+        now.since(self.worked_at) < self.poll_interval
     }
 
     /// Adapt the polling interval: longer after a sleep that polling would have avoided, 0 after a longer sleep.

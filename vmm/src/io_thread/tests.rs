@@ -140,6 +140,10 @@ struct Rig {
 }
 
 fn rig() -> Rig {
+    rig_with(Options::default())
+}
+
+fn rig_with(options: Options) -> Rig {
     let (called, calls) = channel();
     let event = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
     let idle = Arc::default();
@@ -155,8 +159,7 @@ fn rig() -> Rig {
     let (ends, ended) = channel();
     let tell = move |why| ends.send(why).unwrap();
     let fake: Box<dyn PciDevice> = Box::new(fake);
-    let (thread, handle) =
-        IoThread::start("io".to_owned(), fake, Options::default(), Instant::now(), tell).unwrap();
+    let (thread, handle) = IoThread::start("io".to_owned(), fake, options, Instant::now(), tell).unwrap();
     Rig { thread, handle, calls, event, ended, disk }
 }
 
@@ -193,6 +196,25 @@ fn the_time_that_a_device_asked_for_comes() {
         Err(mpsc::RecvTimeoutError::Timeout),
         "once"
     );
+}
+
+#[test]
+fn a_thread_polls_after_a_short_sleep() {
+    let calls_after = |poll| {
+        let rig = rig_with(Options { poll });
+        for _ in 0..2 {
+            rig.event.write(1).unwrap();
+            assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
+        }
+        // It hears doorbells meanwhile, and the device is called although no event says so.
+        rig.handle.doorbells.ring(1);
+        let calls: Vec<_> =
+            std::iter::from_fn(|| rig.calls.recv_timeout(Duration::from_millis(100)).ok()).collect();
+        assert!(calls.contains(&Called::Doorbell(1)), "{calls:?}");
+        calls.len()
+    };
+    assert_eq!(calls_after(Duration::ZERO), 1);
+    assert!(calls_after(Duration::from_secs(1)) > 100);
 }
 
 #[test]

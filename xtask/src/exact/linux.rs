@@ -50,7 +50,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     for adapter in &options.adapters {
         boots.push(Boot { adapter, vmm: Vmm::Paradisk });
         let has_one = |vmm: &&Vmm| match vmm {
-            Vmm::Paradisk | Vmm::NoSandbox | Vmm::Statistics => true,
+            Vmm::Paradisk | Vmm::NoSandbox | Vmm::Statistics | Vmm::Polling => true,
             Vmm::Qemu => qemu_device(adapter).is_some(),
             Vmm::QemuIoThread | Vmm::QemuPolling => with_io_thread(adapter, "").is_some(),
             Vmm::VfioUser => !NOT_SERVED.contains(&&**adapter),
@@ -137,6 +137,7 @@ impl Boot<'_> {
             Vmm::Paradisk => (String::new(), ours(adapter, disk, ""), ""),
             Vmm::NoSandbox => (String::new(), ours(adapter, disk, "--sandbox off"), ""),
             Vmm::Statistics => (String::new(), ours(adapter, disk, "--control /tmp/control"), ""),
+            Vmm::Polling => (String::new(), ours(adapter, disk, "--poll 100us"), ""),
             Vmm::Qemu => {
                 let device = qemu_device(adapter).unwrap_or_default();
                 (String::new(), qemu("", &format!("{} {device}", qemu_disk(disk))), "")

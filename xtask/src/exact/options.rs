@@ -28,7 +28,8 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
   --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), qemu-iothread (its virtio
                             devices with an I/O thread that does not poll), qemu-polling (with one that polls, as by default),
                             vfio-user (QEMU with the adapter served by `paradisk serve vfio-user`), no-sandbox
-                            (`paradisk run --sandbox off`), statistics (`paradisk run --control`, which counts requests)
+                            (`paradisk run --sandbox off`), statistics (`paradisk run --control`, which counts requests), polling
+                            (`paradisk run --poll 100us`)
   --suite NAME              a suite of `paradisk bench` on the emulated host, three runs of each combination (only with --host-cpus, --json)
   --profile                 Linux: for each row, the functions of the host's kernel with the most instructions
   --json FILE               write the figures as JSON, after each adapter
@@ -59,11 +60,20 @@ pub(super) enum Vmm {
     NoSandbox,
     /// Ours with statistics of each request.
     Statistics,
+    /// Ours with polling I/O threads.
+    Polling,
 }
 
 /// The values of `--peer`.
-const PEERS: [Vmm; 6] =
-    [Vmm::Qemu, Vmm::QemuIoThread, Vmm::QemuPolling, Vmm::VfioUser, Vmm::NoSandbox, Vmm::Statistics];
+const PEERS: [Vmm; 7] = [
+    Vmm::Qemu,
+    Vmm::QemuIoThread,
+    Vmm::QemuPolling,
+    Vmm::VfioUser,
+    Vmm::NoSandbox,
+    Vmm::Statistics,
+    Vmm::Polling,
+];
 
 impl Vmm {
     /// The name in the results.
@@ -76,6 +86,7 @@ impl Vmm {
             Self::VfioUser => "vfio-user",
             Self::NoSandbox => "no-sandbox",
             Self::Statistics => "statistics",
+            Self::Polling => "polling",
         }
     }
 }
