@@ -49,6 +49,9 @@ pub(crate) struct Args {
     /// Take clients only that have a certificate by one of these authorities, as PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_client_ca: Option<PathBuf>,
+    /// Clients that are served at a time
+    #[arg(long, value_name = "N", default_value_t = Server::CONNECTIONS as u16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: u16,
     #[command(flatten)]
     lifetime: Lifetime,
     #[command(flatten)]
@@ -100,8 +103,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let sockets = args.unix.path().into_iter().chain(args.monitoring.paths()).collect();
     let sandbox = args.confinement.enter(Program::Nbd, &Grants { sockets, ..Grants::default() })?;
     let clients = args.lifetime.watch(&stop, &end)?;
-    let server = Server::start_with(listener, exports, move || clients.disconnected())
-        .map_err(|error| Failure::Failed(format!("{place}: cannot listen: {error}")))?;
+    let server =
+        Server::start_with(listener, exports, args.connections.into(), move || clients.disconnected())
+            .map_err(|error| Failure::Failed(format!("{place}: cannot listen: {error}")))?;
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(opened.iter().cloned()).collect();
     let report = Box::new(|_: &[DiskSnapshot]| None);

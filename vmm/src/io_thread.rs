@@ -14,7 +14,7 @@ use std::time::{self, Duration, Instant};
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use paradisk_devices::vmbus::VmbusDevice;
-use paradisk_devices::{IoDevice, PciDevice, Sleep, Stats, Time};
+use paradisk_devices::{IoDevice, PciDevice, Sleep, Time};
 use paradisk_disk_formats::{ThreadKind, spawn};
 use parking_lot::{self as sync, MutexGuard};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};

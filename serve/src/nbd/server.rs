@@ -56,22 +56,26 @@ pub struct Server {
 }
 
 impl Server {
+    /// Clients that [`start`](Self::start) serves at a time.
+    pub const CONNECTIONS: usize = 64;
+
     /// Serve the clients that connect, on threads of the server, until it is [stopped](Self::stop) or dropped.
     ///
     /// # Errors
     /// The host has no descriptors or threads left.
     pub fn start(listener: impl Into<Listener>, exports: Exports) -> io::Result<Self> {
-        Self::start_with(listener, exports, || ())
+        Self::start_with(listener, exports, Self::CONNECTIONS, || ())
     }
 
-    /// As [`start`](Self::start). `on_idle` is called, on a thread of the server, whenever the last client that was served has disconnected.
-    /// Clients that only negotiate do not count.
+    /// As [`start`](Self::start), for at most `connections` clients at a time. `on_idle` is called, on a thread of the server, whenever the
+    /// last client that was served has disconnected. Clients that only negotiate do not count.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_with(
         listener: impl Into<Listener>,
         exports: Exports,
+        connections: usize,
         on_idle: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Self> {
         start_closer()?;
@@ -85,7 +89,7 @@ impl Server {
             }
         };
         rustix::io::ioctl_fionbio(&listener, true)?;
-        let slots = Slots::new(Box::new(on_idle));
+        let slots = Slots::new(connections, Box::new(on_idle));
         let accept = move || accept_all(&listener, &Arc::new(exports), &slots, &stop);
         server.acceptor = Some(spawn(ThreadKind::NbdListener, "nbd", accept)?);
         Ok(server)

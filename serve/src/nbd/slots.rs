@@ -15,8 +15,6 @@ use std::time::Instant;
 
 use rustix::net::{Shutdown, getpeername, shutdown};
 
-/// Connections that are served at a time.
-const SERVED: usize = 64;
 /// Connections that negotiate at a time.
 const NEGOTIATING: usize = 64;
 /// Connections that were closed and still have requests in flight, at a time: of one peer, so that it is refused before others are, and of
@@ -80,6 +78,8 @@ pub(super) struct Slots {
     /// A connection has ended.
     ended: Condvar,
     begin: Instant,
+    /// Maximum number of connections that are served at a time.
+    most: usize,
     /// Called when the last connection that was served has ended.
     on_idle: Box<dyn Fn() + Send + Sync>,
 }
@@ -101,8 +101,14 @@ pub(super) struct Slot {
 
 impl Slots {
     #[expect(clippy::disallowed_types, reason = "connections are no requests")]
-    pub(super) fn new(on_idle: Box<dyn Fn() + Send + Sync>) -> Arc<Self> {
-        Arc::new(Self { table: Mutex::default(), ended: Condvar::new(), begin: Instant::now(), on_idle })
+    pub(super) fn new(most: usize, on_idle: Box<dyn Fn() + Send + Sync>) -> Arc<Self> {
+        Arc::new(Self {
+            table: Mutex::default(),
+            ended: Condvar::new(),
+            begin: Instant::now(),
+            most,
+            on_idle,
+        })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -149,11 +155,11 @@ impl Table {
         all.map(|entry| (entry.peer, self.of(phase, entry.peer))).max_by_key(|(_, count)| *count)
     }
 
-    /// The connection goes from negotiating to served. False: there is no slot for it.
-    fn promote(&mut self, number: u64) -> bool {
+    /// The connection goes from negotiating to served, if fewer than `most` are, or one can be closed. False: there is no slot for it.
+    fn promote(&mut self, number: u64, most: usize) -> bool {
         let negotiating = |entry: &&Entry| entry.number == number && entry.phase == Phase::Negotiating;
         let Some(peer) = self.entries.iter().find(negotiating).map(|entry| entry.peer) else { return false };
-        if self.count(Phase::Served) >= SERVED {
+        if self.count(Phase::Served) >= most {
             let Some((largest, count)) = self.largest(Phase::Served) else { return false };
             if count <= self.of(Phase::Served, peer) + 1 {
                 return false;
@@ -188,7 +194,7 @@ impl Entry {
 impl Slot {
     /// The negotiation succeeded. False: there is no slot to serve the connection.
     pub(super) fn promote(&self) -> bool {
-        self.slots.table().promote(self.number)
+        self.slots.table().promote(self.number, self.slots.most)
     }
 
     /// The connection's thread goes to sleep.
@@ -221,13 +227,15 @@ mod tests {
 
     use super::*;
 
+    const MOST: usize = 64;
+
     fn peer(number: u8) -> Peer {
         Peer::Address([10, 0, 0, number].into())
     }
 
     /// A table with so many served connections of each peer.
     fn served(counts: &[(u8, usize)]) -> (Arc<Slots>, Vec<Slot>, Vec<UnixStream>) {
-        let (slots, mut all, mut clients) = (Slots::new(Box::new(|| ())), Vec::new(), Vec::new());
+        let (slots, mut all, mut clients) = (Slots::new(MOST, Box::new(|| ())), Vec::new(), Vec::new());
         for &(peer, count) in counts {
             for _ in 0..count {
                 let (client, slot) = negotiating(&slots, peer);
@@ -267,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_peer_whose_closed_connections_do_not_end_is_refused_before_others() {
-        let slots = Slots::new(Box::new(|| ()));
+        let slots = Slots::new(MOST, Box::new(|| ()));
         let (_clients, all): (Vec<_>, Vec<_>) = (0..LEAVING).map(|_| negotiating(&slots, 1)).unzip();
         assert!(all.iter().all(Slot::promote));
         slots.table().entries.iter_mut().for_each(Entry::disconnect);
@@ -280,7 +288,7 @@ mod tests {
     /// Twice as many as may negotiate, none of whose threads has run yet: the next waits for one of them, and is not refused.
     #[test]
     fn negotiations_whose_threads_have_not_run_refuse_nobody() {
-        let slots = Slots::new(Box::new(|| ()));
+        let slots = Slots::new(MOST, Box::new(|| ()));
         let (_clients, mut all): (Vec<_>, Vec<_>) =
             (0..2 * NEGOTIATING).map(|_| negotiating(&slots, 1)).unzip();
         let (_client, server) = UnixStream::pair().unwrap();
@@ -304,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_oldest_negotiation_is_closed() {
-        let slots = Slots::new(Box::new(|| ()));
+        let slots = Slots::new(MOST, Box::new(|| ()));
         let (clients, mut all): (Vec<_>, Vec<_>) =
             (0..NEGOTIATING).map(|n| negotiating(&slots, if n < 3 { 1 } else { 2 })).unzip();
         let _more = negotiating(&slots, 3);
@@ -316,12 +324,15 @@ mod tests {
     #[test]
     fn the_end_of_the_last_connection_that_was_served_is_reported() {
         let ends = Arc::new(AtomicU64::new(0));
-        let slots = Slots::new(Box::new({
-            let ends = Arc::clone(&ends);
-            move || {
-                ends.fetch_add(1, Ordering::Relaxed);
-            }
-        }));
+        let slots = Slots::new(
+            MOST,
+            Box::new({
+                let ends = Arc::clone(&ends);
+                move || {
+                    ends.fetch_add(1, Ordering::Relaxed);
+                }
+            }),
+        );
         let (_client, scan) = negotiating(&slots, 1);
         drop(scan);
         assert_eq!(ends.load(Ordering::Relaxed), 0, "it only negotiated");
