@@ -84,8 +84,8 @@ pub(crate) struct Args {
     adapter: Vec<Adapter>,
     #[command(flatten)]
     moderation: Moderation,
-    /// Each adapter's thread polls for up to this long after its last work, before it sleeps: lower latency, more CPU time. It stops
-    /// polling while its sleeps are longer than this [default: it does not poll]
+    /// Each adapter's thread polls for up to this long after its last work, before it sleeps: lower latency, more CPU time. It does
+    /// not poll while it waits longer than this for work [default: it does not poll]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     poll: Option<Duration>,
     #[command(flatten)]

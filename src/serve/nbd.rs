@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Take clients only that have a certificate by one of these authorities, as PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_client_ca: Option<PathBuf>,
-    /// Clients that are served at a time
+    /// Maximum number of clients that are served at a time
     #[arg(long, value_name = "N", default_value_t = Server::CONNECTIONS as u16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
     #[command(flatten)]

@@ -38,7 +38,8 @@ const MESSAGES: u32 = 16;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Poll the device for up to this long after its last work, before sleeping; 0 (the default): do not poll. Work that comes while the
-    /// thread polls needs no wake-up. The interval adapts: after a sleep that was longer than this, the thread does not poll.
+    /// thread polls needs no wake-up. The interval adapts: after a wait for work that was longer than this, the thread does not poll.
+    /// A device with threads of its own is not polled.
     pub poll: Duration,
 }
 
@@ -119,11 +120,12 @@ impl IoThread {
         let (on_bus, inbox) = Mailbox::<D>::new(Arc::clone(&wake));
         let mailbox = on_bus.view(D::as_io_device);
         let doorbells = Arc::new(Doorbells::new(device.doorbell_writes())?);
+        let own_threads = device.doorbell_writes().iter().any(|(_, event)| event.is_some());
         let counters = Arc::new(Counters::default());
         let shared = Arc::new(Shared::new(device, origin));
         let mut worker = Worker {
             shared: Arc::clone(&shared),
-            options,
+            options: if own_threads { Options::default() } else { options },
             inbox,
             wake,
             doorbells: Arc::clone(&doorbells),
@@ -226,7 +228,7 @@ struct Worker<D: BusDevice + ?Sized> {
     events: EventLoop,
     /// The current polling interval, up to [`Options::poll`].
     poll_interval: Duration,
-    /// While polling: the device's requests and completions so far, and when they last changed.
+    /// The device's requests and completions so far, when they were last looked at; and when the device last had work, as far as is known.
     work: (u64, u64),
     worked_at: Time,
 }
@@ -275,8 +277,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             held.has_waited();
             if wait.sleeps() {
                 Counters::count(&self.counters.wakeups);
-                self.adapt(now);
-                self.worked_at = self.now();
+                self.adapt();
             }
             self.deliver(&mut held, &ready)?;
         }
@@ -295,15 +296,17 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         now.since(self.worked_at) < self.poll_interval
     }
 
-    /// Adapt the polling interval: longer after a sleep that polling would have avoided, 0 after a longer sleep.
-    fn adapt(&mut self, slept_at: Time) {
-        let most = self.options.poll;
-        if most.is_zero() {
+    /// After a sleep, adapt the polling interval: longer if polling would have avoided the sleep, 0 if work came too late for that.
+    fn adapt(&mut self) {
+        let limit = self.options.poll;
+        if limit.is_zero() {
             return;
         }
-        let slept = self.now().since(slept_at);
+        let now = self.now();
+        let waited = now.since(self.worked_at);
         self.poll_interval =
-            if slept > most { Duration::ZERO } else { (self.poll_interval * 2).max(most / 8).min(most) };
+            if waited > limit { Duration::ZERO } else { (self.poll_interval * 2).max(limit / 8).min(limit) };
+        self.worked_at = now;
     }
 
     fn deliver(&self, held: &mut MutexGuard<'_, Held<D>>, ready: &Ready) -> Result<(), Failed> {

@@ -17,6 +17,8 @@ use crate::layout::{HIGH_RAM, LOW_RAM_END};
 const PAGE: u64 = 4096;
 /// Bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
+/// To map memory at an aligned address.
+const ATTEMPTS: u32 = 16;
 
 /// Guest memory, shared by virtual CPUs, devices and the user of the machine.
 pub type GuestMemory = Arc<GuestMemoryMmap>;
@@ -61,23 +63,27 @@ pub(crate) fn allocate(size: u64) -> Result<GuestMemory, Error> {
     Ok(Arc::new(memory))
 }
 
-/// Memory whose address is a multiple of [`HUGE_PAGE`], as the guest's is: otherwise KVM could not map a huge page as one.
+/// Memory whose address is a multiple of [`HUGE_PAGE`], as the guest's is: otherwise KVM could not map a huge page as one. If other threads map
+/// memory again and again meanwhile, the address is another.
 fn map(len: usize) -> io::Result<MmapRegion> {
     let new = || MmapRegion::new(len).map_err(io::Error::other);
     let mut mapping = new()?;
-    let excess = mapping.as_ptr() as usize % HUGE_PAGE;
-    // Linux before 6.7 aligns nothing. It takes the upper end of a free range: so occupy the excess there, and map again.
-    if excess > 0 && len >= HUGE_PAGE {
+    // Linux aligns no mapping before 6.7, and later not all. It takes the upper end of a free range: so occupy the excess there, and map again.
+    for _ in 0..ATTEMPTS {
+        let excess = mapping.as_ptr() as usize % HUGE_PAGE;
+        if excess == 0 || len < HUGE_PAGE {
+            break;
+        }
         let top = mapping.as_ptr().wrapping_add(len - excess);
         drop(mapping);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: without FIXED the kernel replaces no mapping; the memory is not accessed.
-        let occupied = unsafe {
-            mmap_anonymous(top.cast(), excess, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
-        }?;
-        let again = new();
-        // SAFETY: this function made the mapping, and nothing refers to it.
-        unsafe { munmap(occupied, excess) }?;
-        mapping = again?;
+        let occupied = unsafe { mmap_anonymous(top.cast(), excess, ProtFlags::empty(), flags) };
+        mapping = new()?;
+        if let Ok(occupied) = occupied {
+            // SAFETY: this function made the mapping, and nothing refers to it.
+            unsafe { munmap(occupied, excess) }?;
+        }
     }
     // SAFETY: the range is one mapping; the advice changes none of its content. An error means that the kernel has no huge pages.
     let _ = unsafe { madvise(mapping.as_ptr().cast(), len, Advice::LinuxHugepage) };

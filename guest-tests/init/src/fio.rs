@@ -25,7 +25,6 @@ struct Numbers {
     error: i32,
     read: Direction,
     write: Direction,
-    trim: Direction,
 }
 
 #[derive(Deserialize)]
@@ -142,7 +141,6 @@ const fn pattern(rw: Rw) -> &'static [&'static str] {
         Rw::Write => &["--rw=write"],
         Rw::Mixed => &["--rw=randrw"],
         Rw::Flush => &["--rw=randwrite", "--fsync=1"],
-        Rw::Discard => &["--rw=randtrim"],
     }
 }
 
@@ -170,16 +168,15 @@ impl Running {
         let start = printed.find('{').unwrap_or_default();
         let parsed: Result<Output, _> = serde_json::from_str(&printed[start..]);
         let jobs = parsed.map_err(|error| format!("fio's output: {error}"))?.jobs;
-        let [Numbers { error: 0, read, write, trim }] = &jobs[..] else {
+        let [Numbers { error: 0, read, write }] = &jobs[..] else {
             return Err(format!("fio: an error that it gave no status for: {}", said.trim()));
         };
-        let all = [read, write, trim];
+        let all = [read, write];
         let total = all.iter().map(|of| of.total_ios as f64 * of.lat_ns.mean).sum::<f64>() / 1000.0;
         let requests = all.iter().map(|of| of.total_ios).sum::<u64>();
         Ok(FioDone {
             reads: read.total_ios,
             writes: write.total_ios,
-            discards: trim.total_ios,
             bytes: read.io_bytes + write.io_bytes,
             iops: read.iops + write.iops,
             latency: total / requests.max(1) as f64,

@@ -66,14 +66,12 @@ pub enum Rw {
     Mixed,
     /// Writes at random offsets, a flush after each.
     Flush,
-    /// Discards at random offsets.
-    Discard,
 }
 
 impl Rw {
     /// All kinds.
-    pub const ALL: [Self; 7] =
-        [Self::RandRead, Self::RandWrite, Self::Read, Self::Write, Self::Mixed, Self::Flush, Self::Discard];
+    pub const ALL: [Self; 6] =
+        [Self::RandRead, Self::RandWrite, Self::Read, Self::Write, Self::Mixed, Self::Flush];
 
     /// The name in options and results.
     pub const fn name(self) -> &'static str {
@@ -84,7 +82,6 @@ impl Rw {
             Self::Write => "write",
             Self::Mixed => "mixed",
             Self::Flush => "flush",
-            Self::Discard => "discard",
         }
     }
 

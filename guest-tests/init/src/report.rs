@@ -104,14 +104,11 @@ pub struct FioDone {
     pub reads: u64,
     /// Writes.
     pub writes: u64,
-    /// Discards.
-    #[serde(default)]
-    pub discards: u64,
     /// Bytes read and written.
     pub bytes: u64,
     /// Reads and writes a second.
     pub iops: f64,
-    /// Mean time of a request from its submission to its completion, in microseconds.
+    /// Mean time of a read or write from its submission to its completion, in microseconds.
     #[serde(default)]
     pub latency: f64,
     /// Interrupts of devices meanwhile, where they were counted.

@@ -195,6 +195,15 @@ impl KvmHost {
         Ok([program, guest_of(&StockKernel::newest()?)?].concat())
     }
 
+    /// A fingerprint of the program of [`measured_guest`](Self::measured_guest).
+    ///
+    /// # Errors
+    /// It does not compile.
+    pub fn measured_program() -> Result<String, Error> {
+        let path = Self::released()?;
+        Ok(cache::fingerprint(&[&fs::read(&path).map_err(Error::file(&path))?]))
+    }
+
     /// `paradisk` as it was built with the tests.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::ThreadId;
 
-use paradisk_devices::{AccessKind, Bar, Doorbell, IoDevice, PciDevice, Sleep};
+use paradisk_devices::{AccessKind, Bar, Doorbell, IoDevice, PciDevice, Sleep, Stats};
 
 use super::shared::Accessed;
 use super::*;
@@ -199,22 +199,27 @@ fn the_time_that_a_device_asked_for_comes() {
 }
 
 #[test]
-fn a_thread_polls_after_a_short_sleep() {
-    let calls_after = |poll| {
-        let rig = rig_with(Options { poll });
+fn a_thread_polls_after_a_short_wait() {
+    let calls = |rig: &Rig| -> Vec<_> {
+        std::iter::from_fn(|| rig.calls.recv_timeout(Duration::from_millis(100)).ok()).collect()
+    };
+    let poll = Duration::from_millis(400);
+    for options in [Options::default(), Options { poll }] {
+        let polls = !options.poll.is_zero();
+        let rig = rig_with(options);
         for _ in 0..2 {
             rig.event.write(1).unwrap();
             assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
         }
-        // It hears doorbells meanwhile, and the device is called although no event says so.
+        // Doorbells reach the device meanwhile, and it is called although no event says so.
         rig.handle.doorbells.ring(1);
-        let calls: Vec<_> =
-            std::iter::from_fn(|| rig.calls.recv_timeout(Duration::from_millis(100)).ok()).collect();
-        assert!(calls.contains(&Called::Doorbell(1)), "{calls:?}");
-        calls.len()
-    };
-    assert_eq!(calls_after(Duration::ZERO), 1);
-    assert!(calls_after(Duration::from_secs(1)) > 100);
+        let first = calls(&rig);
+        assert!(first.contains(&Called::Doorbell(1)) && (first.len() > 100) == polls, "{}", first.len());
+        // It sleeps now. After a long wait it does not poll.
+        thread::sleep(poll);
+        rig.event.write(1).unwrap();
+        assert_eq!(calls(&rig), [Called::Completions]);
+    }
 }
 
 #[test]

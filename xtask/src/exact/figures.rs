@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fs;
 
+use guest_linux::KvmHost;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,6 +19,8 @@ pub(super) struct Figures {
     schema: u32,
     /// The options that decide what is measured.
     options: String,
+    /// Of `paradisk`'s file.
+    program: String,
     versions: Vec<(String, String)>,
     results: Vec<Value>,
     #[serde(skip)]
@@ -28,15 +31,15 @@ impl Figures {
     /// Without figures, or with those of the file to resume.
     ///
     /// # Errors
-    /// The file cannot be read, or has figures of other options or versions.
+    /// The file cannot be read, or has figures of other options, versions, or of another program.
     pub(super) fn new(options: &Options, args: &[&str]) -> Result<Self, Box<dyn Error>> {
-        let path = options.json.clone();
         let new = Self {
             schema: SCHEMA,
             options: deciding(args),
+            program: KvmHost::measured_program()?,
             versions: gate::versions()?,
             results: Vec::new(),
-            path,
+            path: options.json.clone(),
         };
         match &options.json {
             Some(path) if options.resume => {
@@ -54,6 +57,9 @@ impl Figures {
         }
         if old.options != self.options {
             return Err(format!("its options are `{}`, not `{}`", old.options, self.options));
+        }
+        if old.program != self.program {
+            return Err("it is of another build of paradisk".to_owned());
         }
         match old.versions.iter().find(|version| !self.versions.contains(version)) {
             Some((name, version)) => Err(format!("{name}: its version {version} is not today's")),
@@ -107,7 +113,8 @@ mod tests {
     fn figures(args: &str) -> Figures {
         let options = deciding(&args.split(' ').collect::<Vec<_>>());
         let versions = vec![("QEMU".to_owned(), "11".to_owned())];
-        Figures { schema: SCHEMA, options, versions, results: Vec::new(), path: None }
+        let program = "a".to_owned();
+        Figures { schema: SCHEMA, options, program, versions, results: Vec::new(), path: None }
     }
 
     #[test]
@@ -126,6 +133,8 @@ mod tests {
         assert!(other.contains("`--guest linux`, not `--guest linux --adapter ide`"), "{other}");
         let newer =
             Figures { versions: vec![("QEMU".to_owned(), "12".to_owned())], ..figures("--guest linux") };
+        let rebuilt = Figures { program: "b".to_owned(), ..figures("--guest linux") };
+        assert!(rebuilt.resumed(&text).unwrap_err().contains("another build"));
         assert!(newer.resumed(&text).unwrap_err().contains("QEMU: its version 11"));
         assert!(figures("--guest linux").resumed(&text[1..]).is_err());
     }

@@ -56,14 +56,18 @@ pub(super) fn check(rows: &[Value]) -> Result<Vec<String>, Box<dyn Error>> {
     Ok(longer(rows, &baseline.results, tolerance))
 }
 
-/// Store these rows in the baseline, in place of rows with the same key. If a version has changed, all old rows are dropped.
+/// Store these rows in the baseline, in place of rows with the same key. If a version or the format has changed, all old rows are dropped.
 ///
 /// # Errors
 /// The baseline cannot be read or written, or a version is not known.
 pub(super) fn update(rows: &[Value]) -> Result<(), Box<dyn Error>> {
+    if rows.is_empty() {
+        return Ok(());
+    }
     let versions = versions()?;
     let baseline = if fs::exists(FILE)? { read()? } else { Baseline::default() };
-    let mut results = if baseline.versions == versions { baseline.results } else { Vec::new() };
+    let same_kind = baseline.versions == versions && baseline.schema == SCHEMA;
+    let mut results = if same_kind { baseline.results } else { Vec::new() };
     results.retain(|old| !rows.iter().any(|new| same(old, new)));
     results.extend(rows.iter().cloned());
     results.sort_by_key(|row| KEY.map(|key| row[key].to_string()));
@@ -120,6 +124,9 @@ mod tests {
         let baseline = read().unwrap();
         assert_eq!(baseline.schema, SCHEMA);
         assert!(!baseline.versions.is_empty() && !baseline.results.is_empty());
+        for row in &baseline.results {
+            assert!(KEY.iter().all(|key| row.get(key).is_some()), "a part of its key is missing: {row}");
+        }
         assert_eq!(longer(&baseline.results, &baseline.results, 1.0), [""; 0]);
     }
 }

@@ -14,7 +14,7 @@ use super::options::{Disk, Options, Vmm};
 use super::profile::Profile;
 
 /// Version of the results' format.
-pub(super) const SCHEMA: u32 = 1;
+pub(super) const SCHEMA: u32 = 2;
 /// Bytes of the host's memory.
 const MEMORY: u64 = 2 << 30;
 /// What the iSCSI target exports.

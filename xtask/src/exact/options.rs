@@ -19,12 +19,12 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
   --disk D                  null (default); ram; passthrough: of a block device in the host's memory; iscsi: passthrough of the same device behind
                             the kernel's iSCSI target and initiator; async: passthrough of a block device that completes each request 50 us
                             later; file, file-cached, vhd, vhdx: an image on ext4 on such a device, with direct I/O (but for file-cached and vhd)
-  --rw R,...                Linux: randread (default), randwrite, read, write, mixed, flush (a flush after each write), discard
+  --rw R,...                Linux: randread (default), randwrite, read, write, mixed, flush (a flush after each write)
   --block-size N,...        bytes, or with K; default 4K
   --queue-depth N,...       requests in flight; default 1,8,32
   --batch N,...             Linux: requests that fio submits and reaps at once, up to the queue depth; default 1,32
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
-  --halt-poll NS            how long the host's KVM polls when a virtual CPU halts (halt_poll_ns); default: that of its kernel
+  --halt-poll NS            Linux: how long the host's KVM polls when a virtual CPU halts (halt_poll_ns); default: that of its kernel
   --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), qemu-iothread (its virtio
                             devices with an I/O thread that does not poll), qemu-polling (with one that polls, as by default),
                             vfio-user (QEMU with the adapter served by `paradisk serve vfio-user`), no-sandbox
@@ -33,7 +33,7 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
   --suite NAME              a suite of `paradisk bench` on the emulated host, three runs of each combination (only with --host-cpus, --json)
   --profile                 Linux: for each row, the functions of the host's kernel with the most instructions
   --json FILE               write the figures as JSON, after each adapter
-  --resume FILE             as --json, but keep the figures of the adapters in FILE, which has the same options
+  --resume FILE             as --json, and go on with the adapters that FILE lacks; options and program must be the same
   --check                   fail where a path is more than 1% (Linux: 5%) longer than in benches/exact.json
   --update                  store the figures in benches/exact.json
 ";
@@ -213,7 +213,8 @@ impl Options {
         if options.suite.is_some() && !args.iter().all(of_suites) {
             return Err(format!("--suite: only with {}", OF_SUITES[1..].join(" and ")));
         }
-        let of_linux = |name: &&&str| ["--peer", "--profile", "--rw"].contains(*name);
+        let of_linux =
+            |name: &&&str| ["--batch", "--halt-poll", "--peer", "--profile", "--rw"].contains(*name);
         if let Some(name) = args.iter().find(of_linux).filter(|_| options.guest != Guest::Linux) {
             return Err(format!("{name}: only with --guest linux"));
         }
@@ -300,6 +301,9 @@ mod tests {
         assert_eq!((options.host_cpus, Options::parse(&[]).unwrap().host_cpus), (2, 1));
         assert!(Disk::Iscsi.spec().contains(KvmHost::ISCSI_DISK));
         assert!(Disk::Async.spec().contains(KvmHost::TIMED_DISK));
+        for disk in [Disk::File, Disk::FileCached, Disk::Vhd, Disk::Vhdx] {
+            assert!(disk.spec().contains(KvmHost::TIMED_FOLDER));
+        }
         for (name, disk) in DISKS {
             assert_eq!(Options::parse(&["--disk", name]).unwrap().disk, disk);
         }
@@ -318,6 +322,8 @@ mod tests {
             "--peer qemu",
             "--guest linux --peer paradisk",
             "--rw read",
+            "--batch 1",
+            "--halt-poll 0",
             "--profile",
             "--guest linux --rw copy",
             "--halt-poll -1",

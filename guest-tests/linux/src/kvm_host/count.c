@@ -415,14 +415,10 @@ EXPORT int qemu_plugin_install(uint64_t id, const void *machine, int argc, char 
 	(void)machine;
 	bool understood = true;
 	for (int i = 0; i < argc; i++) {
-		const char *file = strchr(argv[i], '=');
-		FILE *opened = file ? fopen(file + 1, "w") : NULL;
-		if (opened && !strncmp(argv[i], "out=", 4))
-			output = opened;
-		else if (opened && !strncmp(argv[i], "profile=", 8))
-			profile = opened;
-		else
-			understood = false;
+		FILE **file = !strncmp(argv[i], "out=", 4) ? &output : !strncmp(argv[i], "profile=", 8) ? &profile : NULL;
+		if (file)
+			*file = fopen(strchr(argv[i], '=') + 1, "w");
+		understood = understood && file && *file;
 	}
 	if (!understood || (profile && !output)) {
 		fputs("count: give it out=FILE, and profile=FILE, where it can write, or nothing\n", stderr);
