@@ -261,6 +261,13 @@ mod tests {
     }
 
     #[test]
+    fn a_server_has_its_own_limit() {
+        let slots = Slots::new(2, Box::new(|| ()));
+        let (_clients, all): (Vec<_>, Vec<_>) = (0..3).map(|_| negotiating(&slots, 1)).unzip();
+        assert_eq!(all.iter().map(Slot::promote).collect::<Vec<_>>(), [true, true, false]);
+    }
+
+    #[test]
     fn the_peer_with_the_most_connections_loses_one_to_a_peer_with_fewer() {
         let (slots, all, clients) = served(&[(1, 60), (2, 4)]);
         all.iter().for_each(Slot::note_awake);
