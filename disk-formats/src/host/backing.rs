@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,7 @@ use lock::{Locked, Refused};
 use units::Units;
 
 pub(crate) use device::DeviceLimits;
+pub(crate) use space::KeepHoles;
 
 /// How long an open waits for a file that is locked though no process has it open but such as are ending, and the time between two tries.
 ///
@@ -89,6 +91,8 @@ pub struct BackingFile {
     device: Option<DeviceLimits>,
     size: u64,
     block: u32,
+    /// [`keep_holes`](Self::keep_holes).
+    keeps_holes: AtomicBool,
     flushes: Flushes,
 }
 
@@ -215,6 +219,7 @@ impl BackingFile {
             device,
             size,
             block,
+            keeps_holes: AtomicBool::new(false),
             flushes,
         };
         if !whole {

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, SeekFrom, seek};
+use rustix::fs::{SeekFrom, seek};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::contract::error::IoError;
@@ -105,15 +105,7 @@ impl Store for BackingFile {
     }
 
     fn reserve(&self, start: u64, end: u64) -> io::Result<()> {
-        self.check_flushes()?;
-        let len = end.saturating_sub(start);
-        match retry_on_intr(|| host::fallocate(self.file(), FallocateFlags::empty(), start, len)) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => match Store::len(self)? {
-                have if have < end => self.set_size(end),
-                _ => Ok(()),
-            },
-            done => Ok(done?),
-        }
+        self.reserve_range(start, end)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {

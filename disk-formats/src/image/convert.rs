@@ -42,6 +42,7 @@ pub fn convert(
     if capacity < needed {
         return Err(ImageError::TooSmall { path: destination.path().into(), capacity, needed });
     }
+    let _holes = destination.keep_holes();
     let chunks = Chunks::new(needed, control);
     let shared = Shared {
         source,

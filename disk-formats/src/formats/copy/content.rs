@@ -11,6 +11,7 @@ use crate::contract::error::{IoError, escaped};
 use crate::contract::info::SectorSize;
 use crate::contract::queue::check_range;
 use crate::formats::signature::gpt_sector;
+use crate::host::backing::{BackingFile, KeepHoles};
 use crate::host::store::{Store, io_error, read_padded};
 use crate::map::extent::{Extents, Place};
 use crate::map::format::{Format, map_now, path_of};
@@ -167,6 +168,12 @@ impl<'a> Content<'a> {
                 Err(ImageError::io(self.path(), "write", 0, wrong))
             }
         }
+    }
+
+    /// While the result exists, blocks that the format allocates are holes of its first file, except what is written. For a copy into a new
+    /// image; an image in use reserves its blocks, so that writes find their space.
+    pub(crate) fn keep_holes(&self) -> Option<KeepHoles<'a>> {
+        self.file(0).ok()?.backing().map(BackingFile::keep_holes)
     }
 
     /// Number of files of the format.

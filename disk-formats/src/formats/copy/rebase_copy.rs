@@ -166,6 +166,7 @@ pub fn write_difference(
     child: Content<'_>,
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<u64, ImageError> {
+    let _holes = child.keep_holes();
     let copied = RebaseCopy::new(source, parent, Some(child)).run(progress)?;
     let path = child.path().into();
     child.format().flush().map_err(|source| ImageError::Flush { path, source })?;

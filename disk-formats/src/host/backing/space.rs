@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, SeekFrom, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens, seek};
@@ -12,7 +13,7 @@ use super::units::{Units, split};
 use crate::contract::disk::{Allocation, Status};
 use crate::contract::error::IoError;
 use crate::host::memory::HostMemory;
-use crate::host::store::io_error;
+use crate::host::store::{Store, io_error};
 use crate::host::{self, sys};
 
 /// Size in bytes of one write of zeros, if no faster call is supported.
@@ -157,6 +158,28 @@ impl BackingFile {
         Ok(())
     }
 
+    /// While the result exists, [`reserve_range`](Self::reserve_range) allocates nothing: space of the file that is not written stays a
+    /// hole.
+    pub(crate) fn keep_holes(&self) -> KeepHoles<'_> {
+        self.keeps_holes.store(true, Ordering::Relaxed);
+        KeepHoles(self)
+    }
+
+    /// As [`Store::reserve`].
+    pub(crate) fn reserve_range(&self, start: u64, end: u64) -> io::Result<()> {
+        self.check_flushes()?;
+        let len = end.saturating_sub(start);
+        let reserved = match self.keeps_holes.load(Ordering::Relaxed) {
+            true => Err(Errno::OPNOTSUPP),
+            false => retry_on_intr(|| host::fallocate(self.file(), FallocateFlags::empty(), start, len)),
+        };
+        match reserved {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) if self.end()? < end => self.set_size(end),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
     /// Write zeros, if no faster call is supported.
     fn store_zeros(&self, offset: u64, len: u64) -> io::Result<()> {
         if let Some(units) = &self.units {
@@ -176,6 +199,16 @@ impl BackingFile {
             }
         }
         Ok(())
+    }
+}
+
+/// Ends [`BackingFile::keep_holes`].
+#[must_use]
+pub(crate) struct KeepHoles<'a>(&'a BackingFile);
+
+impl Drop for KeepHoles<'_> {
+    fn drop(&mut self) {
+        self.0.keeps_holes.store(false, Ordering::Relaxed);
     }
 }
 
@@ -304,6 +337,27 @@ mod tests {
         assert_eq!(reported.len(), 4, "and stay where it is slow");
         let (_, _, full) = allocated(1 << 30, u64::MAX, |_, _, _| Err(Errno::NOSPC));
         assert_eq!(full.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn reserved_space_is_a_hole_while_holes_are_kept() {
+        use std::os::unix::fs::MetadataExt;
+        let reserved = |keep: bool| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let backing = BackingFile::open(file.path(), Access::default()).unwrap();
+            let stat = || file.as_file().metadata().unwrap();
+            let mut before = 0;
+            if keep {
+                let _holes = backing.keep_holes();
+                backing.reserve(0, 1 << 20).unwrap();
+                assert_eq!((stat().len(), stat().blocks()), (1 << 20, 0));
+                before = 1 << 20;
+            }
+            backing.reserve(before, before + (1 << 20)).unwrap();
+            assert_eq!(stat().len(), before + (1 << 20));
+            stat().blocks()
+        };
+        assert_eq!(reserved(true), reserved(false), "then it is allocated again");
     }
 
     /// The file has grown since it was opened. The probe must lie beyond its current end.

@@ -1,12 +1,19 @@
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
 use super::*;
 use crate::contract::error::IoError;
 use crate::formats::copy::scattered::{Scattered, sample, sparse, vhd};
 use crate::formats::flat::raw::Raw;
+use crate::formats::open::OpenOptions;
 use crate::formats::vhd::{create_dynamic, create_fixed};
+use crate::formats::vhdx::{self, CreateOptions};
 use crate::host::backing::Access;
 use crate::image::{compare, default_workers};
 use crate::map::format::Format;
+use crate::queue::conformance::Random;
 
+const MIB: u64 = 1 << 20;
 const READ: Access = Access::READ_ONLY;
 const WRITE: Access = Access { read_only: false, direct: false };
 
@@ -85,6 +92,71 @@ fn zeros_are_left_out() {
     let done = converted(&raw, &scattered).unwrap();
     let blocks = 1 + (600_000usize.div_ceil(4096) - 500_000 / 4096) as u64;
     assert_eq!((done.written, done.cloned), (blocks * 4096, 0));
+}
+
+/// Bytes that the file system has allocated to a file.
+fn space(path: &Path) -> u64 {
+    let file = std::fs::File::open(path).unwrap();
+    file.sync_all().unwrap();
+    file.metadata().unwrap().blocks() * 512
+}
+
+/// Blocks of any size keep holes where the source has zeros.
+#[test]
+fn a_new_image_has_no_more_space_than_data_and_metadata() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mut random = Random(3);
+    let every = |step, len| (0..64 * MIB / step).map(move |n| (n * step, len)).collect::<Vec<_>>();
+    let few = every(64 << 10, 64 << 10).into_iter().filter(|_| random.below(10) < 3).collect();
+    let patterns = [
+        every(8 * MIB, 64 << 10),
+        every(MIB, 4096),
+        every(64 << 10, 4096),
+        vec![(0, 32 * MIB)],
+        vec![(64 * MIB - 4096, 4096)],
+        few,
+        vec![],
+    ];
+    let formats = [("a.vhd", 4096), ("a.vhd", 2 * MIB), ("a.vhdx", MIB), ("a.vhdx", 32 * MIB)];
+    for (number, parts) in patterns.iter().enumerate() {
+        let file = std::fs::File::create(path("a.img")).unwrap();
+        // Stored zeros, then data and holes.
+        file.write_all_at(&vec![0; MIB as usize], 0).unwrap();
+        file.set_len(64 * MIB).unwrap();
+        for (offset, len) in parts {
+            file.write_all_at(&vec![0x5A; *len as usize], *offset).unwrap();
+        }
+        drop(file);
+        let data: u64 = parts.iter().map(|(_, len)| len).sum();
+        if space(&path("a.img")) > data + MIB {
+            return println!("SKIP: a_new_image_has_no_more_space_than_data_and_metadata: no holes here");
+        }
+        let raw = Raw::open(&path("a.img"), READ).unwrap();
+        for (name, block) in formats {
+            let block_size = Some(block as u32);
+            match name {
+                "a.vhd" => create_dynamic(&path(name), 64 * MIB, block_size).unwrap(),
+                _ => {
+                    let options = CreateOptions { block_size, ..CreateOptions::default() };
+                    vhdx::create_dynamic(&path(name), 64 * MIB, options).unwrap();
+                }
+            }
+            let disk = OpenOptions::new(path(name)).open_format().unwrap();
+            converted(&raw, &*disk).unwrap();
+            drop(disk);
+            // Each block of a VHD with data has a bitmap, in a page of its own.
+            let bitmaps = (data / 4096).min(64 * MIB / block) * 4096;
+            let used = space(&path(name));
+            // The file system's own metadata of a fragmented file are counted, too.
+            let most = (data + bitmaps) / 64 * 65 + (512 << 10);
+            assert!(
+                used <= most,
+                "pattern {number}, {name}, blocks of {block} bytes: {used} bytes, not {most}"
+            );
+            std::fs::remove_file(path(name)).unwrap();
+        }
+    }
 }
 
 #[test]
