@@ -1,6 +1,7 @@
 //! Measures first writes to the blocks of an image: COUNT writes of SIZE bytes, STEP bytes apart, DEPTH in flight, then a
 //! flush. If FLUSH is above 0, there is also a flush after every FLUSH writes, with nothing else in flight. `qemu-img bench -w -c COUNT
-//! -s SIZE -S STEP -d DEPTH --flush-interval=FLUSH` does the same with QEMU's formats.
+//! -s SIZE -S STEP -d DEPTH --flush-interval=FLUSH` does the same with QEMU's formats. Then it evicts the image from the page cache and reads
+//! the range from byte 0 to COUNT * SIZE in pieces of 1 MiB.
 //!
 //! `cargo run --release -p paradisk-disk-formats --example first_writes --features conformance -- IMAGE COUNT SIZE STEP DEPTH
 //! on|off FLUSH` (on or off: direct I/O)
@@ -9,6 +10,9 @@ use std::time::Instant;
 
 use paradisk_disk_formats::conformance::Guest;
 use paradisk_disk_formats::{DiskQueue, Op, OpenOptions, QueueConfig, Request};
+
+/// Size of the reads.
+const PIECE: u64 = 1 << 20;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -27,38 +31,62 @@ fn main() {
     let mut queue =
         disk.queue(&QueueConfig { depth: depth as u32, ..QueueConfig::default() }).expect("a queue");
     let capacity = disk.info().capacity;
-    let guest = Guest::new((size * depth) as usize);
-    guest.put(0, &vec![0x5A; (size * depth) as usize]);
-    let start = Instant::now();
-    let (mut next, mut offset, mut free) = (0, 0, (0..depth).collect::<Vec<_>>());
-    let (mut ended, mut pause) = (Vec::new(), interval);
-    while next < count || queue.in_flight() > 0 {
-        if next == pause && queue.in_flight() == 0 {
-            flush_all(&mut *queue);
-            pause = pause.saturating_add(interval);
-        }
-        while next < count.min(pause)
-            && let Some(slot) = free.pop()
-        {
-            let bufs = [guest.buf((slot * size) as usize, size as usize)];
-            let op = Op::Write { fua: false };
-            queue.push(&Request { tag: slot, op, offset, len: size, bufs: &bufs }).expect("a free slot");
-            offset = (offset + step) % capacity;
-            if offset + size > capacity {
-                offset = 0;
-            }
-            next += 1;
-        }
-        queue.wait();
-        queue.reap(&mut ended);
-        for completion in ended.drain(..) {
-            completion.result.expect("a write");
-            free.push(completion.tag);
-        }
-    }
-    flush_all(&mut *queue);
-    let seconds = start.elapsed().as_secs_f64();
+    let writes = Load { op: Op::Write { fua: false }, count, size, step, depth, interval };
+    let seconds = writes.run(&mut *queue, capacity);
     println!("{count} writes of {size} bytes in {seconds:.3} s: {:.0} a second", count as f64 / seconds);
+
+    disk.uncache().expect("the page cache");
+    let count = (count * size).min(capacity) / PIECE;
+    let reads = Load { op: Op::Read, count, size: PIECE, step: PIECE, depth, interval: u64::MAX };
+    let seconds = reads.run(&mut *queue, capacity);
+    println!("{count} reads of 1 MiB in {seconds:.3} s: {:.0} a second", count as f64 / seconds);
+}
+
+struct Load {
+    op: Op,
+    count: u64,
+    size: u64,
+    step: u64,
+    depth: u64,
+    /// Requests between two flushes.
+    interval: u64,
+}
+
+impl Load {
+    /// Make the requests, and flush. Returns the seconds that it took.
+    fn run(&self, queue: &mut dyn DiskQueue, capacity: u64) -> f64 {
+        let Self { op, count, size, step, depth, interval } = *self;
+        let guest = Guest::new((size * depth) as usize);
+        guest.put(0, &vec![0x5A; (size * depth) as usize]);
+        let start = Instant::now();
+        let (mut next, mut offset, mut free) = (0, 0, (0..depth).collect::<Vec<_>>());
+        let (mut ended, mut pause) = (Vec::new(), interval);
+        while next < count || queue.in_flight() > 0 {
+            if next == pause && queue.in_flight() == 0 {
+                flush_all(queue);
+                pause = pause.saturating_add(interval);
+            }
+            while next < count.min(pause)
+                && let Some(slot) = free.pop()
+            {
+                let bufs = [guest.buf((slot * size) as usize, size as usize)];
+                queue.push(&Request { tag: slot, op, offset, len: size, bufs: &bufs }).expect("a free slot");
+                offset = (offset + step) % capacity;
+                if offset + size > capacity {
+                    offset = 0;
+                }
+                next += 1;
+            }
+            queue.wait();
+            queue.reap(&mut ended);
+            for completion in ended.drain(..) {
+                completion.result.expect("a successful request");
+                free.push(completion.tag);
+            }
+        }
+        flush_all(queue);
+        start.elapsed().as_secs_f64()
+    }
 }
 
 fn flush_all(queue: &mut dyn DiskQueue) {

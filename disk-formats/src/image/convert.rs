@@ -28,7 +28,7 @@ pub struct Converted {
 }
 
 /// Copy the content of `source` into `destination`, and flush it. The destination must read as zeros and be at least as
-/// large. Holes and blocks of zeros are skipped.
+/// large. Holes and blocks of zeros are skipped: they are holes of the destination's file, also inside its blocks.
 ///
 /// # Errors
 /// [`ImageError::TooSmall`]; errors of reading and writing; [`ImageError::Cancelled`]. After an error the destination
