@@ -89,7 +89,7 @@ fn set_up(options: &Options) -> String {
     let image = |format: &str| {
         let folder = KvmHost::TIMED_FOLDER;
         format!(
-            "{}./paradisk image convert {RAW_FILE} {folder}/disk.{format} > /dev/null && sync || exit 1\n",
+            "{}./paradisk image convert --format {format} {RAW_FILE} {folder}/disk.{format} > /dev/null && sync || exit 1\n",
             raw()
         )
     };
