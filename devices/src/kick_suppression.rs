@@ -32,10 +32,14 @@ const MAX_POLL_IDLE: Duration = POLL_BUSY;
 const MIN_BACKOFF: u16 = 64;
 const MAX_BACKOFF: u16 = 4096;
 
-/// Sleeps with few expected requests before a trial, and the number of requests that it expects. A device that is faster than its guest is
-/// woken for each request, and never sees many outstanding. Odd, so that trials begin at different requests of a batch.
-const BEFORE_TRIAL: u8 = 61;
-const TRIAL: u32 = 64;
+/// Sleeps with few expected requests before a trial, less up to 15, so that trials begin at different requests of a batch. A device that is
+/// faster than its guest is woken for each request, and never sees many outstanding, so it tries to sleep without kicks until a poll.
+const BEFORE_TRIAL: u8 = 60;
+
+/// Requests that the first poll of a trial must find, and the time that the poll allows for each. If it finds as many, the next poll must
+/// find twice as many in twice the time, up to [`MIN_REQUESTS`]. So a guest with one request at a time hardly waits.
+const TRIAL: u32 = 2;
+const TRIAL_PACE: Duration = Duration::from_micros(20);
 
 /// What a poll that finds part of a batch takes from [`Batches::credit`], which then prevents a back-off; and the maximum of that credit.
 const EXCUSE: u8 = 4;
@@ -166,6 +170,8 @@ pub(crate) struct Batches {
     sleeps: u8,
     /// Requests of the current batch that were taken.
     taken: u32,
+    /// Requests that were taken since a poll was due last.
+    since_due: u32,
     /// Time that the guest takes for a batch.
     takes: Duration,
     /// Complete batches, less [`EXCUSE`] for each poll that found part of one and caused no back-off: it may have come too early. A batch
@@ -173,6 +179,8 @@ pub(crate) struct Batches {
     credit: u8,
     /// Sleeps with nothing in flight and few expected since the last trial.
     few: u8,
+    /// Requests that the next poll of a trial must find.
+    sought: u32,
     /// Why kicks are suppressed while the device sleeps, or were in the last sleep.
     reason: Reason,
     pub(crate) suppression: KickSuppression,
@@ -196,9 +204,11 @@ impl Batches {
             before: 0,
             sleeps: 0,
             taken: 0,
+            since_due: 0,
             takes: POLL_IDLE,
             credit: MAX_CREDIT,
             few: 0,
+            sought: TRIAL,
             reason: Reason::InFlight,
             suppression: KickSuppression::new(),
         }
@@ -207,15 +217,26 @@ impl Batches {
     /// `count` requests are taken of `outstanding`.
     #[inline]
     pub(crate) fn taken(&mut self, count: u32, outstanding: u32) {
+        // With a kick for each request, a batch begins when all completions are read.
+        if self.suppression.backoff > 0 && outstanding == count {
+            self.taken = 0;
+        }
         self.taken = self.taken.saturating_add(count);
+        self.since_due = self.since_due.saturating_add(count);
         self.most = self.most.max(outstanding);
     }
 
     /// As [`KickSuppression::polled`], with `suppressed` kicks, at least 1.
     pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
         match self.reason {
-            // The trial has found a batch: its delay is no reason to back off.
-            Reason::Trial if waiting >= MIN_REQUESTS => return,
+            Reason::Trial => {
+                let (first, found) = (self.sought == TRIAL, waiting >= self.sought);
+                self.sought = if found && self.sought < MIN_REQUESTS { 2 * self.sought } else { TRIAL };
+                // Back off for a guest with two to seven requests at a time: it must seldom wait for a second poll.
+                if first || found {
+                    return;
+                }
+            }
             Reason::Batch if waiting > suppressed => {
                 self.takes = (self.takes - self.takes / 8).max(waited.min(MAX_POLL_IDLE));
                 self.credit = (self.credit + 1).min(MAX_CREDIT);
@@ -235,6 +256,13 @@ impl Batches {
     /// As [`KickSuppression::before_sleep`], after all waiting requests were taken. `due`: the time of a poll has come.
     pub(crate) fn before_sleep(&mut self, in_flight: u32, due: bool) -> Suppressed {
         let size = self.most.max(self.before);
+        if due {
+            // The poll has ended a batch. If it was less than twice the expected size, it is the size of the batches.
+            let batch = std::mem::take(&mut self.since_due);
+            if size >= MIN_REQUESTS && (size..size.saturating_mul(2)).contains(&batch) {
+                self.most = batch;
+            }
+        }
         self.sleeps += 1;
         if self.sleeps == WINDOW {
             (self.sleeps, self.before, self.most) = (0, self.most, 0);
@@ -242,12 +270,15 @@ impl Batches {
         if due || self.taken >= size || in_flight >= MIN_REQUESTS {
             self.taken = 0;
         }
-        let mut expected = size.saturating_sub(self.taken.max(in_flight));
-        self.reason = if in_flight >= MIN_REQUESTS { Reason::InFlight } else { Reason::Batch };
+        let goes_on = self.sought > TRIAL;
         self.few += u8::from(size < MIN_REQUESTS && in_flight == 0);
-        if self.few == BEFORE_TRIAL {
-            (self.few, self.reason, expected) = (0, Reason::Trial, TRIAL);
+        if in_flight < MIN_REQUESTS && (goes_on || self.few >= BEFORE_TRIAL) {
+            (self.few, self.reason) = (self.sleeps % 16, Reason::Trial);
+            let suppressed = self.suppression.before_sleep(in_flight, u32::MAX, due && !goes_on);
+            return Suppressed { poll_after: self.sought * TRIAL_PACE, ..suppressed };
         }
+        self.reason = if in_flight >= MIN_REQUESTS { Reason::InFlight } else { Reason::Batch };
+        let expected = size.saturating_sub(self.taken.max(in_flight));
         let suppressed = self.suppression.before_sleep(in_flight, expected, due);
         if self.reason == Reason::Batch {
             let poll_after = (3 * self.takes / 2).clamp(POLL_IDLE, MAX_POLL_IDLE);

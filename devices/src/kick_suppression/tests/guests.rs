@@ -14,6 +14,8 @@ const STEP: u64 = 100;
 struct Guest {
     /// Requests of a batch, or the bounds of their number.
     batch: (u32, u32),
+    /// Number of single requests before the first batch.
+    singles: u32,
     /// Nanoseconds from one request to the next, to read a completion, and from the last completion to the next batch.
     put: u64,
     read: u64,
@@ -32,6 +34,8 @@ struct Counts {
     polls: u32,
     /// The longest time in nanoseconds that a request has waited while the device slept.
     waited: u64,
+    /// Nanoseconds that the guest has waited for polls after its last request.
+    delay: u64,
 }
 
 #[derive(Debug)]
@@ -46,11 +50,11 @@ fn run(guest: &Guest, batches: u32, skip: u32, random: &mut Random) -> Counts {
     let mut counts = Counts::default();
     // Indices of the rings.
     let (mut put, mut taken, mut posted, mut read) = (0u32, 0u32, 0u32, 0u32);
-    let mut left = guest.batch.0;
+    let mut left = if guest.singles > 0 { 1 } else { guest.batch.0 };
     let mut next_put = 0;
     let mut handler: Option<u64> = None;
     let mut device = Device::Asleep { suppressed: 0, woken: None };
-    let (mut poll_at, mut oldest): (Option<u64>, Option<u64>) = (None, None);
+    let (mut poll_at, mut oldest, mut newest): (Option<u64>, Option<u64>, u64) = (None, None, 0);
     let (mut lowered_from, mut since) = (0, 0);
     for now in (0..).map(|step| step * STEP) {
         // The guest's turn: its interrupt handler goes first.
@@ -66,7 +70,7 @@ fn run(guest: &Guest, batches: u32, skip: u32, random: &mut Random) -> Counts {
                     if counts.batches == skip + batches {
                         return counts;
                     }
-                    let (least, most) = guest.batch;
+                    let (least, most) = if counts.batches < guest.singles { (1, 1) } else { guest.batch };
                     left = least + random.below(u64::from(most - least) + 1) as u32;
                     next_put = now + guest.think;
                 }
@@ -75,6 +79,7 @@ fn run(guest: &Guest, batches: u32, skip: u32, random: &mut Random) -> Counts {
             _ if left > 0 && now >= next_put && handler.is_none_or(|at| now < at) => {
                 (put, left, next_put) = (put + 1, left - 1, now + guest.put);
                 oldest.get_or_insert(now);
+                newest = now;
                 if let Device::Asleep { suppressed, woken: woken @ None } = &mut device
                     && put - taken > *suppressed
                 {
@@ -110,6 +115,7 @@ fn run(guest: &Guest, batches: u32, skip: u32, random: &mut Random) -> Counts {
             taken = put;
             if let Some(since) = oldest.take() {
                 counts.waited = counts.waited.max(now - since);
+                counts.delay += if late { now - newest } else { 0 };
             }
             device = Device::Busy { until: now + 2000 + u64::from(waiting) * guest.serve };
             lowered_from = u32::MAX;
@@ -136,6 +142,7 @@ fn guest(random: &mut Random, batch: (u32, u32)) -> Guest {
     let mut between = |least: u64, most: u64| least + random.below(most - least + 1);
     Guest {
         batch,
+        singles: 0,
         put: between(300, 8000),
         read: between(100, 2000),
         think: between(1000, 50_000),
@@ -157,8 +164,8 @@ fn one_kick_a_batch_whatever_the_pace() {
         more += u32::from(counts.kicks > 105 || counts.polls > 5);
     }
     // The exceptions are guests of whose requests a trial finds few.
-    assert!(more <= guests_tried / 5, "{more} guests of {guests_tried} kick more often, or wait for polls");
-    assert!(all <= guests_tried * 200, "{all} kicks for {} batches", guests_tried * 100);
+    assert!(more <= guests_tried / 10, "{more} guests of {guests_tried} kick more often, or wait for polls");
+    assert!(all <= guests_tried * 130, "{all} kicks for {} batches", guests_tried * 100);
 }
 
 /// The device is faster than such a guest, and does not know the size of its batches.
@@ -175,12 +182,24 @@ fn slow_guests_kick_more_and_wait_for_few_polls() {
 }
 
 #[test]
+fn a_batch_after_single_requests_is_soon_found() {
+    let mut random = Random::new(0x0dd5_eed5);
+    let mut kicks = Vec::new();
+    for _ in 0..100 {
+        let single = Guest { singles: 3200, ..guest(&mut random, (32, 32)) };
+        kicks.push(run(&single, 20, 3200, &mut random).kicks);
+    }
+    kicks.sort_unstable();
+    assert!(kicks[50] <= 64 && kicks[90] <= 160, "kicks for 640 requests: {kicks:?}");
+}
+
+#[test]
 fn guests_with_few_requests_seldom_wait() {
     let mut random = Random::new(0x5ee1_d0e5);
     for depth in 1..MIN_REQUESTS {
         let guest = guest(&mut random, (depth, depth));
         let counts = run(&guest, 5000, 1, &mut random);
-        assert!(counts.polls <= 30, "{guest:?}: {counts:?}");
+        assert!(counts.delay <= 4000 * 5000, "{guest:?}: {counts:?}");
         assert!(counts.waited <= MAX_POLL_IDLE.as_nanos() as u64 + STEP, "{guest:?}: {counts:?}");
     }
 }
@@ -188,11 +207,14 @@ fn guests_with_few_requests_seldom_wait() {
 #[test]
 fn guests_whose_batches_vary_seldom_wait_and_never_long() {
     let mut random = Random::new(0x1bad_5eed);
+    let mut delay = 0;
     for _ in 0..100 {
         let batch = (1 + random.below(8) as u32, 9 + random.below(40) as u32);
         let guest = guest(&mut random, batch);
         let counts = run(&guest, 300, 1, &mut random);
+        delay += counts.delay;
         assert!(counts.waited <= MAX_POLL_IDLE.as_nanos() as u64 + STEP, "{guest:?}: {counts:?}");
-        assert!(counts.polls <= 100, "{guest:?}: {counts:?}");
+        assert!(counts.polls <= 120, "{guest:?}: {counts:?}");
     }
+    assert!(delay <= 20_000 * 100 * 300, "{} ns a batch", delay / (100 * 300));
 }
