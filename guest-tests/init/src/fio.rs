@@ -61,14 +61,18 @@ pub(crate) enum Load {
 impl Load {
     /// What is run for a job, one after the other.
     pub(crate) fn of(fio: &Fio) -> Vec<Self> {
-        let twice = |run: Counted| Counted { requests: 2 * run.requests, ..run };
+        let counted = |run: Counted| {
+            let twice = Counted { requests: 2 * run.requests, ..run };
+            let single = Counted { requests: run.singles, depth: 1, batch: 1, ..run };
+            match run.singles {
+                0 => vec![Self::Warm(run), Self::Counted(run), Self::Counted(twice)],
+                _ => vec![Self::Warm(single), Self::Counted(run), Self::Warm(single), Self::Counted(twice)],
+            }
+        };
         match fio {
             Fio::Verify => vec![Self::Verify],
             Fio::VerifyOnCpus { cpus } => vec![Self::VerifyOnCpus { cpus: *cpus }],
-            Fio::Counted(runs) => runs
-                .iter()
-                .flat_map(|run| [Self::Warm(*run), Self::Counted(*run), Self::Counted(twice(*run))])
-                .collect(),
+            Fio::Counted(runs) => runs.iter().copied().flat_map(counted).collect(),
             Fio::Rates { seconds } => {
                 ["randread", "randwrite"].map(|pattern| Self::Random { pattern, seconds: *seconds }).to_vec()
             }
@@ -191,17 +195,26 @@ mod tests {
 
     #[test]
     fn each_counted_load_is_warmed_up() {
-        let loads =
-            [1, 32].map(|depth| Counted { rw: Rw::Mixed, requests: 5, block_size: 512, depth, batch: 1 });
-        let runs = Load::of(&Fio::Counted(loads.to_vec())).into_iter().map(|load| match load {
+        let load = Counted { rw: Rw::Mixed, requests: 5, block_size: 512, depth: 32, batch: 1, singles: 0 };
+        let other = Counted { singles: 7, ..load };
+        let runs = Load::of(&Fio::Counted(vec![load, other])).into_iter().map(|load| match load {
             Load::Warm(run) => (false, run),
             Load::Counted(run) => (true, run),
             Load::Verify | Load::VerifyOnCpus { .. } | Load::Steady { .. } | Load::Random { .. } => {
                 panic!("not asked for")
             }
         });
-        let expected =
-            loads.map(|load| [(false, load), (true, load), (true, Counted { requests: 10, ..load })]);
-        assert_eq!(runs.collect::<Vec<_>>(), expected.as_flattened());
+        let twice = |load| Counted { requests: 10, ..load };
+        let single = (false, Counted { requests: 7, depth: 1, ..other });
+        let expected = [
+            (false, load),
+            (true, load),
+            (true, twice(load)),
+            single,
+            (true, other),
+            single,
+            (true, twice(other)),
+        ];
+        assert_eq!(runs.collect::<Vec<_>>(), expected);
     }
 }

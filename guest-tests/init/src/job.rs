@@ -91,7 +91,7 @@ impl Rw {
     }
 }
 
-/// Requests of a number that is known before: `RW/REQUESTS/BYTES/DEPTH/BATCH`.
+/// Requests of a number that is known before: `RW/REQUESTS/BYTES/DEPTH/BATCH/SINGLES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
     /// Of which kind.
@@ -104,23 +104,27 @@ pub struct Counted {
     pub depth: u32,
     /// Submitted at once, and waited for at once.
     pub batch: u32,
+    /// Requests before each counted run that are in flight one at a time; 0: a warm-up like the run.
+    pub singles: u32,
 }
 
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rw, requests, block_size, depth, batch } = self;
-        write!(f, "{}/{requests}/{block_size}/{depth}/{batch}", rw.name())
+        let Self { rw, requests, block_size, depth, batch, singles } = self;
+        write!(f, "{}/{requests}/{block_size}/{depth}/{batch}/{singles}", rw.name())
     }
 }
 
 impl Counted {
     fn parse(text: &str) -> Option<Self> {
         let (rw, numbers) = text.split_once('/')?;
-        let numbers = numbers.split('/').map(|word| number(word).filter(|value| *value > 0));
-        let [requests, block_size, depth, batch] = numbers.collect::<Option<Vec<u32>>>()?[..] else {
+        let (positive, singles) = numbers.rsplit_once('/')?;
+        let positive = positive.split('/').map(|word| number(word).filter(|value| *value > 0));
+        let [requests, block_size, depth, batch] = positive.collect::<Option<Vec<u32>>>()?[..] else {
             return None;
         };
-        Some(Self { rw: Rw::named(rw)?, requests, block_size, depth, batch })
+        let singles = number(singles)?;
+        Some(Self { rw: Rw::named(rw)?, requests, block_size, depth, batch, singles })
     }
 }
 
@@ -244,8 +248,8 @@ mod tests {
             libiscsi,
             power,
         };
-        let run = Counted { rw: Rw::Flush, requests: 5, block_size: 512, depth: 32, batch: 8 };
-        let counted = Fio::Counted(vec![run, Counted { batch: 1, ..run }]);
+        let run = Counted { rw: Rw::Flush, requests: 5, block_size: 512, depth: 32, batch: 8, singles: 0 };
+        let counted = Fio::Counted(vec![run, Counted { batch: 1, singles: 7, ..run }]);
         for fio in [Fio::Verify, Fio::VerifyOnCpus { cpus: 5 }, Fio::Rates { seconds: 3 }, counted]
             .map(Some)
             .into_iter()
@@ -267,9 +271,9 @@ mod tests {
             "fio=rates:0",
             "fio=cpus:0",
             "fio=verify:1",
-            "fio=counted:randread/1/2/3",
-            "fio=counted:randread/1/2/3/0",
-            "fio=counted:tape/1/2/3/4",
+            "fio=counted:randread/1/2/3/4",
+            "fio=counted:randread/1/2/3/0/0",
+            "fio=counted:tape/1/2/3/4/0",
         ] {
             assert!(Job::parse(&format!("paradisk.{word}")).unwrap_err().contains(word));
         }

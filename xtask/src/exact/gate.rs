@@ -21,7 +21,7 @@ const LINUX_ALLOWANCE: f64 = 0.04;
 /// The factor if a kernel, QEMU or the compiler has another version than the baseline's.
 const OTHER_VERSIONS_TOLERANCE: f64 = 1.1;
 /// The fields that identify a row.
-pub(super) const KEY: [&str; 10] = [
+pub(super) const KEY: [&str; 11] = [
     "adapter",
     "disk",
     "guest",
@@ -32,6 +32,7 @@ pub(super) const KEY: [&str; 10] = [
     "block_size",
     "queue_depth",
     "batch",
+    "after_singles",
 ];
 
 /// The content of the file.

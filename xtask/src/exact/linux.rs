@@ -1,5 +1,6 @@
 //! A stock Linux with its own drivers. Each pair of adapter and VMM is one boot. For each load in it, fio makes N requests to warm
-//! up, then N and then 2N. The result is the difference of the last two runs, which excludes the start of fio.
+//! up, then N and then 2N. The result is the difference of the last two runs, which excludes the start of fio. With `--after-singles`,
+//! requests with one in flight come before both runs, in place of the warm-up.
 
 use std::error::Error;
 use std::fs;
@@ -16,6 +17,8 @@ use super::options::{Disk, Options, Vmm};
 const REQUESTS: u32 = 4000;
 /// N with more than one request in flight: devices adapt to the guest, and the start of fio has a longer effect.
 const REQUESTS_IN_FLIGHT: u32 = 16_000;
+/// N after requests with one in flight.
+const REQUESTS_AFTER_SINGLES: u32 = 3200;
 /// Limit of N for large blocks, in bytes, and the least N.
 const MAX_BYTES: u32 = 128 << 20;
 const MIN_REQUESTS: u32 = 500;
@@ -109,7 +112,11 @@ fn loads(options: &Options) -> Vec<Counted> {
             for &depth in &options.depths {
                 for &batch in options.batches.iter().filter(|batch| **batch <= depth) {
                     // Rounded up to whole batches.
-                    let most = if depth > 1 { REQUESTS_IN_FLIGHT } else { REQUESTS };
+                    let most = match options.after_singles {
+                        Some(_) => REQUESTS_AFTER_SINGLES,
+                        None if depth > 1 => REQUESTS_IN_FLIGHT,
+                        None => REQUESTS,
+                    };
                     let most = most.min((MAX_BYTES / block_size).max(MIN_REQUESTS));
                     loads.push(Counted {
                         rw,
@@ -117,6 +124,7 @@ fn loads(options: &Options) -> Vec<Counted> {
                         block_size,
                         depth,
                         batch,
+                        singles: options.after_singles.unwrap_or(0),
                     });
                 }
             }

@@ -140,6 +140,7 @@ pub(super) fn row(measured: &Measured<'_>) -> Value {
         "block_size": measured.block_size,
         "queue_depth": measured.depth,
         "batch": measured.batch,
+        "after_singles": measured.options.after_singles,
         "instructions_per_io": {
             "total": each(Counters::total),
             "guest_user": each(|at| at.guest_user),

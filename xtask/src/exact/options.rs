@@ -23,6 +23,7 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
   --block-size N,...        bytes, or with K; default 4K
   --queue-depth N,...       requests in flight; default 1,8,32
   --batch N,...             Linux: requests that fio submits and reaps at once, up to the queue depth; default 1,32
+  --after-singles N         Linux: N requests with one in flight before each counted run: how soon does a device adapt?
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
   --halt-poll NS            Linux: how long the host's KVM polls when a virtual CPU halts (halt_poll_ns); default: that of its kernel
   --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), qemu-iothread (its virtio
@@ -166,6 +167,8 @@ pub(super) struct Options {
     pub(super) block_sizes: Vec<u32>,
     pub(super) depths: Vec<u32>,
     pub(super) batches: Vec<u32>,
+    /// Requests before each counted run that are in flight one at a time.
+    pub(super) after_singles: Option<u32>,
     pub(super) host_cpus: u8,
     /// Nanoseconds.
     pub(super) halt_poll: Option<u32>,
@@ -188,6 +191,7 @@ impl Options {
             block_sizes: vec![4096],
             depths: vec![1, 8, 32],
             batches: vec![1, 32],
+            after_singles: None,
             host_cpus: 0,
             halt_poll: None,
             peers: Vec::new(),
@@ -213,8 +217,8 @@ impl Options {
         if options.suite.is_some() && !args.iter().all(of_suites) {
             return Err(format!("--suite: only with {}", OF_SUITES[1..].join(" and ")));
         }
-        let of_linux =
-            |name: &&&str| ["--batch", "--halt-poll", "--peer", "--profile", "--rw"].contains(*name);
+        let linux = ["--after-singles", "--batch", "--halt-poll", "--peer", "--profile", "--rw"];
+        let of_linux = |name: &&&str| linux.contains(*name);
         if let Some(name) = args.iter().find(of_linux).filter(|_| options.guest != Guest::Linux) {
             return Err(format!("{name}: only with --guest linux"));
         }
@@ -231,6 +235,10 @@ impl Options {
             ("--block-size", _) => self.block_sizes = numbers(name, value)?,
             ("--queue-depth", _) => self.depths = numbers(name, value)?,
             ("--batch", _) => self.batches = numbers(name, value)?,
+            ("--after-singles", _) => match numbers(name, value)?[..] {
+                [singles] => self.after_singles = Some(singles),
+                _ => return Err(format!("{name} {value}: not a number")),
+            },
             ("--json" | "--resume", _) => {
                 (self.json, self.resume) = (Some(value.to_owned()), name == "--resume");
             }
@@ -307,9 +315,10 @@ mod tests {
         for (name, disk) in DISKS {
             assert_eq!(Options::parse(&["--disk", name]).unwrap().disk, disk);
         }
-        let words = "--guest linux --rw flush,mixed --halt-poll 0 --resume figures.json";
+        let words = "--guest linux --rw flush,mixed --halt-poll 0 --after-singles 3200 --resume figures.json";
         let options = Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         assert_eq!((&options.rws[..], options.halt_poll), (&[Rw::Flush, Rw::Mixed][..], Some(0)));
+        assert_eq!(options.after_singles, Some(3200));
         assert!(options.resume && options.json.as_deref() == Some("figures.json"));
         for wrong in [
             "--guest dos",
@@ -324,6 +333,8 @@ mod tests {
             "--rw read",
             "--batch 1",
             "--halt-poll 0",
+            "--after-singles 1",
+            "--guest linux --after-singles 1,2",
             "--profile",
             "--guest linux --rw copy",
             "--halt-poll -1",
