@@ -32,18 +32,23 @@ const MAX_POLL_IDLE: Duration = POLL_BUSY;
 const MIN_BACKOFF: u16 = 64;
 const MAX_BACKOFF: u16 = 4096;
 
-/// Sleeps with few expected requests before a trial, less up to 15, so that trials begin at different requests of a batch. A device that is
-/// faster than its guest is woken for each request, and never sees many outstanding, so it tries to sleep without kicks until a poll.
+/// Sleeps between requests that come quickly, with few expected, before a trial; less up to 15, so that trials begin at different requests of a
+/// batch. A device that is faster than its guest is woken for each request, and never sees many outstanding, so it tries to sleep without kicks
+/// until a poll.
 const BEFORE_TRIAL: u8 = 60;
 
 /// Requests that the first poll of a trial must find, and the time that the poll allows for each. If it finds as many, the next poll must
-/// find twice as many in twice the time, up to [`MIN_REQUESTS`]. So a guest with one request at a time hardly waits.
+/// find twice as many in twice the time, up to [`MIN_REQUESTS`]. So a guest with one request at a time hardly waits. Requests come quickly if
+/// this poll would have found them.
 const TRIAL: u32 = 2;
 const TRIAL_PACE: Duration = Duration::from_micros(20);
 
 /// What a poll that finds part of a batch takes from [`Batches::credit`], which then prevents a back-off; and the maximum of that credit.
 const EXCUSE: u8 = 4;
 const MAX_CREDIT: u8 = 8;
+
+/// Whole batches of one size that end a back-off.
+const WHOLE_BATCHES: u8 = 4;
 
 /// Sleeps over which the maximum of outstanding requests is taken: between this number and twice as many.
 const WINDOW: u8 = 64;
@@ -170,14 +175,20 @@ pub(crate) struct Batches {
     sleeps: u8,
     /// Requests of the current batch that were taken.
     taken: u32,
-    /// Requests that were taken since a poll was due last.
-    since_due: u32,
+    /// Requests that were taken since a poll found the last ones of a batch; and the last poll has found them.
+    since_end: u32,
+    at_end: bool,
+    /// Size of the whole batches that were taken last in a back-off, and how many of this size in a row.
+    whole: (u32, u8),
     /// Time that the guest takes for a batch.
     takes: Duration,
     /// Complete batches, less [`EXCUSE`] for each poll that found part of one and caused no back-off: it may have come too early. A batch
     /// is complete when the guest kicks for its last request.
     credit: u8,
-    /// Sleeps with nothing in flight and few expected since the last trial.
+    /// When requests were taken last; and whether those before were taken at most the time of a first poll of a trial earlier.
+    taken_at: Time,
+    quick: bool,
+    /// Quick sleeps with nothing in flight and few expected since the last trial.
     few: u8,
     /// Requests that the next poll of a trial must find.
     sought: u32,
@@ -204,9 +215,13 @@ impl Batches {
             before: 0,
             sleeps: 0,
             taken: 0,
-            since_due: 0,
+            since_end: 0,
+            at_end: false,
+            whole: (0, 0),
             takes: POLL_IDLE,
             credit: MAX_CREDIT,
+            taken_at: Time(0),
+            quick: false,
             few: 0,
             sought: TRIAL,
             reason: Reason::InFlight,
@@ -216,14 +231,28 @@ impl Batches {
 
     /// `count` requests are taken of `outstanding`.
     #[inline]
-    pub(crate) fn taken(&mut self, count: u32, outstanding: u32) {
-        // With a kick for each request, a batch begins when all completions are read.
+    pub(crate) fn taken(&mut self, count: u32, outstanding: u32, now: Time) {
+        self.quick = now.since(self.taken_at) <= TRIAL * TRIAL_PACE;
+        self.taken_at = now;
         if self.suppression.backoff > 0 && outstanding == count {
-            self.taken = 0;
+            self.whole_batch(count);
         }
         self.taken = self.taken.saturating_add(count);
-        self.since_due = self.since_due.saturating_add(count);
+        self.since_end = self.since_end.saturating_add(count);
         self.most = self.most.max(outstanding);
+    }
+
+    /// In a back-off: `count` requests are taken, and no others are outstanding. So many batches of one size in a row end the back-off.
+    #[cold]
+    fn whole_batch(&mut self, count: u32) {
+        self.taken = 0;
+        let (size, times) = self.whole;
+        self.whole = if size == count { (size, times + 1) } else { (count, 1) };
+        if count >= MIN_REQUESTS && self.whole.1 == WHOLE_BATCHES {
+            (self.most, self.before) = (count, 0);
+            self.suppression.backoff = 0;
+        }
+        self.whole.1 %= WHOLE_BATCHES;
     }
 
     /// As [`KickSuppression::polled`], with `suppressed` kicks, at least 1.
@@ -243,6 +272,7 @@ impl Batches {
             }
             Reason::Batch if waiting > 0 && waited >= POLL_IDLE => {
                 self.takes = (2 * self.takes).min(MAX_POLL_IDLE);
+                self.at_end = true;
                 if self.credit >= EXCUSE {
                     self.credit -= EXCUSE;
                     return;
@@ -256,10 +286,10 @@ impl Batches {
     /// As [`KickSuppression::before_sleep`], after all waiting requests were taken. `due`: the time of a poll has come.
     pub(crate) fn before_sleep(&mut self, in_flight: u32, due: bool) -> Suppressed {
         let size = self.most.max(self.before);
-        if due {
-            // The poll has ended a batch. If it was less than twice the expected size, it is the size of the batches.
-            let batch = std::mem::take(&mut self.since_due);
-            if size >= MIN_REQUESTS && (size..size.saturating_mul(2)).contains(&batch) {
+        if std::mem::take(&mut self.at_end) {
+            // If the batch was less than twice the expected size, it is the size of the batches.
+            let batch = std::mem::take(&mut self.since_end);
+            if (size..size.saturating_mul(2)).contains(&batch) {
                 self.most = batch;
             }
         }
@@ -271,7 +301,7 @@ impl Batches {
             self.taken = 0;
         }
         let goes_on = self.sought > TRIAL;
-        self.few += u8::from(size < MIN_REQUESTS && in_flight == 0);
+        self.few += u8::from(size < MIN_REQUESTS && in_flight == 0 && self.quick);
         if in_flight < MIN_REQUESTS && (goes_on || self.few >= BEFORE_TRIAL) {
             (self.few, self.reason) = (self.sleeps % 16, Reason::Trial);
             let suppressed = self.suppression.before_sleep(in_flight, u32::MAX, due && !goes_on);

@@ -129,8 +129,15 @@ fn measure(adapter: &str, options: &Options) -> Result<Vec<Value>, Box<dyn Error
     }
 }
 
-/// The VMMs that a row may be compared with; the first of them that was measured counts.
-const COMPARED: [&str; 3] = ["qemu-iothread", "qemu-polling", "qemu"];
+/// The VMMs that a row of this one may be compared with; the first of them that was measured counts.
+fn compared(vmm: &str) -> &[&str] {
+    const QEMU: [&str; 4] = ["qemu-iothread", "qemu-polling", "qemu", "qemu-storage-daemon"];
+    match vmm {
+        "vhost-user" => &["qemu-storage-daemon"],
+        _ if QEMU.contains(&vmm) => &[],
+        _ => &QEMU[..3],
+    }
+}
 
 /// Above the [`lines`].
 const HEADER: &str = "vmm           adapter     rw        block depth batch   total  guest user  guest kernel  host user  host kernel   exits  \
@@ -148,8 +155,7 @@ fn lines(rows: &[Value]) -> String {
         let each = |name: &str| number(&row["instructions_per_io"][name]);
         let same = |other: &&Value| gate::KEY.iter().all(|key| *key == "vmm" || other[key] == row[key]);
         let peer = |vmm: &&str| rows.iter().filter(same).find(|other| other["vmm"] == **vmm);
-        let ours = !COMPARED.iter().any(|vmm| row["vmm"] == *vmm);
-        let peer = COMPARED.iter().find_map(peer).filter(|_| ours);
+        let peer = compared(row["vmm"].as_str().unwrap_or_default()).iter().find_map(peer);
         let ratio = peer.map(|peer| each("total") / number(&peer["instructions_per_io"]["total"]));
         // Writing to a string cannot fail.
         let _ = writeln!(

@@ -53,7 +53,7 @@ fn each_late_request_doubles_the_backoff() {
 fn the_poll_comes_after_what_the_guest_takes_for_a_batch() {
     let mut batches = Batches::new();
     let mut poll_after = |waiting, waited: u64| {
-        batches.taken(0, 32);
+        batches.taken(0, 32, Time(0));
         let suppressed = batches.before_sleep(0, false);
         batches.polled(waiting, suppressed.kicks, Duration::from_micros(waited), Time(0));
         batches.before_sleep(0, false).poll_after.as_micros()
@@ -63,6 +63,27 @@ fn the_poll_comes_after_what_the_guest_takes_for_a_batch() {
     assert_eq!(poll_after(20, 300), 600);
     assert!((0..30).map(|_| poll_after(32, 10)).is_sorted_by(|before, after| before >= after));
     assert_eq!(poll_after(32, 10), 100);
+}
+
+#[test]
+fn whole_batches_of_one_size_end_the_backoff() {
+    let mut batches = Batches::new();
+    let backoff = |batches: &mut Batches| {
+        batches.suppression.next_backoff = MAX_BACKOFF;
+        batches.suppression.stopped_short();
+    };
+    // The number of sleeps without suppression while batches of these sizes are taken.
+    let sleeps = |batches: &mut Batches, sizes: &[u32]| {
+        sizes.iter().position(|size| {
+            batches.taken(*size, *size, Time(0));
+            batches.before_sleep(0, false).kicks > 0
+        })
+    };
+    backoff(&mut batches);
+    assert_eq!(sleeps(&mut batches, &[32; 10]), Some(3));
+    assert_eq!(batches.before_sleep(0, false).kicks, 31);
+    backoff(&mut batches);
+    assert_eq!(sleeps(&mut batches, &[32, 31, 32, 32, 32, 30, 1, 1, 1, 1, 1]), None);
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl<A: GuestAddressSpace> Hba for Pvscsi<A> {
         if count == 0 || self.requests_left {
             return false;
         }
-        self.kicks.before_take(rings, count, self.engine.in_flight.count());
+        self.kicks.before_take(rings, count, self.engine.in_flight.count(), now);
         let mut taken = 0;
         while taken < count && self.engine.backlog.len() < self.max_backlog() {
             self.take_request(now, |_, _| None);

@@ -58,11 +58,11 @@ impl Kicks {
     /// Before `count` requests are taken: suppress all kicks, because this thread reads the ring again before it sleeps. For a single
     /// request with no other in flight the threshold stays, because lowering it again would cost a fence and another poll.
     #[inline]
-    pub(super) fn before_take<M>(&mut self, rings: &mut Rings<M>, count: u32, in_flight: u32) {
+    pub(super) fn before_take<M>(&mut self, rings: &mut Rings<M>, count: u32, in_flight: u32, now: Time) {
         if !self.enabled {
             return;
         }
-        self.batches.taken(count, in_flight + rings.waiting() + rings.unread());
+        self.batches.taken(count, in_flight + rings.waiting() + rings.unread(), now);
         if count > 1 || in_flight > 0 {
             rings.set_threshold(u32::MAX);
         }

@@ -1,5 +1,6 @@
 //! QEMU in known versions, whatever the host has: Debian's packages with all their libraries, unpacked and started in their folder.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
@@ -31,6 +32,7 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// In the first folder of libraries.
 const LOADER: &str = "ld-linux-x86-64.so.2";
 const EMULATOR: &str = "usr/bin/qemu-system-x86_64";
+const STORAGE_DAEMON: &str = "usr/bin/qemu-storage-daemon";
 /// Folders with firmware. Both have a `bios-microvm.bin` in Debian 12; the one in Debian 13 is SeaBIOS's.
 const FIRMWARE_FOLDERS: [&str; 2] = ["usr/share/seabios", "usr/share/qemu"];
 /// SeaBIOS as built for QEMU's microvm, which starts a kernel at once, and KVM's help for old guests, without which QEMU does not start.
@@ -118,12 +120,15 @@ impl Qemu {
         command
     }
 
-    /// The machine emulator for a machine without libraries, and the firmware that boots Linux there: names in one folder, and where the
-    /// files are. To be started with the loader among them, `ld-linux-x86-64.so.2 --library-path FOLDER`.
+    /// The machine emulator and the storage daemon for a machine without libraries, and the firmware that boots Linux there: names in one
+    /// folder, and where the files are. To be started with the loader among them, `ld-linux-x86-64.so.2 --library-path FOLDER`.
     pub(crate) fn files(&self) -> Result<Vec<(String, PathBuf)>, Error> {
         let firmware = FIRMWARE.map(|path| self.directory.join(path));
-        let all = with_libraries::closure(&self.directory, EMULATOR)?.into_iter().chain(firmware);
-        Ok(all.map(|path| (with_libraries::name(&path), path)).collect())
+        let mut all = with_libraries::closure(&self.directory, EMULATOR)?;
+        all.extend(with_libraries::closure(&self.directory, STORAGE_DAEMON)?.into_iter().chain(firmware));
+        // Programs share libraries.
+        let named: BTreeMap<_, _> = all.into_iter().map(|path| (with_libraries::name(&path), path)).collect();
+        Ok(named.into_iter().collect())
     }
 
     /// What it says of itself: `11.1.3`.

@@ -35,8 +35,10 @@ const RAM: &str = "/tmp/ram";
 /// Adapters not measured over vfio-user: they are not just a PCI function.
 const NOT_SERVED: [&str; 2] = ["ide", "storvsc"];
 
-/// Socket of `paradisk serve vfio-user`.
+/// Socket of a server.
 const SOCKET: &str = "/tmp/socket";
+/// QEMU's options for the device that it serves.
+const VHOST_USER_BLK: &str = "-chardev socket,id=s,path=/tmp/socket -device vhost-user-blk-pci,chardev=s";
 const STOP_SERVER: &str = "kill $server; wait $server || exit 1\n";
 
 /// One boot.
@@ -57,6 +59,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
             Vmm::Qemu => qemu_device(adapter).is_some(),
             Vmm::QemuIoThread | Vmm::QemuPolling => with_io_thread(adapter, "").is_some(),
             Vmm::VfioUser => !NOT_SERVED.contains(&&**adapter),
+            Vmm::VhostUser | Vmm::StorageDaemon => adapter == "virtio-blk",
         };
         boots.extend(options.peers.iter().filter(has_one).map(|vmm| Boot { adapter, vmm: *vmm }));
     }
@@ -153,13 +156,17 @@ impl Boot<'_> {
             Vmm::QemuIoThread => (String::new(), qemu_io_thread(adapter, disk, ",poll-max-ns=0"), ""),
             Vmm::QemuPolling => (String::new(), qemu_io_thread(adapter, disk, ""), ""),
             Vmm::VfioUser => {
-                // Guest memory that is shared with the server.
-                let memory = format!(
-                    "-object memory-backend-memfd,id=ram,size={MEMORY},share=on \
-                     -device '{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":\"{SOCKET}\"}}}}'"
+                let device = format!(
+                    "-device '{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":\"{SOCKET}\"}}}}'"
                 );
-                (serve(adapter, disk), qemu(",memory-backend=ram", &memory), STOP_SERVER)
+                let command = format!("vfio-user --adapter {adapter} --disk {}", disk.spec());
+                (serve(&command), served(&device), STOP_SERVER)
             }
+            Vmm::VhostUser => {
+                let command = format!("vhost-user-blk --queues 1 --disk {}", disk.spec());
+                (serve(&command), served(VHOST_USER_BLK), STOP_SERVER)
+            }
+            Vmm::StorageDaemon => (storage_daemon(disk), served(VHOST_USER_BLK), STOP_SERVER),
         };
         let name = self.name();
         format!("{before}{command} '{words}' < /dev/null > /out/{name} 2>&1 || exit 1\n{after}")
@@ -189,12 +196,27 @@ fn qemu_io_thread(adapter: &str, disk: Disk, polling: &str) -> String {
     qemu("", &format!("{} {device}", qemu_disk(disk)))
 }
 
-/// Start our server, and wait until clients can connect.
-fn serve(adapter: &str, disk: Disk) -> String {
+/// The QEMU command with a device of a server, which shares the guest's memory.
+fn served(device: &str) -> String {
+    let memory = format!("-object memory-backend-memfd,id=ram,size={MEMORY},share=on");
+    qemu(",memory-backend=ram", &format!("{memory} {device}"))
+}
+
+/// Start our server with this command, and wait until clients can connect.
+fn serve(command: &str) -> String {
     format!(
-        "./paradisk serve vfio-user --socket {SOCKET} --adapter {adapter} --disk {} > /tmp/served 2>&1 & server=$!\n\
-         until grep -q serving /tmp/served; do kill -0 $server || {{ cat /tmp/served; exit 1; }}; sleep 0.1; done\n",
-        disk.spec()
+        "./paradisk serve {command} --socket {SOCKET} > /tmp/served 2>&1 & server=$!\n\
+         until grep -q serving /tmp/served; do kill -0 $server || {{ cat /tmp/served; exit 1; }}; sleep 0.1; done\n"
+    )
+}
+
+/// Start QEMU's storage daemon with an I/O thread that does not poll, and wait until clients can connect.
+fn storage_daemon(disk: Disk) -> String {
+    let (program, disk) = (KvmHost::STORAGE_DAEMON, qemu_disk(disk));
+    format!(
+        "rm -f {SOCKET}; {program} {disk} -object iothread,id=t,poll-max-ns=0 -export type=vhost-user-blk,id=e,node-name=d,writable=on,\
+         iothread=t,addr.type=unix,addr.path={SOCKET} > /tmp/served 2>&1 & server=$!\n\
+         until [ -S {SOCKET} ]; do kill -0 $server || {{ cat /tmp/served; exit 1; }}; sleep 0.1; done\n"
     )
 }
 

@@ -28,7 +28,8 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
   --halt-poll NS            Linux: how long the host's KVM polls when a virtual CPU halts (halt_poll_ns); default: that of its kernel
   --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), qemu-iothread (its virtio
                             devices with an I/O thread that does not poll), qemu-polling (with one that polls, as by default),
-                            vfio-user (QEMU with the adapter served by `paradisk serve vfio-user`), no-sandbox
+                            vfio-user (QEMU with the adapter served by `paradisk serve vfio-user`), vhost-user (QEMU with virtio-blk served by
+                            `paradisk serve vhost-user-blk`), qemu-storage-daemon (the same served by it, with such an I/O thread), no-sandbox
                             (`paradisk run --sandbox off`), statistics (`paradisk run --control`, which counts requests), polling
                             (`paradisk run --poll 100us`)
   --suite NAME              a suite of `paradisk bench` on the emulated host, three runs of each combination (only with --host-cpus, --json)
@@ -57,6 +58,10 @@ pub(super) enum Vmm {
     QemuPolling,
     /// QEMU with an adapter that `paradisk serve vfio-user` serves.
     VfioUser,
+    /// QEMU with virtio-blk that `paradisk serve vhost-user-blk` serves.
+    VhostUser,
+    /// QEMU with virtio-blk that its storage daemon serves, with an I/O thread that does not poll.
+    StorageDaemon,
     /// Ours without the sandbox.
     NoSandbox,
     /// Ours with statistics of each request.
@@ -66,11 +71,13 @@ pub(super) enum Vmm {
 }
 
 /// The values of `--peer`.
-const PEERS: [Vmm; 7] = [
+const PEERS: [Vmm; 9] = [
     Vmm::Qemu,
     Vmm::QemuIoThread,
     Vmm::QemuPolling,
     Vmm::VfioUser,
+    Vmm::VhostUser,
+    Vmm::StorageDaemon,
     Vmm::NoSandbox,
     Vmm::Statistics,
     Vmm::Polling,
@@ -85,6 +92,8 @@ impl Vmm {
             Self::QemuIoThread => "qemu-iothread",
             Self::QemuPolling => "qemu-polling",
             Self::VfioUser => "vfio-user",
+            Self::VhostUser => "vhost-user",
+            Self::StorageDaemon => "qemu-storage-daemon",
             Self::NoSandbox => "no-sandbox",
             Self::Statistics => "statistics",
             Self::Polling => "polling",

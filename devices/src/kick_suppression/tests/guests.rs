@@ -111,7 +111,7 @@ fn run(guest: &Guest, batches: u32, skip: u32, random: &mut Random) -> Counts {
                 rule.polled(waiting, before, Duration::from_nanos(now - since), Time(now));
             }
             rule.suppression.started(0);
-            rule.taken(waiting, put - read);
+            rule.taken(waiting, put - read, Time(now));
             taken = put;
             if let Some(since) = oldest.take() {
                 counts.waited = counts.waited.max(now - since);
@@ -216,5 +216,5 @@ fn guests_whose_batches_vary_seldom_wait_and_never_long() {
         assert!(counts.waited <= MAX_POLL_IDLE.as_nanos() as u64 + STEP, "{guest:?}: {counts:?}");
         assert!(counts.polls <= 120, "{guest:?}: {counts:?}");
     }
-    assert!(delay <= 20_000 * 100 * 300, "{} ns a batch", delay / (100 * 300));
+    assert!(delay <= 25_000 * 100 * 300, "{} ns a batch", delay / (100 * 300));
 }
