@@ -32,14 +32,14 @@ const MAX_POLL_IDLE: Duration = POLL_BUSY;
 const MIN_BACKOFF: u16 = 64;
 const MAX_BACKOFF: u16 = 4096;
 
-/// Sleeps between requests that come quickly, with few expected, before a trial; less up to 15, so that trials begin at different requests of a
-/// batch. A device that is faster than its guest is woken for each request, and never sees many outstanding, so it tries to sleep without kicks
-/// until a poll.
+/// A trial begins after this many sleeps, less up to 15, that follow quick requests with few expected: less, so that trials begin at different
+/// requests of a batch. A device that is faster than its guest is woken for each request, and never sees many outstanding, so it tries to sleep
+/// without kicks until a poll.
 const BEFORE_TRIAL: u8 = 60;
 
 /// Requests that the first poll of a trial must find, and the time that the poll allows for each. If it finds as many, the next poll must
 /// find twice as many in twice the time, up to [`MIN_REQUESTS`]. So a guest with one request at a time hardly waits. Requests come quickly if
-/// this poll would have found them.
+/// the first poll would have found them.
 const TRIAL: u32 = 2;
 const TRIAL_PACE: Duration = Duration::from_micros(20);
 
@@ -47,7 +47,7 @@ const TRIAL_PACE: Duration = Duration::from_micros(20);
 const EXCUSE: u8 = 4;
 const MAX_CREDIT: u8 = 8;
 
-/// Whole batches of one size that end a back-off.
+/// Whole batches of one size in a row that end a back-off: fewer occur by chance.
 const WHOLE_BATCHES: u8 = 4;
 
 /// Sleeps over which the maximum of outstanding requests is taken: between this number and twice as many.
@@ -175,23 +175,24 @@ pub(crate) struct Batches {
     sleeps: u8,
     /// Requests of the current batch that were taken.
     taken: u32,
-    /// Requests that were taken since a poll found the last ones of a batch; and the last poll has found them.
+    /// Requests that were taken since a poll ended a batch; and the last poll has ended one.
     since_end: u32,
     at_end: bool,
-    /// Size of the whole batches that were taken last in a back-off, and how many of this size in a row.
+    /// Size of the whole batches that were taken last in this back-off, and how many of this size in a row.
     whole: (u32, u8),
     /// Time that the guest takes for a batch.
     takes: Duration,
     /// Complete batches, less [`EXCUSE`] for each poll that found part of one and caused no back-off: it may have come too early. A batch
     /// is complete when the guest kicks for its last request.
     credit: u8,
-    /// When requests were taken last; and whether those before were taken at most the time of a first poll of a trial earlier.
+    /// When requests were taken last; and whether they came quickly after the ones before, if the device has not slept since.
     taken_at: Time,
     quick: bool,
     /// Quick sleeps with nothing in flight and few expected since the last trial.
     few: u8,
-    /// Requests that the next poll of a trial must find.
+    /// Requests that the next poll of a trial must find; and the trial goes on.
     sought: u32,
+    goes_on: bool,
     /// Why kicks are suppressed while the device sleeps, or were in the last sleep.
     reason: Reason,
     pub(crate) suppression: KickSuppression,
@@ -224,6 +225,7 @@ impl Batches {
             quick: false,
             few: 0,
             sought: TRIAL,
+            goes_on: false,
             reason: Reason::InFlight,
             suppression: KickSuppression::new(),
         }
@@ -234,7 +236,9 @@ impl Batches {
     pub(crate) fn taken(&mut self, count: u32, outstanding: u32, now: Time) {
         self.quick = now.since(self.taken_at) <= TRIAL * TRIAL_PACE;
         self.taken_at = now;
-        if self.suppression.backoff > 0 && outstanding == count {
+        if self.suppression.backoff == 0 {
+            self.whole = (0, 0);
+        } else if outstanding == count {
             self.whole_batch(count);
         }
         self.taken = self.taken.saturating_add(count);
@@ -242,7 +246,7 @@ impl Batches {
         self.most = self.most.max(outstanding);
     }
 
-    /// In a back-off: `count` requests are taken, and no others are outstanding. So many batches of one size in a row end the back-off.
+    /// In a back-off: `count` requests are taken, and no others are outstanding. [`WHOLE_BATCHES`] of one size in a row end the back-off.
     #[cold]
     fn whole_batch(&mut self, count: u32) {
         self.taken = 0;
@@ -259,12 +263,22 @@ impl Batches {
     pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
         match self.reason {
             Reason::Trial => {
-                let (first, found) = (self.sought == TRIAL, waiting >= self.sought);
-                self.sought = if found && self.sought < MIN_REQUESTS { 2 * self.sought } else { TRIAL };
-                // Back off for a guest with two to seven requests at a time: it must seldom wait for a second poll.
-                if first || found {
+                let first = self.sought == TRIAL;
+                if waiting >= self.sought {
+                    self.goes_on = self.sought < MIN_REQUESTS;
+                    self.sought *= 2;
                     return;
                 }
+                if waited < self.sought * TRIAL_PACE {
+                    // Not the poll, but another event.
+                    self.goes_on = !first;
+                    return;
+                }
+                if first {
+                    return;
+                }
+                // Back off for a guest with a few requests at a time: it must seldom wait for a second poll.
+                return self.suppression.polled(waiting, suppressed, waited.max(POLL_IDLE), now);
             }
             Reason::Batch if waiting > suppressed => {
                 self.takes = (self.takes - self.takes / 8).max(waited.min(MAX_POLL_IDLE));
@@ -287,7 +301,7 @@ impl Batches {
     pub(crate) fn before_sleep(&mut self, in_flight: u32, due: bool) -> Suppressed {
         let size = self.most.max(self.before);
         if std::mem::take(&mut self.at_end) {
-            // If the batch was less than twice the expected size, it is the size of the batches.
+            // If the batch was as large as expected, and less than twice as large, its size is that of the batches.
             let batch = std::mem::take(&mut self.since_end);
             if (size..size.saturating_mul(2)).contains(&batch) {
                 self.most = batch;
@@ -300,8 +314,12 @@ impl Batches {
         if due || self.taken >= size || in_flight >= MIN_REQUESTS {
             self.taken = 0;
         }
-        let goes_on = self.sought > TRIAL;
-        self.few += u8::from(size < MIN_REQUESTS && in_flight == 0 && self.quick);
+        let goes_on = std::mem::take(&mut self.goes_on);
+        if !goes_on {
+            self.sought = TRIAL;
+        }
+        let quick = std::mem::take(&mut self.quick);
+        self.few += u8::from(quick && size < MIN_REQUESTS && in_flight == 0);
         if in_flight < MIN_REQUESTS && (goes_on || self.few >= BEFORE_TRIAL) {
             (self.few, self.reason) = (self.sleeps % 16, Reason::Trial);
             let suppressed = self.suppression.before_sleep(in_flight, u32::MAX, due && !goes_on);

@@ -119,8 +119,9 @@ impl IoThread {
         let wake = EventFd::new(EFD_NONBLOCK).map(Arc::new).map_err(Error::os("eventfd"))?;
         let (on_bus, inbox) = Mailbox::<D>::new(Arc::clone(&wake));
         let mailbox = on_bus.view(D::as_io_device);
-        let doorbells = Arc::new(Doorbells::new(device.doorbell_writes())?);
-        let own_threads = device.doorbell_writes().iter().any(|(_, event)| event.is_some());
+        let writes = device.doorbell_writes();
+        let own_threads = writes.iter().any(|(_, event)| event.is_some());
+        let doorbells = Arc::new(Doorbells::new(writes)?);
         let counters = Arc::new(Counters::default());
         let shared = Arc::new(Shared::new(device, origin));
         let mut worker = Worker {

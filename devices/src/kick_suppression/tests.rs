@@ -82,8 +82,40 @@ fn whole_batches_of_one_size_end_the_backoff() {
     backoff(&mut batches);
     assert_eq!(sleeps(&mut batches, &[32; 10]), Some(3));
     assert_eq!(batches.before_sleep(0, false).kicks, 31);
+    // They count anew in the next back-off.
+    batches.whole = (32, 3);
+    batches.taken(1, 1, Time(0));
     backoff(&mut batches);
     assert_eq!(sleeps(&mut batches, &[32, 31, 32, 32, 32, 30, 1, 1, 1, 1, 1]), None);
+}
+
+#[test]
+fn a_trial_goes_on_only_after_a_poll_that_found_enough() {
+    let mut batches = Batches::new();
+    let before = |batches: &mut Batches| {
+        (0..100u8)
+            .find(|_| {
+                batches.taken(1, 1, Time(0));
+                batches.before_sleep(0, false).kicks > 0
+            })
+            .unwrap_or(u8::MAX)
+    };
+    assert!((40..BEFORE_TRIAL).contains(&before(&mut batches)));
+    let poll = |batches: &mut Batches, waiting, waited| {
+        batches.polled(waiting, 1000, Duration::from_micros(waited), Time(0));
+        let after = batches.before_sleep(0, true);
+        (after.kicks > 0).then_some(after.poll_after.as_micros())
+    };
+    assert_eq!(poll(&mut batches, 2, 40), Some(80));
+    assert_eq!(batches.before_sleep(0, true).kicks, 0, "nobody has polled");
+    before(&mut batches);
+    assert_eq!(poll(&mut batches, 3, 40), Some(80));
+    assert_eq!(poll(&mut batches, 1, 20), Some(80), "another event");
+    assert_eq!(poll(&mut batches, 9, 80), Some(160));
+    assert_eq!(poll(&mut batches, 9, 160), None);
+    assert_eq!(batches.suppression.next_backoff, MIN_BACKOFF);
+    // A guest that sleeps is not tried.
+    assert!((0..1000).all(|_| batches.before_sleep(0, false).kicks == 0));
 }
 
 #[test]

@@ -51,10 +51,9 @@ pub enum Fio {
 }
 
 /// The kind of requests of a counted run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rw {
     /// Reads at random offsets.
-    #[default]
     RandRead,
     /// Writes at random offsets.
     RandWrite,

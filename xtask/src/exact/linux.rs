@@ -1,6 +1,6 @@
 //! A stock Linux with its own drivers. Each pair of adapter and VMM is one boot. For each load in it, fio makes N requests to warm
 //! up, then N and then 2N. The result is the difference of the last two runs, which excludes the start of fio. With `--after-singles`,
-//! requests with one in flight come before both runs, in place of the warm-up.
+//! requests with one in flight come before both runs, in place of the warm-up: the difference is the last N of 2N requests after them.
 
 use std::error::Error;
 use std::fs;
@@ -37,7 +37,7 @@ const NOT_SERVED: [&str; 2] = ["ide", "storvsc"];
 
 /// Socket of a server.
 const SOCKET: &str = "/tmp/socket";
-/// QEMU's options for the device that it serves.
+/// QEMU's options for the disk of a vhost-user-blk server at [`SOCKET`].
 const VHOST_USER_BLK: &str = "-chardev socket,id=s,path=/tmp/socket -device vhost-user-blk-pci,chardev=s";
 const STOP_SERVER: &str = "kill $server; wait $server || exit 1\n";
 
@@ -210,11 +210,11 @@ fn serve(command: &str) -> String {
     )
 }
 
-/// Start QEMU's storage daemon with an I/O thread that does not poll, and wait until clients can connect.
+/// Start QEMU's storage daemon with an I/O thread that does not poll, and wait until clients can connect. Its options have two dashes.
 fn storage_daemon(disk: Disk) -> String {
     let (program, disk) = (KvmHost::STORAGE_DAEMON, qemu_disk(disk));
     format!(
-        "rm -f {SOCKET}; {program} {disk} -object iothread,id=t,poll-max-ns=0 -export type=vhost-user-blk,id=e,node-name=d,writable=on,\
+        "rm -f {SOCKET}; {program} -{disk} --object iothread,id=t,poll-max-ns=0 --export type=vhost-user-blk,id=e,node-name=d,writable=on,\
          iothread=t,addr.type=unix,addr.path={SOCKET} > /tmp/served 2>&1 & server=$!\n\
          until [ -S {SOCKET} ]; do kill -0 $server || {{ cat /tmp/served; exit 1; }}; sleep 0.1; done\n"
     )
@@ -328,5 +328,21 @@ mod tests {
             requests("--guest linux --queue-depth 32 --batch 32 --block-size 1K,64K,512K"),
             [16_000, 2048, 512]
         );
+        let after = loads(&options("--guest linux --queue-depth 32 --batch 32 --after-singles 7"));
+        assert!(matches!(after[..], [Counted { requests: REQUESTS_AFTER_SINGLES, singles: 7, .. }]));
+    }
+
+    #[test]
+    fn served_disks_have_a_server_and_a_client() {
+        for (vmm, server) in [
+            (Vmm::VhostUser, "serve vhost-user-blk --queues 1 --disk null=64M"),
+            (Vmm::StorageDaemon, "qemu-storage-daemon --blockdev driver=null-co"),
+        ] {
+            let script = Boot { adapter: "virtio-blk", vmm }.script(Disk::Null, "words");
+            assert!(
+                script.contains(server) && script.contains(&format!("path={SOCKET} -device vhost")),
+                "{script}"
+            );
+        }
     }
 }

@@ -23,13 +23,14 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
   --block-size N,...        bytes, or with K; default 4K
   --queue-depth N,...       requests in flight; default 1,8,32
   --batch N,...             Linux: requests that fio submits and reaps at once, up to the queue depth; default 1,32
-  --after-singles N         Linux: N requests with one in flight before each counted run: how soon does a device adapt?
+  --after-singles N         Linux: figures of the requests 3,201 to 6,400 after N requests with one in flight
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
   --halt-poll NS            Linux: how long the host's KVM polls when a virtual CPU halts (halt_poll_ns); default: that of its kernel
   --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), qemu-iothread (its virtio
                             devices with an I/O thread that does not poll), qemu-polling (with one that polls, as by default),
-                            vfio-user (QEMU with the adapter served by `paradisk serve vfio-user`), vhost-user (QEMU with virtio-blk served by
-                            `paradisk serve vhost-user-blk`), qemu-storage-daemon (the same served by it, with such an I/O thread), no-sandbox
+                            vfio-user (QEMU with the adapter served by `paradisk serve vfio-user`), vhost-user (virtio-blk only: QEMU with
+                            the disk served by `paradisk serve vhost-user-blk`), qemu-storage-daemon (virtio-blk only: QEMU with the disk
+                            served by qemu-storage-daemon, whose I/O thread does not poll), no-sandbox
                             (`paradisk run --sandbox off`), statistics (`paradisk run --control`, which counts requests), polling
                             (`paradisk run --poll 100us`)
   --suite NAME              a suite of `paradisk bench` on the emulated host, three runs of each combination (only with --host-cpus, --json)
