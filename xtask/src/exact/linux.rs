@@ -37,8 +37,6 @@ const NOT_SERVED: [&str; 2] = ["ide", "storvsc"];
 
 /// Socket of a server.
 const SOCKET: &str = "/tmp/socket";
-/// QEMU's options for the disk of a vhost-user-blk server at [`SOCKET`].
-const VHOST_USER_BLK: &str = "-chardev socket,id=s,path=/tmp/socket -device vhost-user-blk-pci,chardev=s";
 const STOP_SERVER: &str = "kill $server; wait $server || exit 1\n";
 
 /// One boot.
@@ -164,9 +162,9 @@ impl Boot<'_> {
             }
             Vmm::VhostUser => {
                 let command = format!("vhost-user-blk --queues 1 --disk {}", disk.spec());
-                (serve(&command), served(VHOST_USER_BLK), STOP_SERVER)
+                (serve(&command), served(&vhost_user_blk()), STOP_SERVER)
             }
-            Vmm::StorageDaemon => (storage_daemon(disk), served(VHOST_USER_BLK), STOP_SERVER),
+            Vmm::StorageDaemon => (storage_daemon(disk), served(&vhost_user_blk()), STOP_SERVER),
         };
         let name = self.name();
         format!("{before}{command} '{words}' < /dev/null > /out/{name} 2>&1 || exit 1\n{after}")
@@ -202,22 +200,33 @@ fn served(device: &str) -> String {
     qemu(",memory-backend=ram", &format!("{memory} {device}"))
 }
 
-/// Start our server with this command, and wait until clients can connect.
-fn serve(command: &str) -> String {
+/// QEMU's device for the disk of a vhost-user-blk server.
+fn vhost_user_blk() -> String {
+    format!("-chardev socket,id=s,path={SOCKET} -device vhost-user-blk-pci,chardev=s")
+}
+
+/// Start a server with this command, and wait until it is ready.
+fn start(command: &str, ready: &str) -> String {
     format!(
-        "./paradisk serve {command} --socket {SOCKET} > /tmp/served 2>&1 & server=$!\n\
-         until grep -q serving /tmp/served; do kill -0 $server || {{ cat /tmp/served; exit 1; }}; sleep 0.1; done\n"
+        "{command} > /tmp/served 2>&1 & server=$!\n\
+         until {ready}; do kill -0 $server || {{ cat /tmp/served; exit 1; }}; sleep 0.1; done\n"
     )
 }
 
-/// Start QEMU's storage daemon with an I/O thread that does not poll, and wait until clients can connect. Its options have two dashes.
+/// Start our server with this command.
+fn serve(command: &str) -> String {
+    start(&format!("./paradisk serve {command} --socket {SOCKET}"), "grep -q serving /tmp/served")
+}
+
+/// Start QEMU's storage daemon with an I/O thread that does not poll. Its options have two dashes.
 fn storage_daemon(disk: Disk) -> String {
     let (program, disk) = (KvmHost::STORAGE_DAEMON, qemu_disk(disk));
-    format!(
-        "rm -f {SOCKET}; {program} -{disk} --object iothread,id=t,poll-max-ns=0 --export type=vhost-user-blk,id=e,node-name=d,writable=on,\
-         iothread=t,addr.type=unix,addr.path={SOCKET} > /tmp/served 2>&1 & server=$!\n\
-         until [ -S {SOCKET} ]; do kill -0 $server || {{ cat /tmp/served; exit 1; }}; sleep 0.1; done\n"
-    )
+    let command = format!(
+        "{program} -{disk} --object iothread,id=t,poll-max-ns=0 \
+         --export type=vhost-user-blk,id=e,node-name=d,writable=on,iothread=t,addr.type=unix,addr.path={SOCKET}"
+    );
+    // A server before it may have left its socket.
+    format!("rm -f {SOCKET}\n{}", start(&command, &format!("[ -S {SOCKET} ]")))
 }
 
 /// QEMU's options for a device like this adapter, on the block device `d`.
