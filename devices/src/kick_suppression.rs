@@ -47,9 +47,6 @@ const TRIAL_PACE: Duration = Duration::from_micros(20);
 const EXCUSE: u8 = 4;
 const MAX_CREDIT: u8 = 8;
 
-/// Whole batches of one size in a row that end a back-off: fewer occur by chance.
-const WHOLE_BATCHES: u8 = 4;
-
 /// Sleeps over which the maximum of outstanding requests is taken: between this number and twice as many.
 const WINDOW: u8 = 64;
 
@@ -178,8 +175,6 @@ pub(crate) struct Batches {
     /// Requests that were taken since a poll ended a batch; and the last poll has ended one.
     since_end: u32,
     at_end: bool,
-    /// Size of the whole batches that were taken last in this back-off, and how many of this size in a row.
-    whole: (u32, u8),
     /// Time that the guest takes for a batch.
     takes: Duration,
     /// Complete batches, less [`EXCUSE`] for each poll that found part of one and caused no back-off: it may have come too early. A batch
@@ -218,7 +213,6 @@ impl Batches {
             taken: 0,
             since_end: 0,
             at_end: false,
-            whole: (0, 0),
             takes: POLL_IDLE,
             credit: MAX_CREDIT,
             taken_at: Time(0),
@@ -236,27 +230,13 @@ impl Batches {
     pub(crate) fn taken(&mut self, count: u32, outstanding: u32, now: Time) {
         self.quick = now.since(self.taken_at) <= TRIAL * TRIAL_PACE;
         self.taken_at = now;
-        if self.suppression.backoff == 0 {
-            self.whole = (0, 0);
-        } else if outstanding == count {
-            self.whole_batch(count);
+        if self.suppression.backoff > 0 && outstanding == count {
+            // None of the requests before is outstanding: a batch begins.
+            self.taken = 0;
         }
         self.taken = self.taken.saturating_add(count);
         self.since_end = self.since_end.saturating_add(count);
         self.most = self.most.max(outstanding);
-    }
-
-    /// In a back-off: `count` requests are taken, and no others are outstanding. [`WHOLE_BATCHES`] of one size in a row end the back-off.
-    #[cold]
-    fn whole_batch(&mut self, count: u32) {
-        self.taken = 0;
-        let (size, times) = self.whole;
-        self.whole = if size == count { (size, times + 1) } else { (count, 1) };
-        if count >= MIN_REQUESTS && self.whole.1 == WHOLE_BATCHES {
-            (self.most, self.before) = (count, 0);
-            self.suppression.backoff = 0;
-        }
-        self.whole.1 %= WHOLE_BATCHES;
     }
 
     /// As [`KickSuppression::polled`], with `suppressed` kicks, at least 1.

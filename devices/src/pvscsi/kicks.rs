@@ -12,6 +12,10 @@ pub(super) struct Kicks {
     enabled: bool,
     /// When to poll for requests that came without a kick.
     poll_at: Option<Time>,
+    /// That poll follows a lowered threshold, while no kicks are suppressed.
+    after_lowering: bool,
+    /// Requests were taken since the device slept last.
+    has_taken: bool,
     /// When the threshold for a sleep was last changed.
     since: Time,
     batches: Batches,
@@ -23,6 +27,8 @@ impl Kicks {
         Self {
             enabled: false,
             poll_at: None,
+            after_lowering: false,
+            has_taken: false,
             since: Time(0),
             batches: Batches::new(),
             polling: Polling::new(),
@@ -62,6 +68,7 @@ impl Kicks {
         if !self.enabled {
             return;
         }
+        self.has_taken = true;
         self.batches.taken(count, in_flight + rings.waiting() + rings.unread(), now);
         if count > 1 || in_flight > 0 {
             rings.set_threshold(u32::MAX);
@@ -109,9 +116,12 @@ impl Kicks {
             return true;
         }
         let polls = if in_flight < MIN_REQUESTS { self.polling.before_sleep(due) } else { None };
+        // A poll after a lowered threshold ends no batch if requests came meanwhile: they came with kicks.
+        let has_taken = std::mem::take(&mut self.has_taken);
+        let ends_batch = due && !(self.after_lowering && has_taken);
         let suppressed = match polls {
             Some(poll_after) => Suppressed { kicks: u32::MAX - 1, poll_after },
-            None => self.batches.before_sleep(in_flight, due),
+            None => self.batches.before_sleep(in_flight, ends_batch),
         };
         let before = rings.threshold();
         // A full ring is always kicked for: its driver can put no further request in.
@@ -126,17 +136,20 @@ impl Kicks {
             // Schedule the poll now. If the ring has only one request, `before_take` does not raise the threshold, so the next call of
             // this method does not lower it. Another request may come without a kick all the same, as described above.
             self.poll_at = Some(now.after(POLL_IDLE));
+            self.after_lowering = true;
             return true;
         }
         // While kicks are suppressed, a poll is always scheduled; after the threshold was lowered, one more poll is scheduled.
         if suppressed.kicks > 0 {
             let next = now.after(suppressed.poll_after);
-            // The interval begins anew after a poll that was due, and after `before_take` has set the threshold to `u32::MAX`. Any other
-            // wake-up can only make the poll come earlier.
-            let same = self.poll_at.filter(|_| !due && before != u32::MAX);
+            // The interval begins anew after a poll that was due, after `before_take` has set the threshold to `u32::MAX`, and if no kicks
+            // were suppressed before. Any other wake-up can only make the poll come earlier.
+            let same = self.poll_at.filter(|_| !due && before != u32::MAX && !self.after_lowering);
             self.poll_at = Some(same.map_or(next, |time| time.min(next)));
+            self.after_lowering = false;
         } else if lowered {
             self.poll_at = Some(now.after(POLL_IDLE));
+            self.after_lowering = true;
         } else if due {
             self.poll_at = None;
         }

@@ -55,7 +55,7 @@ fn run(guest: &Guest, batches: u32, skip: u32, random: &mut Random) -> Counts {
     let mut handler: Option<u64> = None;
     let mut device = Device::Asleep { suppressed: 0, woken: None };
     let (mut poll_at, mut oldest, mut newest): (Option<u64>, Option<u64>, u64) = (None, None, 0);
-    let (mut lowered_from, mut since) = (0, 0);
+    let (mut lowered_from, mut since, mut after_lowering, mut has_taken) = (0, 0, false, false);
     for now in (0..).map(|step| step * STEP) {
         // The guest's turn: its interrupt handler goes first.
         match handler {
@@ -118,15 +118,19 @@ fn run(guest: &Guest, batches: u32, skip: u32, random: &mut Random) -> Counts {
                 counts.delay += if late { now - newest } else { 0 };
             }
             device = Device::Busy { until: now + 2000 + u64::from(waiting) * guest.serve };
-            lowered_from = u32::MAX;
+            (lowered_from, has_taken) = (u32::MAX, true);
             continue;
         }
-        let suppressed = rule.before_sleep(0, late);
+        let ends_batch = late && !(after_lowering && has_taken);
+        let suppressed = rule.before_sleep(0, ends_batch);
+        has_taken = false;
         let lowered = suppressed.kicks < before.max(std::mem::take(&mut lowered_from));
         if suppressed.kicks > 0 {
             poll_at = Some(now + suppressed.poll_after.as_nanos() as u64);
+            after_lowering = false;
         } else if lowered {
             poll_at = Some(now + POLL_IDLE.as_nanos() as u64);
+            after_lowering = true;
         } else if late {
             poll_at = None;
         }

@@ -226,6 +226,29 @@ fn a_batch_takes_two_kicks_at_most() {
     }
 }
 
+/// As with two neighbouring requests that the guest's kernel has merged.
+#[test]
+fn a_batch_with_one_request_less_costs_the_next_ones_nothing() {
+    let mut beside = Beside::new();
+    let batch = |beside: &mut Beside, count| {
+        let kicks = (0..count).filter(|_| {
+            beside.pass(Duration::from_micros(4));
+            beside.put()
+        });
+        let kicks = kicks.count();
+        (kicks, beside.wait(count))
+    };
+    for _ in 0..100 {
+        batch(&mut beside, 32);
+    }
+    let (kicks, waited) = batch(&mut beside, 31);
+    assert!(kicks == 0 && !waited.is_zero());
+    batch(&mut beside, 32);
+    for _ in 0..10 {
+        assert_eq!(batch(&mut beside, 32), (1, Duration::ZERO));
+    }
+}
+
 #[test]
 fn a_guest_that_waits_for_one_request_after_a_batch_seldom_waits_longer() {
     let mut beside = Beside::new();
