@@ -43,7 +43,8 @@ const BEFORE_TRIAL: u8 = 60;
 const TRIAL: u32 = 2;
 const TRIAL_PACE: Duration = Duration::from_micros(20);
 
-/// What a poll that finds part of a batch takes from [`Batches::credit`], which then prevents a back-off; and the maximum of that credit.
+/// What a poll that finds part of a batch takes from [`Batches::credit`], which then prevents a back-off; and the maximum of that credit, with
+/// which a guest begins whose batches a trial has found.
 const EXCUSE: u8 = 4;
 const MAX_CREDIT: u8 = 8;
 
@@ -246,6 +247,9 @@ impl Batches {
                 let first = self.sought == TRIAL;
                 if waiting >= self.sought {
                     self.goes_on = self.sought < MIN_REQUESTS;
+                    if !self.goes_on {
+                        self.credit = MAX_CREDIT;
+                    }
                     self.sought *= 2;
                     return;
                 }

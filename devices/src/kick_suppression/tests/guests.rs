@@ -218,7 +218,7 @@ fn guests_whose_batches_vary_seldom_wait_and_never_long() {
         let counts = run(&guest, 300, 1, &mut random);
         delay += counts.delay;
         assert!(counts.waited <= MAX_POLL_IDLE.as_nanos() as u64 + STEP, "{guest:?}: {counts:?}");
-        assert!(counts.polls <= 100, "{guest:?}: {counts:?}");
+        assert!(counts.polls <= 120, "{guest:?}: {counts:?}");
     }
-    assert!(delay <= 25_000 * 100 * 300, "{} ns a batch", delay / (100 * 300));
+    assert!(delay <= 40_000 * 100 * 300, "{} ns a batch", delay / (100 * 300));
 }
