@@ -37,6 +37,7 @@ use rustix::fs::{CWD, FallocateFlags, RenameFlags, renameat_with};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::contract::iobuf::IoBuf;
+use sys::RwMode;
 
 /// Create a regular file that does not exist yet, open for reading and writing.
 pub(crate) fn create_new(path: &Path) -> io::Result<File> {
@@ -65,19 +66,23 @@ pub(crate) fn write_at(file: &File, data: &[u8], offset: u64) -> io::Result<usiz
     file.write_at(data, offset)
 }
 
-/// preadv(2), pwritev(2) or pwritev2(2), once: as [`sys::transfer`].
+/// preadv(2), preadv2(2), pwritev(2) or pwritev2(2), once: as [`sys::transfer`].
 pub(crate) fn transfer(
     fd: BorrowedFd<'_>,
     bufs: &[IoBuf],
     offset: u64,
-    write: bool,
-    dsync: bool,
+    mode: RwMode,
 ) -> Result<usize, Errno> {
     #[cfg(test)]
     if let Some(plan) = faults::of_file(fd) {
-        return plan.transfer(fd, bufs, offset, write.then_some(dsync));
+        return match mode {
+            RwMode::Read => plan.transfer(fd, bufs, offset, None),
+            RwMode::ReadCached => Err(Errno::AGAIN),
+            RwMode::Write => plan.transfer(fd, bufs, offset, Some(false)),
+            RwMode::WriteThrough => plan.transfer(fd, bufs, offset, Some(true)),
+        };
     }
-    sys::transfer(fd, bufs, offset, write, dsync)
+    sys::transfer(fd, bufs, offset, mode)
 }
 
 /// Read until `data` is full. EINTR is retried.

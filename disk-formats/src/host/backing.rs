@@ -23,6 +23,7 @@ use crate::contract::error::{BadField, IoError, OpenError, escaped};
 use crate::host;
 use crate::host::memory::{HostMemory, page_size};
 use crate::host::passed;
+use crate::host::sys::RwMode;
 
 use flush::Flushes;
 pub use flush::on_flush_lost;
@@ -359,7 +360,7 @@ impl BackingFile {
         let memory = HostMemory::new(len)?;
         let mut have = 0;
         while have < skip + data.len() {
-            let got = self.transfer(&memory, have, len - have, start + have as u64, false)?;
+            let got = self.transfer(&memory, have, len - have, start + have as u64, RwMode::Read)?;
             if got == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -404,7 +405,13 @@ impl BackingFile {
                 // Behind the end of the file there are zeros, as in the new memory.
                 while have < units.bytes() {
                     let at = (unit - start + have) as usize;
-                    match self.transfer(&memory, at, (units.bytes() - have) as usize, unit + have, false)? {
+                    match self.transfer(
+                        &memory,
+                        at,
+                        (units.bytes() - have) as usize,
+                        unit + have,
+                        RwMode::Read,
+                    )? {
                         0 => break,
                         got => have += got as u64,
                     }
@@ -419,7 +426,7 @@ impl BackingFile {
     fn write_memory(&self, memory: &HostMemory, len: usize, offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < len {
-            match self.transfer(memory, done, len - done, offset + done as u64, true)? {
+            match self.transfer(memory, done, len - done, offset + done as u64, RwMode::Write)? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 put => done += put,
             }
@@ -433,11 +440,11 @@ impl BackingFile {
         start: usize,
         len: usize,
         at: u64,
-        write: bool,
+        mode: RwMode,
     ) -> io::Result<usize> {
         let buf = memory.buf(start, len);
         loop {
-            match host::transfer(self.file.as_fd(), &[buf], at, write, false) {
+            match host::transfer(self.file.as_fd(), &[buf], at, mode) {
                 Err(Errno::INTR) => {}
                 result => return result.map_err(Into::into),
             }

@@ -103,25 +103,37 @@ fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// One preadv, pwritev or pwritev2. Returns the number of bytes moved.
+/// How a transfer reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RwMode {
+    Read,
+    /// Read from the page cache alone (`RWF_NOWAIT`). Fails with [`Errno::AGAIN`] if it has no data of the range, and with
+    /// [`Errno::OPNOTSUPP`] on file systems that cannot tell.
+    ReadCached,
+    Write,
+    /// With `RWF_DSYNC`.
+    WriteThrough,
+}
+
+/// One preadv, preadv2, pwritev or pwritev2. Returns the number of bytes moved.
 pub(crate) fn transfer(
     fd: BorrowedFd<'_>,
     bufs: &[IoBuf],
     offset: u64,
-    write: bool,
-    dsync: bool,
+    mode: RwMode,
 ) -> Result<usize, Errno> {
     let iovecs = IoBuf::as_iovecs(bufs);
     let count = i32::try_from(iovecs.len()).map_err(|_| Errno::INVAL)?;
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
-    let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+    let fd = fd.as_raw_fd();
     // SAFETY: the iovecs are a slice of `count`. The memory that they point to is valid until the request that carries
     // them has been reaped (the promise of `IoBuf::new`); the request is not reaped before this call returns.
     let moved = unsafe {
-        match (write, dsync) {
-            (false, _) => libc::preadv(fd.as_raw_fd(), iovecs.as_ptr(), count, offset),
-            (true, false) => libc::pwritev(fd.as_raw_fd(), iovecs.as_ptr(), count, offset),
-            (true, true) => libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), count, offset, flags),
+        match mode {
+            RwMode::Read => libc::preadv(fd, iovecs.as_ptr(), count, offset),
+            RwMode::ReadCached => libc::preadv2(fd, iovecs.as_ptr(), count, offset, libc::RWF_NOWAIT),
+            RwMode::Write => libc::pwritev(fd, iovecs.as_ptr(), count, offset),
+            RwMode::WriteThrough => libc::pwritev2(fd, iovecs.as_ptr(), count, offset, libc::RWF_DSYNC),
         }
     };
     usize::try_from(moved).map_err(|_| last_error())

@@ -75,6 +75,8 @@ struct FileQueue<E: Engine> {
     free: Vec<u32>,
     /// Slots whose next piece waits for the engine or for a bounce buffer, in order.
     waiting: VecDeque<u32>,
+    /// Pieces (slot, number) that are to be transferred again, and wait for the engine.
+    again: VecDeque<(u32, usize)>,
     ready: Vec<Completion>,
     extents: Extents,
     bounce: Bounce,
@@ -108,6 +110,7 @@ impl<E: Engine> FileQueue<E> {
             slots: std::iter::repeat_with(Slot::new).take(depth).collect(),
             free: (0..depth as u32).rev().collect(),
             waiting: VecDeque::with_capacity(depth),
+            again: VecDeque::new(),
             ready: Vec::with_capacity(depth),
             extents: Extents::new(),
             bounce: Bounce::new(info, unit.unwrap_or(1))
@@ -269,6 +272,17 @@ impl<E: Engine> FileQueue<E> {
         unsafe { self.engine.stage(&transfer) };
     }
 
+    /// Transfer what is left of a piece that has started before. Its own place in the engine may be another's by now.
+    #[cold]
+    fn transfer_again(&mut self, index: u32, number: usize) {
+        self.needs_submit = true;
+        if self.engine.has_capacity() {
+            self.transfer_piece(index, number);
+        } else {
+            self.again.push_back((index, number));
+        }
+    }
+
     /// A transfer of a piece ended. The token comes from the engine: it is checked.
     #[inline]
     fn piece_ended(&mut self, token: u64, result: Result<u32, Errno>) {
@@ -287,8 +301,7 @@ impl<E: Engine> FileQueue<E> {
             other => match slot.piece_failed(number, other, self.format.zeros_past_end()) {
                 next @ (AfterFailure::Again | AfterFailure::AgainWithoutDsync) => {
                     self.no_dsync |= next == AfterFailure::AgainWithoutDsync;
-                    self.needs_submit = true;
-                    return self.transfer_piece(index, number);
+                    return self.transfer_again(index, number);
                 }
                 AfterFailure::Later => {
                     let kind = JobKind::Pause { piece: number as u32 };
@@ -391,6 +404,11 @@ impl<E: Engine> FileQueue<E> {
         if self.helpers.busy() {
             self.reap_helpers();
         }
+        while self.engine.has_capacity()
+            && let Some((index, number)) = self.again.pop_front()
+        {
+            self.transfer_again(index, number);
+        }
         while let Some(index) = self.waiting.pop_front() {
             self.needs_submit = true;
             if !self.start_pieces(index) {
@@ -411,10 +429,7 @@ impl<E: Engine> FileQueue<E> {
             let index = job.slot;
             let slot = &mut self.slots[index as usize];
             match (job.kind, result) {
-                (JobKind::Pause { piece }, _) => {
-                    self.needs_submit = true;
-                    self.transfer_piece(index, piece as usize);
-                }
+                (JobKind::Pause { piece }, _) => self.transfer_again(index, piece as usize),
                 (JobKind::Map { writes }, Ok(extents)) => {
                     let bufs = std::mem::take(&mut slot.bufs);
                     self.extents.clear();
@@ -447,6 +462,7 @@ impl<E: Engine> FileQueue<E> {
     #[cold]
     fn advance_faulted(&mut self, error: IoError) {
         self.waiting.clear();
+        self.again.clear();
         self.inline.clear();
         while self.engine.next().is_some() {}
         let _ = self.engine.lost();
@@ -468,6 +484,7 @@ impl<E: Engine> FileQueue<E> {
     #[cold]
     fn fail_all(&mut self, errno: Errno) {
         let waiting = std::mem::take(&mut self.waiting);
+        self.again.clear();
         for index in 0..self.slots.len() as u32 {
             let slot = &mut self.slots[index as usize];
             // Other requests are with the helpers.

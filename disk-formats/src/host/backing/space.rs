@@ -193,7 +193,7 @@ impl BackingFile {
         let mut done = 0;
         while done < len {
             let chunk = (len - done).min(ZERO_CHUNK as u64) as usize;
-            match self.transfer(&memory, 0, chunk, offset + done, true)? {
+            match self.transfer(&memory, 0, chunk, offset + done, sys::RwMode::Write)? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 put => done += put as u64,
             }

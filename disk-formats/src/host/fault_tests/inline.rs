@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::host::backing::BackingFile;
+use crate::host::sys::RwMode;
 use crate::host::transfer;
 use crate::queue::engine::{Direction, Ended, Engine, EngineStats, Signal, Transfer};
 
@@ -34,12 +35,13 @@ impl Engine for Inline {
     }
 
     unsafe fn stage(&mut self, wanted: &Transfer<'_>) {
-        let (write, dsync) = match wanted.direction {
-            Direction::Read => (false, false),
-            Direction::Write { dsync } => (true, dsync),
+        let mode = match wanted.direction {
+            Direction::Read => RwMode::Read,
+            Direction::Write { dsync: false } => RwMode::Write,
+            Direction::Write { dsync: true } => RwMode::WriteThrough,
         };
         let result = match self.files.get(wanted.file as usize) {
-            Some(file) => transfer(file.file().as_fd(), wanted.bufs, wanted.offset, write, dsync),
+            Some(file) => transfer(file.file().as_fd(), wanted.bufs, wanted.offset, mode),
             None => Err(Errno::BADF),
         };
         // At most the size of the test's memory, so the cast does not truncate.

@@ -13,7 +13,7 @@ use super::{Direction, Ended, Engine, EngineStats, Signal, Transfer};
 use crate::contract::iobuf::IoBuf;
 use crate::host;
 use crate::host::backing::BackingFile;
-use crate::host::sys;
+use crate::host::sys::{self, RwMode};
 use crate::host::threads::{self, ThreadKind};
 
 /// Maximum number of threads of a pool.
@@ -135,11 +135,12 @@ impl Shared {
 }
 
 fn move_bytes(fd: BorrowedFd<'_>, bufs: &[IoBuf], offset: u64, direction: Direction) -> Result<u32, Errno> {
-    let (write, dsync) = match direction {
-        Direction::Read => (false, false),
-        Direction::Write { dsync } => (true, dsync),
+    let mode = match direction {
+        Direction::Read => RwMode::Read,
+        Direction::Write { dsync: false } => RwMode::Write,
+        Direction::Write { dsync: true } => RwMode::WriteThrough,
     };
-    let moved = host::transfer(fd, bufs, offset, write, dsync)?;
+    let moved = host::transfer(fd, bufs, offset, mode)?;
     u32::try_from(moved).map_err(|_| Errno::OVERFLOW)
 }
 

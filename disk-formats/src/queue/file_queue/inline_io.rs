@@ -1,6 +1,6 @@
-//! Inline (blocking) I/O: transfers that the queue's own thread makes, if the owner allows the thread to block. The queue
-//! makes those transfers inline that io_uring would pass to worker threads although they rarely wait. Waking a worker
-//! costs several times as much as the copy.
+//! Inline (blocking) I/O: transfers that the queue's own thread makes, if the owner allows the thread to block. These are transfers that rarely
+//! wait, or cannot: writes to the page cache, which io_uring would pass to worker threads (waking one costs several times as much as the
+//! copy), and reads of what the page cache has, which take two system calls less (to submit, and to be woken).
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::contract::iobuf::IoBuf;
 use crate::host::backing::BackingFile;
 use crate::host::memory::page_size;
+use crate::host::sys::RwMode;
 use crate::host::transfer;
 use crate::map::format::Format;
 use crate::queue::engine::{Direction, Ended, Transfer};
@@ -41,7 +42,7 @@ impl Inline {
     /// Make the transfer inline; `false` leaves it to the engine.
     #[inline]
     pub(super) fn transfer(&mut self, format: &dyn Format, wanted: &Transfer<'_>) -> bool {
-        if let Some(inline) = self.files.get(wanted.file as usize)
+        if let Some(inline) = self.files.get_mut(wanted.file as usize)
             && let Some(file) = format.files().get(wanted.file as usize)
             && let Some(result) = inline.transfer(file, wanted)
         {
@@ -74,39 +75,47 @@ impl Inline {
 struct InlineIo {
     /// Writes of whole pages: a partial write may have to read its page first.
     writes: bool,
-    reads: bool,
+    /// How reads are made. [`RwMode::ReadCached`]: the engine reads what the page cache does not have, because that waits for the disk.
+    reads: Option<RwMode>,
 }
 
 impl InlineIo {
-    /// Writes to the page cache and reads of tmpfs are inline. Reads of other file systems are not: io_uring reads cached data without its
-    /// workers, and a read of uncached data waits for the disk.
+    /// tmpfs has all data in memory, but not the flag to read without waiting.
     fn of(file: &BackingFile) -> Self {
         if file.direct().is_some() || file.device().is_some() {
             return Self::default();
         }
         let magic = fstatfs(file.file()).map_or(0, |statfs| statfs.f_type);
-        Self { writes: WRITE_BACK.contains(&magic), reads: magic == libc::TMPFS_MAGIC }
+        let mode = if magic == libc::TMPFS_MAGIC { RwMode::Read } else { RwMode::ReadCached };
+        Self { writes: WRITE_BACK.contains(&magic), reads: Some(mode) }
     }
 
     /// Make the transfer inline; `None` leaves it to the engine.
     #[inline]
-    fn transfer(self, file: &BackingFile, wanted: &Transfer<'_>) -> Option<Result<u32, Errno>> {
-        let writes = match wanted.direction {
-            Direction::Write { dsync: false } if self.writes => true,
-            Direction::Read if self.reads => false,
-            _ => return None,
+    fn transfer(&mut self, file: &BackingFile, wanted: &Transfer<'_>) -> Option<Result<u32, Errno>> {
+        let mode = match wanted.direction {
+            Direction::Write { dsync: false } if self.writes => RwMode::Write,
+            Direction::Write { .. } => return None,
+            Direction::Read => self.reads?,
         };
         let len = wanted.bufs.iter().map(IoBuf::len).sum::<usize>();
         let page = page_size();
         let whole = wanted.offset.is_multiple_of(page as u64) && len.is_multiple_of(page);
-        if len > MAX_INLINE || writes && !whole {
+        if len > MAX_INLINE || mode == RwMode::Write && !whole {
             return None;
         }
         loop {
-            match transfer(file.file().as_fd(), wanted.bufs, wanted.offset, writes, false) {
-                Err(Errno::INTR) => {}
+            match (mode, transfer(file.file().as_fd(), wanted.bufs, wanted.offset, mode)) {
+                (_, Err(Errno::INTR)) => {}
+                (RwMode::ReadCached, Err(errno)) => {
+                    if errno != Errno::AGAIN {
+                        // The file system does not know the flag; any other error is the engine's to find.
+                        self.reads = None;
+                    }
+                    return None;
+                }
                 // At most `MAX_INLINE`, so the cast does not truncate.
-                result => return Some(result.map(|moved| moved as u32)),
+                (_, result) => return Some(result.map(|moved| moved as u32)),
             }
         }
     }

@@ -3,6 +3,10 @@ mod changed_engine;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use std::os::fd::AsFd;
+
+use rustix::fs::{Advice, fadvise, fstatfs};
+
 use super::retry::SHORT_FILE;
 use super::*;
 use crate::contract::disk::{Allocation, Disk};
@@ -12,6 +16,7 @@ use crate::contract::queue::{EngineKind, QueueConfig};
 use crate::disk::file_disk::FileDisk;
 use crate::formats::flat::raw::Raw;
 use crate::host::backing::{Access, BackingFile};
+use crate::host::sys::{self, RwMode};
 use crate::queue::conformance::{Driver, Fresh, Guest, Suite};
 use crate::queue::engine::Threads;
 
@@ -233,6 +238,40 @@ fn whole_pages_are_written_inline_where_that_is_allowed() {
         }
         assert_eq!(driver.read(4096, 8192), [7; 8192]);
     }
+}
+
+#[test]
+fn cached_data_are_read_inline_where_that_is_allowed() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let guest = Guest::new(8192);
+    guest.put(0, &[7; 8192]);
+    let mut driver = driver(&raw(file.path()), EngineKind::IoUring);
+    driver.write(4096, &[7; 8192]);
+    let tmpfs = fstatfs(file.as_file()).unwrap().f_type == libc::TMPFS_MAGIC;
+    // Not every file system can read without waiting.
+    let cached = sys::transfer(file.as_file().as_fd(), &[guest.buf(0, 8192)], 4096, RwMode::ReadCached);
+    let inline = tmpfs || cached == Ok(8192);
+    let ends_at_once = |driver: &mut Driver| {
+        guest.put(0, &[0; 8192]);
+        let request = Request { tag: 1, op: Op::Read, offset: 4096, len: 8192, bufs: &[guest.buf(0, 8192)] };
+        driver.queue.push(&request).unwrap();
+        driver.queue.reap(&mut driver.done);
+        let at_once = driver.queue.in_flight() == 0;
+        driver.drain();
+        assert_eq!(driver.done.pop().unwrap().result, Ok(()));
+        assert_eq!(guest.get(0, 8192), [7; 8192]);
+        at_once
+    };
+    assert!(!ends_at_once(&mut driver));
+    driver.queue.allow_blocking();
+    assert_eq!(ends_at_once(&mut driver), inline, "{cached:?}");
+    // Data that have to come from the disk are left to the engine.
+    file.as_file().sync_all().unwrap();
+    fadvise(file.as_file(), 0, None, Advice::DontNeed).unwrap();
+    assert!(tmpfs || !ends_at_once(&mut driver));
+    ends_at_once(&mut driver);
+    assert_eq!(ends_at_once(&mut driver), inline, "they are in the cache again");
 }
 
 fn driver(format: &Arc<dyn Format>, engine: EngineKind) -> Driver {
