@@ -3,10 +3,10 @@
 //! Source: the NBD project's protocol document (`doc/proto.md` of its repository), whose names are used here. The server supports the fixed
 //! newstyle negotiation, in plain text or under TLS, simple and structured replies, and the metadata context `base:allocation`.
 //!
-//! A connection has one thread, which sleeps on the socket and the disk's completions together. It takes the requests that
-//! have arrived as one batch, submits them together and sends their replies together. The data of a read are sent from the memory that
-//! the disk reads into. The data of a write are copied if they arrive with the request's header (at most 64 KiB); the remainder is received
-//! into the memory that the disk writes from.
+//! A connection has one thread, which sleeps on the socket and the disk's completions together, or in the receive if nothing is in flight. It
+//! takes the requests that have arrived as one batch, submits them together and sends their replies together. The data of a read are sent from
+//! the memory that the disk reads into. The data of a write are copied if they arrive with the request's header (at most 64 KiB); the remainder
+//! is received into the memory that the disk writes from.
 //!
 //! ```text
 //! server (accept) -> slots (limit on connections) -> handshake (options, TLS) -> connection, a thread each:

@@ -235,7 +235,7 @@ rules! {
         SYS_ppoll "the same";
         SYS_shutdown "the end of a connection";
         SYS_setsockopt "timeouts";
-        SYS_ioctl [Is(1, libc::FIONBIO as u32)] "sockets that do not block";
+        SYS_ioctl [Is(1, libc::FIONBIO as u32)] "sockets that block or do not";
         SYS_fcntl [Is(1, libc::F_DUPFD_CLOEXEC as u32)] "a copy of a descriptor";
     }
 

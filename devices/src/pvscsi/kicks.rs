@@ -97,8 +97,8 @@ impl Kicks {
     /// `can_fetch`: requests can be taken from it. True: requests wait, so the thread must not sleep.
     ///
     /// The driver stores its index and then loads the threshold, with no fence between the two: the processor may load first. So a driver
-    /// that loaded the old threshold may not kick, although its request comes after the device has read the ring. One more poll,
-    /// [`POLL_IDLE`] after the threshold was lowered, finds such a request.
+    /// that loaded the old threshold may not kick, although its request comes after the device has read the ring. One more poll finds such a
+    /// request: [`POLL_IDLE`] after the threshold was lowered, or that of the next suppressed kicks.
     pub(super) fn before_sleep<M>(
         &mut self,
         rings: Option<&mut Rings<M>>,
@@ -116,7 +116,7 @@ impl Kicks {
             return true;
         }
         let polls = if in_flight < MIN_REQUESTS { self.polling.before_sleep(due) } else { None };
-        // A poll after a lowered threshold ends no batch if requests came meanwhile: they came with kicks.
+        // A poll after a lowered threshold ends no batch if requests were just taken.
         let has_taken = std::mem::take(&mut self.has_taken);
         let ends_batch = due && !(self.after_lowering && has_taken);
         let suppressed = match polls {

@@ -110,7 +110,7 @@ impl Server {
 /// Serve one client on a socket that was accepted elsewhere (by a service manager, for instance), until it disconnects.
 ///
 /// # Errors
-/// The host has no descriptors left, or the socket cannot be made non-blocking. Nothing has been sent to the client then.
+/// The host has no descriptors left, or the socket's options cannot be set. Nothing has been sent to the client then.
 pub fn serve_client(socket: OwnedFd, exports: &Exports) -> io::Result<()> {
     let stop = Stop::new()?;
     serve(Stream::new(ClientSocket::connected(socket)?)?, exports, &stop, None);

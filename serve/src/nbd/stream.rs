@@ -64,7 +64,11 @@ impl Stream {
 
     /// As [`receive`](Self::receive), in plain text, but wait up to 50 ms.
     pub(super) fn receive_waiting(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        let got = retry_on_intr(|| self.socket.receive(into, RecvFlags::empty()))?;
+        let got = match self.socket.receive(into, RecvFlags::empty()) {
+            // Not repeated: the wait would begin anew with each signal.
+            Err(Errno::INTR) => return Err(Errno::AGAIN),
+            got => got?,
+        };
         self.moved += got as u64;
         Ok(got)
     }

@@ -107,13 +107,12 @@ impl InlineIo {
         loop {
             match (mode, transfer(file.file().as_fd(), wanted.bufs, wanted.offset, mode)) {
                 (_, Err(Errno::INTR)) => {}
-                (RwMode::ReadCached, Err(errno)) => {
-                    if errno != Errno::AGAIN {
-                        // The file system does not know the flag; any other error is the engine's to find.
-                        self.reads = None;
-                    }
+                (RwMode::ReadCached, Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
+                    self.reads = None;
                     return None;
                 }
+                // Errors are the engine's to find. So is the end of the file: Linux 5.9 and 5.10 return 0 for data that are not cached.
+                (RwMode::ReadCached, Ok(0) | Err(_)) => return None,
                 // At most `MAX_INLINE`, so the cast does not truncate.
                 (_, result) => return Some(result.map(|moved| moved as u32)),
             }
