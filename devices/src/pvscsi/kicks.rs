@@ -132,27 +132,22 @@ impl Kicks {
             rings.set_threshold(threshold);
         }
         let lowered = threshold < before;
-        if lowered && can_fetch && rings.waiting() > 0 {
-            // Schedule the poll now. If the ring has only one request, `before_take` does not raise the threshold, so the next call of
-            // this method does not lower it. Another request may come without a kick all the same, as described above.
+        let waits = lowered && can_fetch && rings.waiting() > 0;
+        // While kicks are suppressed, a poll is always scheduled; after the threshold was lowered, one more poll is scheduled. That is done even
+        // if requests wait: for a single one `before_take` does not raise the threshold, so the next call of this method does not lower it.
+        if waits || lowered && suppressed.kicks == 0 {
             self.poll_at = Some(now.after(POLL_IDLE));
             self.after_lowering = true;
-            return true;
-        }
-        // While kicks are suppressed, a poll is always scheduled; after the threshold was lowered, one more poll is scheduled.
-        if suppressed.kicks > 0 {
+        } else if suppressed.kicks > 0 {
             let next = now.after(suppressed.poll_after);
             // The interval begins anew after a poll that was due, after `before_take` has set the threshold to `u32::MAX`, and if no kicks
             // were suppressed before. Any other wake-up can only make the poll come earlier.
             let same = self.poll_at.filter(|_| !due && before != u32::MAX && !self.after_lowering);
             self.poll_at = Some(same.map_or(next, |time| time.min(next)));
             self.after_lowering = false;
-        } else if lowered {
-            self.poll_at = Some(now.after(POLL_IDLE));
-            self.after_lowering = true;
         } else if due {
             self.poll_at = None;
         }
-        false
+        waits
     }
 }

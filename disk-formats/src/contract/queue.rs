@@ -122,9 +122,9 @@ pub trait DiskQueue: Send {
     fn in_flight(&self) -> usize;
 
     /// Allow inline I/O: the calling thread itself transfers to and from the page cache, and may block for a short
-    /// time. Inline I/O is faster than io_uring if io_uring would pass the transfer to a worker thread (writes on ext4,
-    /// all transfers on tmpfs), and for reads of what the page cache has. Allow it on threads that serve only this queue. Queues without such transfers ignore
-    /// the call.
+    /// time. Inline I/O is faster than io_uring if io_uring would pass the transfer to a worker thread (writes on
+    /// ext4, all transfers on tmpfs), and for reads of what the page cache has. Allow it on threads that serve only
+    /// this queue. Queues without such transfers ignore the call.
     fn allow_blocking(&mut self) {}
 
     /// A descriptor to sleep on. It is readable (level-triggered) while completions may be available, except for

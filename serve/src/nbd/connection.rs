@@ -353,8 +353,7 @@ impl<'a> Connection<'a> {
             _ => (&mut [][..], None),
         };
         let (rest_len, capacity) = (rest.len(), rest.len() + spare.len());
-        let mut into = [IoSliceMut::new(rest), IoSliceMut::new(spare)];
-        let into = into.get_mut(usize::from(rest_len == 0)..).unwrap_or_default();
+        let into = &mut [IoSliceMut::new(rest), IoSliceMut::new(spare)];
         let received = if wait { self.stream.receive_waiting(into) } else { self.stream.receive(into) };
         self.waited_in_vain = wait && received == Err(Errno::AGAIN);
         match received {

@@ -58,7 +58,7 @@ impl Stream {
     fn receive_into(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         match &mut self.tls {
             Some(tls) => tls.receive(&mut NoWait(&self.socket), into),
-            None => retry_on_intr(|| self.socket.receive(into, RecvFlags::DONTWAIT)),
+            None => NoWait(&self.socket).receive(into),
         }
     }
 
@@ -144,6 +144,10 @@ impl AsFd for Stream {
 struct NoWait<'a>(&'a ClientSocket);
 
 impl NoWait<'_> {
+    fn receive(&self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        retry_on_intr(|| self.0.receive(into, RecvFlags::DONTWAIT))
+    }
+
     fn send(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         retry_on_intr(|| self.0.send(from, SendFlags::DONTWAIT))
     }
@@ -151,7 +155,7 @@ impl NoWait<'_> {
 
 impl Read for NoWait<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        Ok(retry_on_intr(|| self.0.receive(&mut [IoSliceMut::new(into)], RecvFlags::DONTWAIT))?)
+        Ok(self.receive(&mut [IoSliceMut::new(into)])?)
     }
 }
 
