@@ -3,6 +3,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -66,7 +67,10 @@ pub(crate) fn run(names: &[String], buffer: &mut Buffer) -> Result<Vec<Disk>, St
 fn run_until(disk: &Disk, end: &AtomicBool) -> Result<Vec<FioDone>, String> {
     let mut done = Vec::new();
     while !end.load(Ordering::Relaxed) {
-        done.push(Running::start(disk, Load::Steady { rate: RATE }, DEPTH)?.finish()?);
+        done.push(
+            Running::start(disk, slice::from_ref(&disk.name), Load::Steady { rate: RATE }, DEPTH)?
+                .finish()?,
+        );
     }
     Ok(done)
 }
@@ -102,7 +106,7 @@ fn attach_and_detach(disks: &[Disk], buffer: &mut Buffer) -> Result<(), String> 
     let new = names.iter().filter(|name| disks.iter().all(|disk| disk.name != **name));
     let new = new.map(|name| find::describe(name)).collect::<Result<Vec<_>, _>>()?;
     for disk in &new {
-        Running::start(disk, Load::Verify, DEPTH)?.finish()?;
+        Running::start(disk, slice::from_ref(&disk.name), Load::Verify, DEPTH)?.finish()?;
         let sum = verify::checksum(disk, buffer)?;
         print(&Line::Disk(Box::new(Disk { after_fio: Some(sum), ..disk.clone() })));
     }

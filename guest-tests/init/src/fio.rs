@@ -25,6 +25,7 @@ struct Numbers {
     error: i32,
     read: Direction,
     write: Direction,
+    trim: Direction,
 }
 
 #[derive(Deserialize)]
@@ -98,35 +99,23 @@ impl Load {
             }
             Self::VerifyOnCpus { cpus } => {
                 let part = disk.size / u64::from(cpus) / PART * PART;
-                let own = [
-                    format!("--numjobs={cpus}"),
-                    format!("--cpus_allowed=0-{}", cpus - 1),
-                    "--cpus_allowed_policy=split".to_owned(),
-                    format!("--size={part}"),
-                    format!("--offset_increment={part}"),
-                    "--group_reporting".to_owned(),
-                ];
-                [Self::Verify.options(disk), own.into()].concat()
+                let own = [format!("--size={part}"), format!("--offset_increment={part}")];
+                [Self::Verify.options(disk), own.into(), on_cpus(cpus).into()].concat()
             }
             Self::Steady { rate } => {
                 [Self::Verify.options(disk), vec![format!("--rate_iops={rate}")]].concat()
             }
-            Self::Warm(Counted { rw, requests, block_size, batch, .. })
-            | Self::Counted(Counted { rw, requests, block_size, batch, .. }) => {
+            Self::Warm(Counted { rw, requests, block_size, batch, cpus, .. })
+            | Self::Counted(Counted { rw, requests, block_size, batch, cpus, .. }) => {
+                let each = requests / cpus;
                 let fixed = [pattern(rw), &["--norandommap", "--randseed=1"]].concat();
                 let [submit, least, most] = ["submit", "complete_min", "complete_max"]
                     .map(|what| format!("--iodepth_batch_{what}={batch}"));
                 // Also where that is more than the disk has.
-                let size = format!("--io_size={}", u64::from(requests) * u64::from(block_size));
-                let own = [
-                    format!("--bs={block_size}"),
-                    format!("--number_ios={requests}"),
-                    size,
-                    submit,
-                    least,
-                    most,
-                ];
-                fixed.into_iter().map(str::to_owned).chain(own).collect()
+                let size = format!("--io_size={}", u64::from(each) * u64::from(block_size));
+                let own =
+                    [format!("--bs={block_size}"), format!("--number_ios={each}"), size, submit, least, most];
+                fixed.into_iter().map(str::to_owned).chain(own).chain(on_cpus(cpus)).collect()
             }
             Self::Random { pattern, seconds } => {
                 let fixed = ["--bs=4k", "--time_based", "--norandommap"].map(str::to_owned);
@@ -134,6 +123,16 @@ impl Load {
             }
         }
     }
+}
+
+/// fio's options for the same on each of the first virtual CPUs, reported as one.
+fn on_cpus(cpus: u32) -> [String; 4] {
+    [
+        format!("--numjobs={cpus}"),
+        format!("--cpus_allowed=0-{}", cpus - 1),
+        "--cpus_allowed_policy=split".to_owned(),
+        "--group_reporting".to_owned(),
+    ]
 }
 
 /// fio's options for this kind of requests.
@@ -145,18 +144,20 @@ const fn pattern(rw: Rw) -> &'static [&'static str] {
         Rw::Write => &["--rw=write"],
         Rw::Mixed => &["--rw=randrw"],
         Rw::Flush => &["--rw=randwrite", "--fsync=1"],
+        Rw::Discard => &["--rw=randtrim"],
     }
 }
 
-/// fio on a disk.
+/// fio on one disk or several.
 pub(crate) struct Running(Child);
 
 impl Running {
-    /// Start it with `depth` requests in flight.
-    pub(crate) fn start(disk: &Disk, load: Load, depth: u32) -> Result<Self, String> {
+    /// Start it with `depth` requests in flight, on the disks of these names, which are like `disk`, in turns.
+    pub(crate) fn start(disk: &Disk, names: &[String], load: Load, depth: u32) -> Result<Self, String> {
+        let files: Vec<_> = names.iter().map(|name| format!("/dev/{name}")).collect();
         let mut command = Command::new(PROGRAM);
         command.args(COMMON).args(load.options(disk)).stdin(Stdio::null());
-        command.arg(format!("--iodepth={depth}")).arg(format!("--filename=/dev/{}", disk.name));
+        command.arg(format!("--iodepth={depth}")).arg(format!("--filename={}", files.join(":")));
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         child.map(Self).map_err(|error| format!("{PROGRAM}: {error}"))
     }
@@ -172,17 +173,17 @@ impl Running {
         let start = printed.find('{').unwrap_or_default();
         let parsed: Result<Output, _> = serde_json::from_str(&printed[start..]);
         let jobs = parsed.map_err(|error| format!("fio's output: {error}"))?.jobs;
-        let [Numbers { error: 0, read, write }] = &jobs[..] else {
+        let [Numbers { error: 0, read, write, trim }] = &jobs[..] else {
             return Err(format!("fio: an error that it gave no status for: {}", said.trim()));
         };
-        let all = [read, write];
+        let all = [read, write, trim];
         let total = all.iter().map(|of| of.total_ios as f64 * of.lat_ns.mean).sum::<f64>() / 1000.0;
         let requests = all.iter().map(|of| of.total_ios).sum::<u64>();
         Ok(FioDone {
             reads: read.total_ios,
-            writes: write.total_ios,
-            bytes: read.io_bytes + write.io_bytes,
-            iops: read.iops + write.iops,
+            writes: write.total_ios + trim.total_ios,
+            bytes: all.iter().map(|of| of.io_bytes).sum(),
+            iops: all.iter().map(|of| of.iops).sum(),
             latency: total / requests.max(1) as f64,
             interrupts: None,
         })
@@ -195,7 +196,8 @@ mod tests {
 
     #[test]
     fn each_counted_load_is_warmed_up() {
-        let load = Counted { rw: Rw::Mixed, requests: 5, block_size: 512, depth: 32, batch: 1, singles: 0 };
+        let load =
+            Counted { rw: Rw::Mixed, requests: 5, block_size: 512, depth: 32, batch: 1, singles: 0, cpus: 1 };
         let other = Counted { singles: 7, ..load };
         let runs = Load::of(&Fio::Counted(vec![load, other])).into_iter().map(|load| match load {
             Load::Warm(run) => (false, run),

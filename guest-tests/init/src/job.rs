@@ -40,8 +40,8 @@ pub enum Fio {
         /// How many there are.
         cpus: u32,
     },
-    /// Each of these three times: to warm up; between two marks for an emulator that counts instructions; and between two marks with twice
-    /// as many requests.
+    /// Each of these three times, on all disks in turns: to warm up; between two marks for an emulator that counts instructions; and between
+    /// two marks with twice as many requests.
     Counted(Vec<Counted>),
     /// Random reads of 4 KiB, then random writes.
     Rates {
@@ -65,12 +65,14 @@ pub enum Rw {
     Mixed,
     /// Writes at random offsets, a flush after each.
     Flush,
+    /// Discards at random offsets.
+    Discard,
 }
 
 impl Rw {
     /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::RandRead, Self::RandWrite, Self::Read, Self::Write, Self::Mixed, Self::Flush];
+    pub const ALL: [Self; 7] =
+        [Self::RandRead, Self::RandWrite, Self::Read, Self::Write, Self::Mixed, Self::Flush, Self::Discard];
 
     /// The name in options and results.
     pub const fn name(self) -> &'static str {
@@ -81,6 +83,7 @@ impl Rw {
             Self::Write => "write",
             Self::Mixed => "mixed",
             Self::Flush => "flush",
+            Self::Discard => "discard",
         }
     }
 
@@ -90,7 +93,7 @@ impl Rw {
     }
 }
 
-/// Requests of a number that is known before: `RW/REQUESTS/BYTES/DEPTH/BATCH/SINGLES`.
+/// Requests of a number that is known before: `RW/REQUESTS/BYTES/DEPTH/BATCH/SINGLES/CPUS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
     /// Of which kind.
@@ -105,25 +108,26 @@ pub struct Counted {
     pub batch: u32,
     /// Requests before each counted run that are in flight one at a time; 0: a warm-up like the run.
     pub singles: u32,
+    /// Virtual CPUs that share the requests: each has this depth.
+    pub cpus: u32,
 }
 
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rw, requests, block_size, depth, batch, singles } = self;
-        write!(f, "{}/{requests}/{block_size}/{depth}/{batch}/{singles}", rw.name())
+        let Self { rw, requests, block_size, depth, batch, singles, cpus } = self;
+        write!(f, "{}/{requests}/{block_size}/{depth}/{batch}/{singles}/{cpus}", rw.name())
     }
 }
 
 impl Counted {
     fn parse(text: &str) -> Option<Self> {
         let (rw, numbers) = text.split_once('/')?;
-        let (positive, singles) = numbers.rsplit_once('/')?;
-        let positive = positive.split('/').map(|word| number(word).filter(|value| *value > 0));
-        let [requests, block_size, depth, batch] = positive.collect::<Option<Vec<u32>>>()?[..] else {
+        let numbers = numbers.split('/').map(number).collect::<Option<Vec<u32>>>()?;
+        let [requests, block_size, depth, batch, singles, cpus] = numbers[..] else {
             return None;
         };
-        let singles = number(singles)?;
-        Some(Self { rw: Rw::named(rw)?, requests, block_size, depth, batch, singles })
+        let positive = [requests, block_size, depth, batch, cpus].iter().all(|value| *value > 0);
+        positive.then_some(Self { rw: Rw::named(rw)?, requests, block_size, depth, batch, singles, cpus })
     }
 }
 
@@ -247,8 +251,9 @@ mod tests {
             libiscsi,
             power,
         };
-        let run = Counted { rw: Rw::Flush, requests: 5, block_size: 512, depth: 32, batch: 8, singles: 0 };
-        let counted = Fio::Counted(vec![run, Counted { batch: 1, singles: 7, ..run }]);
+        let run =
+            Counted { rw: Rw::Flush, requests: 5, block_size: 512, depth: 32, batch: 8, singles: 0, cpus: 1 };
+        let counted = Fio::Counted(vec![run, Counted { batch: 1, singles: 7, cpus: 4, ..run }]);
         for fio in [Fio::Verify, Fio::VerifyOnCpus { cpus: 5 }, Fio::Rates { seconds: 3 }, counted]
             .map(Some)
             .into_iter()
@@ -270,9 +275,10 @@ mod tests {
             "fio=rates:0",
             "fio=cpus:0",
             "fio=verify:1",
-            "fio=counted:randread/1/2/3/4",
-            "fio=counted:randread/1/2/3/0/0",
-            "fio=counted:tape/1/2/3/4/0",
+            "fio=counted:randread/1/2/3/4/5",
+            "fio=counted:randread/1/2/3/0/0/1",
+            "fio=counted:randread/1/2/3/4/0/0",
+            "fio=counted:tape/1/2/3/4/0/1",
         ] {
             assert!(Job::parse(&format!("paradisk.{word}")).unwrap_err().contains(word));
         }

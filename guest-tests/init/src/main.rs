@@ -18,6 +18,7 @@ mod stall;
 mod system;
 mod verify;
 
+use std::slice;
 use std::time::Duration;
 
 use guest_init::{Disk, Done, Fio, FioDone, Job, Line};
@@ -69,10 +70,15 @@ fn run(job: &Job, done: &mut Done) -> Result<(), String> {
         }
         return Ok(());
     }
+    let counted = matches!(job.fio, Some(Fio::Counted(_)));
     for name in &names {
         let mut disk = find::describe(name)?;
         if let Some(fio) = &job.fio {
-            disk.error = run_fio(&mut disk, fio, &mut buffer).err();
+            let on = if counted { &names[..] } else { slice::from_ref(name) };
+            // Counted runs on all disks are reported with the first.
+            if !counted || done.disks == 0 {
+                disk.error = run_fio(&mut disk, on, fio, &mut buffer).err();
+            }
         } else if job.libiscsi {
             match libiscsi::run(&disk) {
                 Ok(tests) => disk.libiscsi = tests,
@@ -95,12 +101,12 @@ fn check(disk: &mut Disk, job: &Job, buffer: &mut verify::Buffer) {
     }
 }
 
-fn run_fio(disk: &mut Disk, job: &Fio, buffer: &mut verify::Buffer) -> Result<(), String> {
+fn run_fio(disk: &mut Disk, names: &[String], job: &Fio, buffer: &mut verify::Buffer) -> Result<(), String> {
     for load in Load::of(job) {
         print(&Line::Fio(disk.name.clone()));
         let done = match load {
-            Load::Counted(_) => count(disk, load)?,
-            _ => Running::start(disk, load, load.depth())?.finish()?,
+            Load::Counted(_) => count(disk, names, load)?,
+            _ => Running::start(disk, names, load, load.depth())?.finish()?,
         };
         if !matches!(load, Load::Warm(_)) {
             disk.fio.push(done);
@@ -113,10 +119,10 @@ fn run_fio(disk: &mut Disk, job: &Fio, buffer: &mut verify::Buffer) -> Result<()
 }
 
 /// A run of fio between two marks. The marks are close to the run: lines are printed outside of them.
-fn count(disk: &Disk, load: Load) -> Result<FioDone, String> {
+fn count(disk: &Disk, names: &[String], load: Load) -> Result<FioDone, String> {
     let before = interrupts::of_devices()?;
     mark::begin();
-    let done = Running::start(disk, load, load.depth())?.finish();
+    let done = Running::start(disk, names, load, load.depth())?.finish();
     mark::end();
     Ok(FioDone { interrupts: interrupts::of_devices()?.checked_sub(before), ..done? })
 }

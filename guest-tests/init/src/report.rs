@@ -102,13 +102,13 @@ pub struct Checked {
 pub struct FioDone {
     /// Reads, those that compare among them.
     pub reads: u64,
-    /// Writes.
+    /// Writes and discards.
     pub writes: u64,
-    /// Bytes read and written.
+    /// Bytes of all.
     pub bytes: u64,
-    /// Reads and writes a second.
+    /// Of all, a second.
     pub iops: f64,
-    /// Mean time of a read or write from its submission to its completion, in microseconds.
+    /// Mean time of one from its submission to its completion, in microseconds.
     #[serde(default)]
     pub latency: f64,
     /// Interrupts of devices meanwhile, where they were counted.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::slice;
 
 use guest_init::{Disk, Line};
 
@@ -31,7 +32,10 @@ pub(crate) fn run(names: &[String], buffer: &mut Buffer) -> Result<Vec<Disk>, St
     if typed == 0 {
         return Err("the console ended before the disks were stalled".to_owned());
     }
-    let running: Vec<_> = disks.iter().map(|disk| Running::start(disk, Load::Verify, DEPTH)).collect();
+    let running: Vec<_> = disks
+        .iter()
+        .map(|disk| Running::start(disk, slice::from_ref(&disk.name), Load::Verify, DEPTH))
+        .collect();
     for (disk, running) in disks.iter_mut().zip(running) {
         disk.error = finish(disk, running, buffer).err();
     }

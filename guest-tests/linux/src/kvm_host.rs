@@ -125,6 +125,8 @@ impl KvmHost {
     pub const QEMU: &str = "qemu/ld-linux-x86-64.so.2 --library-path qemu qemu/qemu-system-x86_64 -L qemu";
     /// The same for its storage daemon.
     pub const STORAGE_DAEMON: &str = "qemu/ld-linux-x86-64.so.2 --library-path qemu qemu/qemu-storage-daemon";
+    /// The same for its tool for images.
+    pub const IMAGE_TOOL: &str = "qemu/ld-linux-x86-64.so.2 --library-path qemu qemu/qemu-img";
 
     /// QEMU and L1's images, in the cache or from Debian's archive: QEMU 11.1, or where this is not to be had 7.2, with which L1 has one
     /// CPU.

@@ -33,6 +33,7 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 const EMULATOR: &str = "usr/bin/qemu-system-x86_64";
 const STORAGE_DAEMON: &str = "usr/bin/qemu-storage-daemon";
+const IMAGE_TOOL: &str = "usr/bin/qemu-img";
 /// Folders with firmware. Both have a `bios-microvm.bin` in Debian 12; the one in Debian 13 is SeaBIOS's.
 const FIRMWARE_FOLDERS: [&str; 2] = ["usr/share/seabios", "usr/share/qemu"];
 /// SeaBIOS as built for QEMU's microvm, which starts a kernel at once, and KVM's help for old guests, without which QEMU does not start.
@@ -120,12 +121,15 @@ impl Qemu {
         command
     }
 
-    /// The machine emulator and the storage daemon for a machine without libraries, and the firmware that boots Linux there: names in one
+    /// The machine emulator, the storage daemon and `qemu-img` for a machine without libraries, and the firmware that boots Linux there: names in one
     /// folder, and where the files are. To be started with the loader among them, `ld-linux-x86-64.so.2 --library-path FOLDER`.
     pub(crate) fn files(&self) -> Result<Vec<(String, PathBuf)>, Error> {
         let firmware = FIRMWARE.map(|path| self.directory.join(path));
         let mut all = with_libraries::closure(&self.directory, EMULATOR)?;
-        all.extend(with_libraries::closure(&self.directory, STORAGE_DAEMON)?.into_iter().chain(firmware));
+        for program in [STORAGE_DAEMON, IMAGE_TOOL] {
+            all.extend(with_libraries::closure(&self.directory, program)?);
+        }
+        all.extend(firmware);
         // Programs share libraries.
         let named: BTreeMap<_, _> = all.into_iter().map(|path| (with_libraries::name(&path), path)).collect();
         Ok(named.into_iter().collect())

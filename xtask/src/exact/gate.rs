@@ -21,10 +21,12 @@ const LINUX_ALLOWANCE: f64 = 0.04;
 /// The factor if a kernel, QEMU or the compiler has another version than the baseline's.
 const OTHER_VERSIONS_TOLERANCE: f64 = 1.1;
 /// The fields that identify a row.
-pub(super) const KEY: [&str; 11] = [
+pub(super) const KEY: [&str; 13] = [
     "adapter",
     "disk",
+    "disks",
     "guest",
+    "guest_cpus",
     "vmm",
     "host_cpus",
     "halt_poll_ns",

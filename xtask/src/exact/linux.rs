@@ -48,24 +48,26 @@ struct Boot<'a> {
 pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     let loads = loads(options);
     let fio = Some(Fio::Counted(loads.clone()));
-    let words = format!("{KERNEL_OPTIONS} {}", Job { disks: 1, fio, ..Job::default() });
+    let words = format!("{KERNEL_OPTIONS} {}", Job { disks: options.disks as usize, fio, ..Job::default() });
     let mut boots = Vec::new();
     for adapter in &options.adapters {
-        boots.push(Boot { adapter, vmm: Vmm::Paradisk });
+        let has_ours = options.disk != Disk::Qcow2;
         let has_one = |vmm: &&Vmm| match vmm {
-            Vmm::Paradisk | Vmm::NoSandbox | Vmm::Statistics | Vmm::Polling => true,
+            Vmm::Paradisk | Vmm::NoSandbox | Vmm::Statistics | Vmm::Polling => has_ours,
             Vmm::Qemu => qemu_device(adapter).is_some(),
             Vmm::QemuIoThread | Vmm::QemuPolling => with_io_thread(adapter, "").is_some(),
-            Vmm::VfioUser => !NOT_SERVED.contains(&&**adapter),
-            Vmm::VhostUser | Vmm::StorageDaemon => adapter == "virtio-blk",
+            Vmm::VfioUser => has_ours && !NOT_SERVED.contains(&&**adapter),
+            Vmm::VhostUser => has_ours && adapter == "virtio-blk",
+            Vmm::StorageDaemon => adapter == "virtio-blk",
         };
-        boots.extend(options.peers.iter().filter(has_one).map(|vmm| Boot { adapter, vmm: *vmm }));
+        let all = [Vmm::Paradisk].iter().chain(&options.peers).filter(has_one);
+        boots.extend(all.map(|vmm| Boot { adapter, vmm: *vmm }));
     }
     let mut script = String::new();
     if options.disk == Disk::Ram {
         script += &format!("dd if=/dev/zero of={RAM} bs=1M count=16 2> /dev/null\n");
     }
-    script.extend(boots.iter().map(|boot| boot.script(options.disk, &words)));
+    script.extend(boots.iter().map(|boot| boot.script(options, &words)));
     let results = tempfile::tempdir()?;
     let counts = count(script, options, results.path())?;
     let jobs = counts.jobs;
@@ -112,7 +114,7 @@ fn loads(options: &Options) -> Vec<Counted> {
         for &block_size in &options.block_sizes {
             for &depth in &options.depths {
                 for &batch in options.batches.iter().filter(|batch| **batch <= depth) {
-                    // Rounded up to whole batches.
+                    // Rounded up to whole batches of each virtual CPU.
                     let most = match options.after_singles {
                         Some(_) => REQUESTS_AFTER_SINGLES,
                         None if depth > 1 => REQUESTS_IN_FLIGHT,
@@ -121,11 +123,12 @@ fn loads(options: &Options) -> Vec<Counted> {
                     let most = most.min((MAX_BYTES / block_size).max(MIN_REQUESTS));
                     loads.push(Counted {
                         rw,
-                        requests: most.next_multiple_of(batch),
+                        requests: most.next_multiple_of(batch * options.guest_cpus),
                         block_size,
                         depth,
                         batch,
                         singles: options.after_singles.unwrap_or(0),
+                        cpus: options.guest_cpus,
                     });
                 }
             }
@@ -140,19 +143,25 @@ impl Boot<'_> {
         format!("{}-{}", self.vmm.name(), self.adapter)
     }
 
-    fn script(&self, disk: Disk, words: &str) -> String {
+    fn script(&self, options: &Options, words: &str) -> String {
         let Self { adapter, vmm } = *self;
+        let Options { disk, guest_cpus: cpus, .. } = *options;
+        let ours = |more: &str| ours(adapter, options, more);
+        let qemu = |machine: &str, devices: &str| qemu(machine, cpus, devices);
+        let served = |device: &str| served(cpus, device);
         let (before, command, after) = match vmm {
-            Vmm::Paradisk => (String::new(), ours(adapter, disk, ""), ""),
-            Vmm::NoSandbox => (String::new(), ours(adapter, disk, "--sandbox off"), ""),
-            Vmm::Statistics => (String::new(), ours(adapter, disk, "--control /tmp/control"), ""),
-            Vmm::Polling => (String::new(), ours(adapter, disk, "--poll 100us"), ""),
+            Vmm::Paradisk => (String::new(), ours(""), ""),
+            Vmm::NoSandbox => (String::new(), ours("--sandbox off"), ""),
+            Vmm::Statistics => (String::new(), ours("--control /tmp/control"), ""),
+            Vmm::Polling => (String::new(), ours("--poll 100us"), ""),
             Vmm::Qemu => {
                 let device = qemu_device(adapter).unwrap_or_default();
                 (String::new(), qemu("", &format!("{} {device}", qemu_disk(disk))), "")
             }
-            Vmm::QemuIoThread => (String::new(), qemu_io_thread(adapter, disk, ",poll-max-ns=0"), ""),
-            Vmm::QemuPolling => (String::new(), qemu_io_thread(adapter, disk, ""), ""),
+            Vmm::QemuIoThread => {
+                (String::new(), qemu("", &on_io_thread(adapter, disk, ",poll-max-ns=0")), "")
+            }
+            Vmm::QemuPolling => (String::new(), qemu("", &on_io_thread(adapter, disk, "")), ""),
             Vmm::VfioUser => {
                 let device = format!(
                     "-device '{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":\"{SOCKET}\"}}}}'"
@@ -161,7 +170,7 @@ impl Boot<'_> {
                 (serve(&command), served(&device), STOP_SERVER)
             }
             Vmm::VhostUser => {
-                let command = format!("vhost-user-blk --queues 1 --disk {}", disk.spec());
+                let command = format!("vhost-user-blk --queues {cpus} --disk {}", disk.spec());
                 (serve(&command), served(&vhost_user_blk()), STOP_SERVER)
             }
             Vmm::StorageDaemon => (storage_daemon(disk), served(&vhost_user_blk()), STOP_SERVER),
@@ -171,33 +180,38 @@ impl Boot<'_> {
     }
 }
 
-/// Our command with these options, up to `--cmdline`; the kernel command line follows.
-fn ours(adapter: &str, disk: Disk, options: &str) -> String {
-    let disk = disk.spec();
+/// Our command with `more` options, up to `--cmdline`; the kernel command line follows.
+fn ours(adapter: &str, options: &Options, more: &str) -> String {
+    let cpus = options.guest_cpus;
+    let queues = match adapter {
+        "virtio-blk" | "virtio-scsi" => format!(",queues={cpus}"),
+        _ => String::new(),
+    };
+    let one = |index| format!("--disk {},adapter={adapter}{queues} ", options.disk.spec_of(index));
+    let disks: String = (0..options.disks).map(one).collect();
     format!(
-        "./paradisk run {options} --kernel vmlinuz --initrd initramfs --memory {MEMORY} --disk {disk},adapter={adapter} --cmdline"
+        "./paradisk run {more} --kernel vmlinuz --initrd initramfs --memory {MEMORY} --cpus {cpus} {disks}--cmdline"
     )
 }
 
 /// The QEMU command with these options, up to `-append`; the kernel command line follows.
-fn qemu(machine: &str, devices: &str) -> String {
+fn qemu(machine: &str, cpus: u32, devices: &str) -> String {
     format!(
-        "{} -machine q35,vmport=off{machine} -accel kvm -cpu host -m {MEMORY} -nodefaults -display none -no-reboot -serial stdio \
+        "{} -machine q35,vmport=off{machine} -accel kvm -cpu host -smp {cpus} -m {MEMORY} -nodefaults -display none -no-reboot -serial stdio \
          -bios bios-microvm.bin -kernel vmlinuz -initrd initramfs {devices} -append",
         KvmHost::QEMU
     )
 }
 
-/// The QEMU command with its device on an I/O thread with this option.
-fn qemu_io_thread(adapter: &str, disk: Disk, polling: &str) -> String {
-    let device = with_io_thread(adapter, polling).unwrap_or_default();
-    qemu("", &format!("{} {device}", qemu_disk(disk)))
+/// QEMU's options for a disk and its device on an I/O thread with this option.
+fn on_io_thread(adapter: &str, disk: Disk, polling: &str) -> String {
+    format!("{} {}", qemu_disk(disk), with_io_thread(adapter, polling).unwrap_or_default())
 }
 
 /// The QEMU command with a device of a server, which shares the guest's memory.
-fn served(device: &str) -> String {
+fn served(cpus: u32, device: &str) -> String {
     let memory = format!("-object memory-backend-memfd,id=ram,size={MEMORY},share=on");
-    qemu(",memory-backend=ram", &format!("{memory} {device}"))
+    qemu(",memory-backend=ram", cpus, &format!("{memory} {device}"))
 }
 
 /// QEMU's device for the disk of a vhost-user-blk server.
@@ -274,6 +288,9 @@ fn qemu_disk(disk: Disk) -> &'static str {
         Disk::Vhdx => {
             "-blockdev driver=vhdx,file.driver=file,file.filename=/timed/disk.vhdx,file.cache.direct=on,file.aio=io_uring,node-name=d"
         }
+        Disk::Qcow2 => {
+            "-blockdev driver=qcow2,cache.direct=on,file.driver=file,file.filename=/timed/disk.qcow2,file.cache.direct=on,file.aio=io_uring,node-name=d"
+        }
     }
 }
 
@@ -347,7 +364,7 @@ mod tests {
             (Vmm::VhostUser, "serve vhost-user-blk --queues 1 --disk null=64M"),
             (Vmm::StorageDaemon, "qemu-storage-daemon --blockdev driver=null-co"),
         ] {
-            let script = Boot { adapter: "virtio-blk", vmm }.script(Disk::Null, "words");
+            let script = Boot { adapter: "virtio-blk", vmm }.script(&options("--guest linux"), "words");
             assert!(
                 script.contains(server) && script.contains(&format!("path={SOCKET} -device vhost")),
                 "{script}"

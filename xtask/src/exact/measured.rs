@@ -14,7 +14,7 @@ use super::options::{Disk, Options, Vmm};
 use super::profile::Profile;
 
 /// Version of the results' format.
-pub(super) const SCHEMA: u32 = 2;
+pub(super) const SCHEMA: u32 = 3;
 /// Bytes of the host's memory.
 const MEMORY: u64 = 2 << 30;
 /// What the iSCSI target exports.
@@ -60,7 +60,7 @@ pub(super) fn run_script(
     match options.disk {
         Disk::Null | Disk::Ram | Disk::PassThrough => {}
         Disk::Iscsi => files.extend(KvmHost::iscsi()?),
-        Disk::Async | Disk::File | Disk::FileCached | Disk::Vhd | Disk::Vhdx => {
+        Disk::Async | Disk::File | Disk::FileCached | Disk::Vhd | Disk::Vhdx | Disk::Qcow2 => {
             files.extend(KvmHost::timed()?);
         }
     }
@@ -96,10 +96,16 @@ fn set_up(options: &Options) -> String {
     let disk = match options.disk {
         Disk::Null | Disk::Ram | Disk::PassThrough => String::new(),
         Disk::Iscsi => format!("{} {RAM_DISK} > /dev/null || exit 1\n", KvmHost::ISCSI_UP),
-        Disk::Async => timed("empty"),
+        Disk::Async => timed(&format!("empty {}", options.disks)),
         Disk::File | Disk::FileCached => raw(),
         Disk::Vhd => image("vhd"),
         Disk::Vhdx => image("vhdx"),
+        Disk::Qcow2 => format!(
+            "{}{} convert -O qcow2 {RAW_FILE} {}/disk.qcow2 && sync || exit 1\n",
+            raw(),
+            KvmHost::IMAGE_TOOL,
+            KvmHost::TIMED_FOLDER
+        ),
     };
     let polling = options.halt_poll.map(|time| format!("echo {time} > {HALT_POLL} || exit 1\n"));
     let symbols = if options.profile { "cat /proc/kallsyms > /out/symbols\n" } else { "" };
@@ -132,8 +138,10 @@ pub(super) fn row(measured: &Measured<'_>) -> Value {
     json!({
         "adapter": measured.adapter,
         "disk": measured.options.disk.spec(),
+        "disks": measured.options.disks,
         "guest": measured.guest,
         "vmm": measured.vmm.name(),
+        "guest_cpus": measured.options.guest_cpus,
         "host_cpus": measured.options.host_cpus,
         "halt_poll_ns": measured.options.halt_poll,
         "rw": measured.rw.name(),

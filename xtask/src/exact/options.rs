@@ -18,12 +18,15 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
   --adapter A,...           pvscsi, lsi, lsi-sas, buslogic, virtio-scsi, virtio-blk, ide, storvsc; default: all
   --disk D                  null (default); ram; passthrough: of a block device in the host's memory; iscsi: passthrough of the same device behind
                             the kernel's iSCSI target and initiator; async: passthrough of a block device that completes each request 50 us
-                            later; file, file-cached, vhd, vhdx: an image on ext4 on such a device, with direct I/O (but for file-cached and vhd)
-  --rw R,...                Linux: randread (default), randwrite, read, write, mixed, flush (a flush after each write)
+                            later; file, file-cached, vhd, vhdx: an image on ext4 on such a device, with direct I/O (but for file-cached and vhd);
+                            qcow2: the same, for QEMU alone
+  --disks N                 Linux: disks (null or async), which fio accesses in turns; of SCSI as many as fit on one adapter; default 1
+  --rw R,...                Linux: randread (default), randwrite, read, write, mixed, flush (a flush after each write), discard
   --block-size N,...        bytes, or with K; default 4K
   --queue-depth N,...       requests in flight; default 1,8,32
   --batch N,...             Linux: requests that fio submits and reaps at once, up to the queue depth; default 1,32
   --after-singles N         Linux: figures of the requests 3,201 to 6,400 after N requests with one in flight
+  --cpus N                  Linux: virtual CPUs, each with fio at this queue depth, and queues of virtio; default 1
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
   --halt-poll NS            Linux: how long the host's KVM polls when a virtual CPU halts (halt_poll_ns); default: that of its kernel
   --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), qemu-iothread (its virtio
@@ -123,10 +126,12 @@ pub(super) enum Disk {
     Vhd,
     /// A dynamic VHDX in place of the raw file, with direct I/O.
     Vhdx,
+    /// The same as qcow2, which only QEMU has.
+    Qcow2,
 }
 
 /// The values of `--disk`.
-const DISKS: [(&str, Disk); 9] = [
+const DISKS: [(&str, Disk); 10] = [
     ("null", Disk::Null),
     ("ram", Disk::Ram),
     ("passthrough", Disk::PassThrough),
@@ -136,6 +141,7 @@ const DISKS: [(&str, Disk); 9] = [
     ("file-cached", Disk::FileCached),
     ("vhd", Disk::Vhd),
     ("vhdx", Disk::Vhdx),
+    ("qcow2", Disk::Qcow2),
 ];
 
 impl Disk {
@@ -151,7 +157,13 @@ impl Disk {
             Self::FileCached => "path=/timed/disk.raw,format=raw",
             Self::Vhd => "path=/timed/disk.vhd",
             Self::Vhdx => "path=/timed/disk.vhdx,direct=on",
+            Self::Qcow2 => "path=/timed/disk.qcow2,direct=on",
         }
+    }
+
+    /// The same for one of several disks.
+    pub(super) fn spec_of(self, index: u32) -> String {
+        self.spec().replace("nullb0", &format!("nullb{index}"))
     }
 }
 
@@ -173,12 +185,14 @@ pub(super) struct Options {
     pub(super) guest: Guest,
     pub(super) adapters: Vec<String>,
     pub(super) disk: Disk,
+    pub(super) disks: u32,
     pub(super) rws: Vec<Rw>,
     pub(super) block_sizes: Vec<u32>,
     pub(super) depths: Vec<u32>,
     pub(super) batches: Vec<u32>,
     /// Requests before each counted run that are in flight one at a time.
     pub(super) after_singles: Option<u32>,
+    pub(super) guest_cpus: u32,
     pub(super) host_cpus: u8,
     /// Nanoseconds.
     pub(super) halt_poll: Option<u32>,
@@ -197,11 +211,13 @@ impl Options {
             guest: Guest::BareMetal,
             adapters: adapters(ADAPTERS)?,
             disk: Disk::Null,
+            disks: 1,
             rws: vec![Rw::RandRead],
             block_sizes: vec![4096],
             depths: vec![1, 8, 32],
             batches: vec![1, 32],
             after_singles: None,
+            guest_cpus: 1,
             host_cpus: 0,
             halt_poll: None,
             peers: Vec::new(),
@@ -227,10 +243,19 @@ impl Options {
         if options.suite.is_some() && !args.iter().all(of_suites) {
             return Err(format!("--suite: only with {}", OF_SUITES[1..].join(" and ")));
         }
-        let linux = ["--after-singles", "--batch", "--halt-poll", "--peer", "--profile", "--rw"];
+        let linux =
+            ["--after-singles", "--batch", "--cpus", "--disks", "--halt-poll", "--peer", "--profile", "--rw"];
         let of_linux = |name: &&&str| linux.contains(*name);
         if let Some(name) = args.iter().find(of_linux).filter(|_| options.guest != Guest::Linux) {
             return Err(format!("{name}: only with --guest linux"));
+        }
+        if options.disks > 1
+            && !([Disk::Null, Disk::Async].contains(&options.disk) && options.peers.is_empty())
+        {
+            return Err("--disks: only null and async disks, without peers".to_owned());
+        }
+        if options.disk == Disk::Qcow2 && options.peers.is_empty() {
+            return Err("--disk qcow2: only for QEMU (--peer)".to_owned());
         }
         if options.host_cpus == 0 {
             options.host_cpus = if options.guest == Guest::Linux { 2 } else { 1 };
@@ -245,10 +270,9 @@ impl Options {
             ("--block-size", _) => self.block_sizes = numbers(name, value)?,
             ("--queue-depth", _) => self.depths = numbers(name, value)?,
             ("--batch", _) => self.batches = numbers(name, value)?,
-            ("--after-singles", _) => match numbers(name, value)?[..] {
-                [singles] => self.after_singles = Some(singles),
-                _ => return Err(format!("{name} {value}: not a number")),
-            },
+            ("--after-singles", _) => self.after_singles = Some(number(name, value)?),
+            ("--disks", _) => self.disks = number(name, value)?,
+            ("--cpus", _) => self.guest_cpus = number(name, value)?,
             ("--json" | "--resume", _) => {
                 (self.json, self.resume) = (Some(value.to_owned()), name == "--resume");
             }
@@ -293,6 +317,13 @@ fn adapters(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
+fn number(name: &str, text: &str) -> Result<u32, String> {
+    match numbers(name, text)?[..] {
+        [number] => Ok(number),
+        _ => Err(format!("{name} {text}: not a number")),
+    }
+}
+
 /// Numbers above zero; K is 1,024.
 fn numbers(name: &str, text: &str) -> Result<Vec<u32>, String> {
     let number = |word: &str| {
@@ -319,16 +350,18 @@ mod tests {
         assert_eq!((options.host_cpus, Options::parse(&[]).unwrap().host_cpus), (2, 1));
         assert!(Disk::Iscsi.spec().contains(KvmHost::ISCSI_DISK));
         assert!(Disk::Async.spec().contains(KvmHost::TIMED_DISK));
-        for disk in [Disk::File, Disk::FileCached, Disk::Vhd, Disk::Vhdx] {
+        for disk in [Disk::File, Disk::FileCached, Disk::Vhd, Disk::Vhdx, Disk::Qcow2] {
             assert!(disk.spec().contains(KvmHost::TIMED_FOLDER));
         }
         for (name, disk) in DISKS {
-            assert_eq!(Options::parse(&["--disk", name]).unwrap().disk, disk);
+            let words = ["--guest", "linux", "--peer", "qemu", "--disk", name];
+            assert_eq!(Options::parse(&words).unwrap().disk, disk);
         }
-        let words = "--guest linux --rw flush,mixed --halt-poll 0 --after-singles 3200 --resume figures.json";
+        assert_eq!(Disk::Async.spec_of(7), "path=/dev/nullb7,format=passthrough");
+        let words = "--guest linux --rw flush,mixed --halt-poll 0 --after-singles 3200 --cpus 4 --disks 256 --resume figures.json";
         let options = Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         assert_eq!((&options.rws[..], options.halt_poll), (&[Rw::Flush, Rw::Mixed][..], Some(0)));
-        assert_eq!(options.after_singles, Some(3200));
+        assert_eq!((options.after_singles, options.guest_cpus, options.disks), (Some(3200), 4, 256));
         assert!(options.resume && options.json.as_deref() == Some("figures.json"));
         for wrong in [
             "--guest dos",
@@ -350,6 +383,11 @@ mod tests {
             "--halt-poll -1",
             "--host-cpus 3",
             "--disk tape",
+            "--disk qcow2",
+            "--disks 2",
+            "--guest linux --disks 2 --disk vhdx",
+            "--guest linux --disks 2 --peer qemu",
+            "--cpus 2",
             "--suite everything",
             "--suite adapters --check",
             "--suite adapters --adapter ide",

@@ -11,12 +11,12 @@ const BUNDLE: Bundle<'_> =
     Bundle { name: "timed", modules: &["null_blk"], program: MKE2FS, up: include_str!("timed-up") };
 
 impl KvmHost {
-    /// The block device that [`TIMED_UP`](Self::TIMED_UP) makes.
-    pub const TIMED_DISK: &str = "/dev/nullb0";
+    /// The block devices that [`TIMED_UP`](Self::TIMED_UP) makes; their number follows.
+    pub const TIMED_DISK: &str = "/dev/nullb";
     /// Where its file system is, if it has one.
     pub const TIMED_FOLDER: &str = "/timed";
-    /// How a script makes it, if it has the files of [`timed`](Self::timed): `empty` (it transfers no data) or `ext4` (its data are in L1's
-    /// memory, and it has this file system) follows. The exit status is 0 when the disk is there.
+    /// How a script makes them, if it has the files of [`timed`](Self::timed): `empty` (they transfer no data) or `ext4` (their data are in
+    /// L1's memory, and the first has this file system) follows, and then how many; default: one. The exit status is 0 when they are there.
     pub const TIMED_UP: &str = "sh timed/up";
 
     /// A module of L1's kernel and the tool that makes the file system, for a job with such a disk.
