@@ -99,16 +99,24 @@ pub(super) fn range(ratios: &[&Ratio]) -> String {
     format!("{:.2} to {:.2}", medians().fold(f64::INFINITY, f64::min), medians().fold(0.0, f64::max))
 }
 
-/// Why rows of this engine cannot decide a claim that depends on the cost of exits.
+/// Why rows of this engine cannot decide a claim on the time that exits take.
+pub(super) fn time_limit(view: View<'_>) -> Option<&'static str> {
+    match view.host().cycles_source {
+        CyclesSource::Instructions => {
+            Some("Instructions are counted here: the length of a path, not the time that an exit takes.")
+        }
+        _ => exits_limit(view),
+    }
+}
+
+/// Why rows of this engine cannot decide a claim on the CPU cost of exits. Counted instructions take the place of cycles.
 pub(super) fn exits_limit(view: View<'_>) -> Option<&'static str> {
     let host = view.host();
     match (host.cycles_source, view.engine, host.kvm) {
-        (CyclesSource::Instructions, ..) => {
-            Some("Instructions are counted here: the length of a path, not the time that an exit takes.")
-        }
         (_, "harness", _) => {
             Some("The harness has no virtual CPU: what exits and interrupts cost is not in its figures.")
         }
+        (CyclesSource::Instructions, ..) => None,
         (_, "kvm", Kvm::Nested) => Some(
             "KVM is nested here: an exit costs much more than on hardware, so adapters that exit often look too expensive.",
         ),

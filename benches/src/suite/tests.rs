@@ -372,6 +372,11 @@ fn claims_on_adapters_are_decided_by_kvm_on_hardware_alone() {
     assert!(found[0].2.contains("1.25 to 1.25") && found[1].2.contains("0.80 to 0.80"), "{found:?}");
     document.host.kvm = Kvm::Nested;
     assert!(claims(Suite::PvscsiVsLsi, &document).iter().all(|(_, standing, _)| *standing == open));
+    // Counted instructions decide the claim on CPU cost, not the one on throughput.
+    document.host.cycles_source = CyclesSource::Instructions;
+    let counted: Vec<_> = claims(Suite::PvscsiVsLsi, &document).iter().map(|each| each.1).collect();
+    assert_eq!(counted, [open, holds, open, open]);
+    document.host.cycles_source = CyclesSource::CpuTimeXTsc;
     // Too little is saved.
     document.host.kvm = Kvm::Hardware;
     let [first, ..] = &mut document.ratios[..] else { panic!() };

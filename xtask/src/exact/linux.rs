@@ -5,12 +5,12 @@
 use std::error::Error;
 use std::fs;
 
-use guest_init::{Counted, Fio, FioDone, Job, Line};
+use guest_init::{Counted, Fio, FioDone, Job, Line, Rw};
 use guest_linux::KvmHost;
 use serde_json::Value;
 
 use super::counters::Counters;
-use super::measured::{Measured, count, row};
+use super::measured::{Measured, count, image, row};
 use super::options::{Disk, Options, Vmm};
 
 /// N. With fewer requests, changes of the memory layout would dominate.
@@ -67,7 +67,9 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     if options.disk == Disk::Ram {
         script += &format!("dd if=/dev/zero of={RAM} bs=1M count=16 2> /dev/null\n");
     }
-    script.extend(boots.iter().map(|boot| boot.script(options, &words)));
+    // Each VMM discards data that are there.
+    let renewed = if options.rws.contains(&Rw::Discard) { image(options.disk) } else { String::new() };
+    script.extend(boots.iter().map(|boot| renewed.clone() + &boot.script(options, &words)));
     let results = tempfile::tempdir()?;
     let counts = count(script, options, results.path())?;
     let jobs = counts.jobs;
@@ -279,7 +281,7 @@ fn qemu_disk(disk: Disk) -> &'static str {
             "-blockdev driver=host_device,filename=/dev/nullb0,cache.direct=on,aio=io_uring,node-name=d"
         }
         Disk::File => {
-            "-blockdev driver=file,filename=/timed/disk.raw,cache.direct=on,aio=io_uring,node-name=d"
+            "-blockdev driver=file,filename=/timed/disk.raw,cache.direct=on,aio=io_uring,discard=unmap,node-name=d"
         }
         Disk::FileCached => "-blockdev driver=file,filename=/timed/disk.raw,aio=io_uring,node-name=d",
         Disk::Vhd => {
@@ -289,7 +291,7 @@ fn qemu_disk(disk: Disk) -> &'static str {
             "-blockdev driver=vhdx,file.driver=file,file.filename=/timed/disk.vhdx,file.cache.direct=on,file.aio=io_uring,node-name=d"
         }
         Disk::Qcow2 => {
-            "-blockdev driver=qcow2,cache.direct=on,file.driver=file,file.filename=/timed/disk.qcow2,file.cache.direct=on,file.aio=io_uring,node-name=d"
+            "-blockdev driver=qcow2,discard=unmap,cache.direct=on,file.driver=file,file.discard=unmap,file.filename=/timed/disk.qcow2,file.cache.direct=on,file.aio=io_uring,node-name=d"
         }
     }
 }

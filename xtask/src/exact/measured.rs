@@ -83,33 +83,33 @@ pub(super) fn run_script(
 /// Commands that make the disk, and set how long KVM polls.
 fn set_up(options: &Options) -> String {
     let timed = |kind: &str| format!("{} {kind} || exit 1\n", KvmHost::TIMED_UP);
-    // Random data: a copy has all blocks.
-    let raw =
-        || format!("{}head -c {FILE_BYTES} /dev/urandom > {RAW_FILE} && sync || exit 1\n", timed("ext4"));
-    let image = |format: &str| {
-        let folder = KvmHost::TIMED_FOLDER;
-        format!(
-            "{}./paradisk image convert --format {format} {RAW_FILE} {folder}/disk.{format} > /dev/null && sync || exit 1\n",
-            raw()
-        )
-    };
-    let disk = match options.disk {
+    let device = match options.disk {
         Disk::Null | Disk::Ram | Disk::PassThrough => String::new(),
         Disk::Iscsi => format!("{} {RAM_DISK} > /dev/null || exit 1\n", KvmHost::ISCSI_UP),
         Disk::Async => timed(&format!("empty {}", options.disks)),
-        Disk::File | Disk::FileCached => raw(),
-        Disk::Vhd => image("vhd"),
-        Disk::Vhdx => image("vhdx"),
-        Disk::Qcow2 => format!(
-            "{}{} convert -O qcow2 {RAW_FILE} {}/disk.qcow2 && sync || exit 1\n",
-            raw(),
-            KvmHost::IMAGE_TOOL,
-            KvmHost::TIMED_FOLDER
-        ),
+        Disk::File | Disk::FileCached | Disk::Vhd | Disk::Vhdx | Disk::Qcow2 => timed("ext4"),
     };
     let polling = options.halt_poll.map(|time| format!("echo {time} > {HALT_POLL} || exit 1\n"));
     let symbols = if options.profile { "cat /proc/kallsyms > /out/symbols\n" } else { "" };
-    disk + &polling.unwrap_or_default() + symbols
+    device + &image(options.disk) + &polling.unwrap_or_default() + symbols
+}
+
+/// Commands that make the image, or make it anew.
+pub(super) fn image(disk: Disk) -> String {
+    let converted = |convert: &str, format: &str| {
+        let image = format!("{}/disk.{format}", KvmHost::TIMED_FOLDER);
+        format!("rm -f {image} && {convert} {RAW_FILE} {image} > /dev/null")
+    };
+    let ours = |format: &str| converted(&format!("./paradisk image convert --format {format}"), format);
+    let convert = match disk {
+        Disk::Null | Disk::Ram | Disk::PassThrough | Disk::Iscsi | Disk::Async => return String::new(),
+        Disk::File | Disk::FileCached => ":".to_owned(),
+        Disk::Vhd => ours("vhd"),
+        Disk::Vhdx => ours("vhdx"),
+        Disk::Qcow2 => converted(&format!("{} convert -O qcow2", KvmHost::IMAGE_TOOL), "qcow2"),
+    };
+    // Random data: an image has all blocks.
+    format!("head -c {FILE_BYTES} /dev/urandom > {RAW_FILE} && {convert} && sync || exit 1\n")
 }
 
 /// A measurement.

@@ -5,7 +5,7 @@ use guest_init::Rw;
 const ADAPTERS: &str = "pvscsi,lsi,lsi-sas,buslogic,virtio-scsi,virtio-blk,ide,storvsc";
 
 /// Suites that run on the emulated host. Others take hours there.
-const SUITES: [&str; 2] = ["adapters", "hyperv-analysis"];
+const SUITES: [&str; 4] = ["adapters", "hyperv-analysis", "pvscsi-vs-lsi", "chain"];
 /// Options that are allowed with `--suite`.
 const OF_SUITES: [&str; 3] = ["--suite", "--host-cpus", "--json"];
 

@@ -1,7 +1,7 @@
 //! The cost of each adapter by component. There are no published figures.
 
 use super::super::adapters::{DEPTHS, adapters, chart, total};
-use super::super::claim::{Observation, exits_limit};
+use super::super::claim::{Observation, time_limit};
 use super::super::view::View;
 use crate::result::Document;
 use crate::svg::Chart;
@@ -26,7 +26,7 @@ fn of_engine(view: View<'_>) -> Option<Observation> {
         title: format!("CPU {counted} by adapter, with {} in flight", DEPTHS[DEPTH]),
         measured: format!("From {} ({}) to {} ({}).", grouped(least.1), least.0, grouped(most.1), most.0),
         engine: view.engine.to_owned(),
-        limit: exits_limit(view),
+        limit: time_limit(view),
         chart: Chart { panels: chart.panels.into_iter().skip(DEPTH).collect(), ..chart },
     })
 }

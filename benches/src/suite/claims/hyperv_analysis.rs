@@ -2,7 +2,7 @@
 
 use facts::disk::DiskFacts;
 
-use super::super::claim::{Claim, Standing, exits_limit, is, range};
+use super::super::claim::{Claim, Standing, is, range, time_limit};
 use super::super::hyperv_analysis::{LOADS, SUBJECTS, ide_over_storvsc, over_bare};
 use super::super::published::{HYPERV_SOURCE, IDE_STATEMENT, LOOPBACK_STATEMENT};
 use super::super::view::View;
@@ -35,7 +35,7 @@ fn of_engine(view: View<'_>) -> Vec<Claim> {
         .collect();
     let mut claims = Vec::new();
     if ide.iter().any(|ratios| !ratios.is_empty()) {
-        let (all, limit) = (ide.concat(), exits_limit(view));
+        let (all, limit) = (ide.concat(), time_limit(view));
         claims.push(Claim {
             statement: format!("\"{IDE_STATEMENT}\": it has less throughput than the synthetic controller."),
             source: Some(HYPERV_SOURCE),

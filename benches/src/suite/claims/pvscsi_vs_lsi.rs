@@ -1,6 +1,6 @@
 //! The published claims on PVSCSI compared with LSI Logic.
 
-use super::super::claim::{Claim, Standing, at_most, exits_limit, is, range};
+use super::super::claim::{Claim, Standing, at_most, exits_limit, is, range, time_limit};
 use super::super::published::{CPIO, SOURCE};
 use super::super::pvscsi_vs_lsi::{Pair, charts, pairs};
 use super::super::view::View;
@@ -25,9 +25,8 @@ pub(in super::super) fn claims(document: &Document) -> Vec<Claim> {
 
 /// The claims of an engine, with the charts of throughput and cycles.
 fn of_engine(view: View<'_>, pairs: &[Vec<Pair<'_>>], ratio: &Chart, cpio: &Chart) -> Vec<Claim> {
-    let limit = exits_limit(view);
     let pairs = || pairs.iter().flatten();
-    let claim = |statement: &str, standing: Standing, measured, chart: &Chart| Claim {
+    let claim = |statement: &str, standing: Standing, limit, measured, chart: &Chart| Claim {
         statement: statement.to_owned(),
         source: Some(SOURCE),
         standing: standing.within(limit),
@@ -46,6 +45,7 @@ fn of_engine(view: View<'_>, pairs: &[Vec<Pair<'_>>], ratio: &Chart, cpio: &Char
         claims.push(claim(
             "PVSCSI has 7 to 18% more throughput than LSI Logic with blocks of 1 to 4 KiB.",
             Standing::of_all(small.iter().map(|ratio| is(ratio, Verdict::Faster))),
+            time_limit(view),
             format!("Here {} of LSI Logic's throughput with these blocks.", range(&small)),
             ratio,
         ));
@@ -54,6 +54,7 @@ fn of_engine(view: View<'_>, pairs: &[Vec<Pair<'_>>], ratio: &Chart, cpio: &Char
         claims.push(claim(
             "PVSCSI takes 10 to 30% fewer CPU cycles per I/O than LSI Logic.",
             Standing::of_all(all.iter().map(|ratio| saves(ratio))),
+            exits_limit(view),
             format!(
                 "Here {} of LSI Logic's {} over all block sizes.",
                 range(&all),

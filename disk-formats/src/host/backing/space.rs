@@ -78,7 +78,7 @@ impl BackingFile {
 
     fn store_zeros_in(&self, ranges: [Range<u64>; 2]) -> Result<(), IoError> {
         let store = |range: Range<u64>| self.store_zeros(range.start, range.end - range.start);
-        ranges.into_iter().try_for_each(store).map_err(io_error)
+        ranges.into_iter().filter(|range| !range.is_empty()).try_for_each(store).map_err(io_error)
     }
 
     /// Make the range read as zeros. `may_unmap` allows deallocating it.
@@ -189,7 +189,7 @@ impl BackingFile {
                 self.write_in_units(units, &zeros[..chunk], offset + done)
             });
         }
-        let memory = HostMemory::new(ZERO_CHUNK)?;
+        let memory = HostMemory::new(len.min(ZERO_CHUNK as u64) as usize)?;
         let mut done = 0;
         while done < len {
             let chunk = (len - done).min(ZERO_CHUNK as u64) as usize;
