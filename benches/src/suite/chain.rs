@@ -103,6 +103,7 @@ fn grid(view: View<'_>) -> Grid {
     };
     let rows =
         SUBJECTS.iter().flat_map(|adapter| flat(view).into_iter().filter_map(move |disk| row(disk, adapter)));
+    let [counted, per_io, _] = view.counted();
     Grid {
         title: format!(
             "Chains, engine {}: 4 KiB random read of 64M cached, {QUEUE_DEPTH} outstanding",
@@ -114,9 +115,9 @@ fn grid(view: View<'_>) -> Grid {
             right(["IOPS", ""]),
             right(["p50", "us"]),
             right(["p99", "us"]),
-            right(["cycles", "/IO"]),
+            right([counted, "/IO"]),
             right(["IOPS", "/ depth 1"]),
-            right(["cycles/IO", "/ depth 1"]),
+            right([per_io, "/ depth 1"]),
         ],
         rows: rows.collect(),
     }
@@ -124,6 +125,7 @@ fn grid(view: View<'_>) -> Grid {
 
 /// Both ratios over the length of the chain.
 fn charts(view: View<'_>) -> Vec<(String, Chart)> {
+    let [.., counted] = view.counted();
     let chart = |title: &str, metric| Chart {
         title: format!("{title} ({}, 4 KiB random read)", view.engine),
         x_title: "images in the chain",
@@ -154,7 +156,7 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
     };
     [
         ("iops", chart("Throughput by length of the chain", Metric::Iops)),
-        ("cpio", chart("CPU cycles per I/O by length of the chain", Metric::Cycles)),
+        ("cpio", chart(&format!("CPU {counted} by length of the chain"), Metric::Cycles)),
     ]
     .map(|(name, chart)| (format!("{name}-{}", view.engine), chart))
     .into()

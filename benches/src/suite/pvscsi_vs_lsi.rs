@@ -76,8 +76,8 @@ pub(super) fn report(document: &Document) -> Report {
     for view in View::of(document) {
         for disk in view.disks() {
             let pairs = pairs(view, disk);
-            report.grids.push(grid(view.engine, disk, &pairs));
-            let [throughput, ratio, cpio] = charts(view.engine, disk, &pairs);
+            report.grids.push(grid(view, disk, &pairs));
+            let [throughput, ratio, cpio] = charts(view, disk, &pairs);
             let named = [("throughput", throughput), ("throughput-ratio", ratio), ("cpio", cpio)];
             report.charts.extend(named.map(|(name, chart)| (format!("{name}-{}", view.engine), chart)));
         }
@@ -92,7 +92,8 @@ pub(super) fn pairs<'a>(view: View<'a>, disk: &DiskFacts) -> Vec<Vec<Pair<'a>>> 
     WORKERS.iter().map(|&workers| of(workers)).collect()
 }
 
-fn grid(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Grid {
+fn grid(view: View<'_>, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Grid {
+    let [_, counted, _] = view.counted();
     let row = |pair: &Pair<'_>| {
         let both = |value: fn(&RunResult) -> f64| {
             [pair.pvscsi, pair.lsi].map(|result| cell(result.map(value), grouped))
@@ -111,7 +112,8 @@ fn grid(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Grid {
     };
     Grid {
         title: format!(
-            "PVSCSI against LSI Logic, engine {engine}: 100% random read of {} cached ({}), {OUTSTANDING} outstanding I/Os per worker",
+            "PVSCSI against LSI Logic, engine {}: 100% random read of {} cached ({}), {OUTSTANDING} outstanding I/Os per worker",
+            view.engine,
             format_size(disk.capacity),
             disk.name()
         ),
@@ -124,9 +126,9 @@ fn grid(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Grid {
             right(["MB/s", "lsi"]),
             right(["throughput", "pvscsi/lsi"]),
             right(["pub-", "lished"]),
-            right(["cycles/IO", "pvscsi"]),
-            right(["cycles/IO", "lsi"]),
-            right(["cycles/IO", "pvscsi/lsi"]),
+            right([counted, "pvscsi"]),
+            right([counted, "lsi"]),
+            right([counted, "pvscsi/lsi"]),
             left(["published", "FC"]),
             left(["published", "iSCSI"]),
         ],
@@ -135,10 +137,11 @@ fn grid(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Grid {
 }
 
 /// Throughput, and both ratios, each with a panel for each number of workers.
-pub(super) fn charts(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> [Chart; 3] {
+pub(super) fn charts(view: View<'_>, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> [Chart; 3] {
+    let [.., counted] = view.counted();
     let key = |label: &str, colour, style| Key { label: label.to_owned(), colour, style };
     let chart = |title: &str, y_title, scale, keys, lines: fn(&[Pair<'_>]) -> Vec<Vec<Option<Stat>>>| Chart {
-        title: format!("{title} ({engine}, {})", disk.name()),
+        title: format!("{title} ({}, {})", view.engine, disk.name()),
         x_title: "block size (bytes)",
         y_title,
         categories: BLOCK_SIZES.iter().map(|&bytes| format_size(bytes.into())).collect(),
@@ -180,7 +183,7 @@ pub(super) fn charts(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) ->
     ratio.reference = Some(1.0);
     let keys = vec![key("measured: median, min to max", 0, Style::Solid)];
     let mut cpio = chart(
-        "CPU cycles per I/O of PVSCSI, normalised to LSI Logic",
+        &format!("CPU {counted} of PVSCSI, normalised to LSI Logic"),
         "pvscsi / lsi",
         Scale::Auto,
         keys,

@@ -328,7 +328,12 @@ fn each_adapter_stands_beside_pvscsi_at_each_depth() {
 
 #[test]
 fn instructions_are_not_called_cycles() {
-    for (suite, model) in [(Suite::Adapters, by_place as Model), (Suite::HypervAnalysis, hyperv)] {
+    let suites = [
+        (Suite::Adapters, by_place as Model),
+        (Suite::HypervAnalysis, hyperv),
+        (Suite::PvscsiVsLsi, adapters),
+    ];
+    for (suite, model) in suites {
         let mut document = run(suite, &[disk("passthrough", ""), disk("vhd", "fixed")], model).document;
         document.host.cycles_source = CyclesSource::Instructions;
         let text = suite.text(&document, &[]);

@@ -53,10 +53,11 @@ fn line<'a>(view: View<'a>, format: &str, metric: Metric) -> Vec<Option<&'a Rati
 }
 
 fn chart(view: View<'_>, cycles: &[Vec<Option<&Ratio>>]) -> Chart {
+    let [.., counted] = view.counted();
     let keys = FORMATS.iter().enumerate();
     Chart {
         title: format!(
-            "CPU cycles per I/O over those of a single image, by images in the chain ({})",
+            "CPU {counted} over those of a single image, by images in the chain ({})",
             view.engine
         ),
         x_title: "images in the chain",

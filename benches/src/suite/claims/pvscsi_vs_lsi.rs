@@ -16,7 +16,7 @@ pub(in super::super) fn claims(document: &Document) -> Vec<Claim> {
     for view in View::of(document) {
         for disk in view.disks() {
             let pairs = pairs(view, disk);
-            let [_, ratio, cpio] = charts(view.engine, disk, &pairs);
+            let [_, ratio, cpio] = charts(view, disk, &pairs);
             claims.extend(of_engine(view, &pairs, &ratio, &cpio));
         }
     }
