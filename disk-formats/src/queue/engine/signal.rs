@@ -37,12 +37,10 @@ impl Signal {
 
     /// Lower the signal. The owner must call this before it looks for published results, not after.
     ///
-    /// While a thread writes the eventfd, the signal cannot be lowered: it stays raised, and the thread writes once more. So the owner
-    /// wakes again, even if it has read the eventfd itself or waits for edges.
+    /// If another thread is about to write the eventfd, the signal cannot be lowered: it stays raised, and the thread writes once more. So
+    /// the owner wakes again, even if it has read the eventfd itself or waits for edges.
     pub(crate) fn lower(&self) {
-        self.level.lower(|| {
-            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
-        });
+        self.level.lower(|| rustix::io::read(&self.fd, &mut [0; 8]).is_ok());
     }
 }
 
@@ -93,6 +91,36 @@ mod tests {
         signal.lower();
         signal.raise();
         assert!(readable(&signal, 0));
+    }
+
+    /// The owner lowers the signal before the thread that wrote the eventfd runs again.
+    #[test]
+    fn a_signal_is_lowered_while_the_thread_that_wrote_it_is_preempted() {
+        let signal = Signal::new().unwrap();
+        let write = || {
+            rustix::io::write(&signal.fd, &1u64.to_ne_bytes()).unwrap();
+        };
+        let writes = AtomicU32::new(0);
+        signal.level.raise(|| {
+            writes.fetch_add(1, Ordering::Relaxed);
+            write();
+            signal.lower();
+            assert!(!readable(&signal, 0), "the owner does not sleep");
+        });
+        assert_eq!(writes.into_inner(), 1);
+        assert!(!readable(&signal, 0));
+        // Another thread raises the signal after the owner has lowered it, and before the first thread runs again.
+        let first = AtomicU32::new(1);
+        signal.level.raise(|| {
+            write();
+            if first.swap(0, Ordering::Relaxed) == 1 {
+                signal.lower();
+                signal.raise();
+            }
+        });
+        assert!(readable(&signal, 0));
+        signal.lower();
+        assert!(!readable(&signal, 0));
     }
 
     /// `threads` publish and raise; the owner calls `wake`, lowers the signal and looks for results. The owner never sleeps while there are

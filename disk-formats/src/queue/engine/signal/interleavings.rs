@@ -35,10 +35,6 @@ mod sync {
                 }
             }
 
-            pub(in super::super) fn swap(&self, value: u8, order: Ordering) -> u8 {
-                self.0.swap(value, order)
-            }
-
             pub(in super::super) fn compare_exchange_weak(
                 &self,
                 current: u8,
@@ -70,7 +66,7 @@ impl Signal {
     }
 
     fn lower(&self) {
-        self.level.lower(|| *self.count.lock().unwrap() = 0);
+        self.level.lower(|| std::mem::take(&mut *self.count.lock().unwrap()) > 0);
     }
 
     /// Sleep until the eventfd is readable. With `read`, the owner also reads it, as a thread does that waits for edges.
