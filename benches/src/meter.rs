@@ -167,7 +167,7 @@ pub fn run(
             continue;
         }
         progress.job(&bench.describe(&row.combination));
-        match bench.run(&row.combination, round) {
+        match bench.run(&row.combination, round, index) {
             Err(failure) => row.failure = Some(failure),
             Ok(measurement) if round > 0 => {
                 row.add(&measurement);
@@ -191,13 +191,13 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn run(&mut self, combination: &Combination, round: u32) -> Result<Measurement, String> {
+    fn run(&mut self, combination: &Combination, round: u32, index: usize) -> Result<Measurement, String> {
         let Combination { candidate, load } = *combination;
         let subject = self.subjects.get(load.disk).ok_or("no such disk")?;
         let warm_up = round == 0;
         let duration = if warm_up { self.plan.duration.min(WARM_UP) } else { self.plan.duration };
         let mix = self.plan.matrix.mix_of(&load);
-        let workload = workload(&load, mix, subject, self.plan.span, round, duration)?;
+        let workload = workload(&load, mix, subject, self.plan.span, seed(round, index), duration)?;
         let rig = match self.ready.entry((load.disk, candidate)) {
             Entry::Occupied(ready) => ready.into_mut(),
             Entry::Vacant(slot) => slot.insert(match candidate {
@@ -231,12 +231,18 @@ impl Bench<'_> {
     }
 }
 
+/// The seed of a run's random offsets: another one for each row and round. With equal offsets, the first row of a round, which is `native`,
+/// would fill the page cache for the others.
+const fn seed(round: u32, index: usize) -> u32 {
+    (index as u32) << 16 | (round + 1)
+}
+
 fn workload(
     load: &Load,
     mix: Option<&Mix>,
     subject: &OpenDisk,
     span: Option<u64>,
-    round: u32,
+    seed: u32,
     duration: Duration,
 ) -> Result<Workload, String> {
     let info = subject.disk.info();
@@ -264,8 +270,7 @@ fn workload(
         block_size: load.block_size,
         queue_depth: load.queue_depth,
         workers: load.workers,
-        // All candidates of a round have the same offsets; the next round has others.
-        seed: round + 1,
+        seed,
         generation: 0,
         start: 0,
         span,

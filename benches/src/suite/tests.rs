@@ -13,7 +13,7 @@ use crate::axes::Engine;
 use crate::compare::Comparison;
 use crate::html;
 use crate::matrix::Candidate;
-use crate::meter::tests::{host, subject};
+use crate::meter::tests::{host, round, subject};
 use crate::progress::Silent;
 use crate::svg::tests::well_formed;
 
@@ -60,7 +60,8 @@ impl Rig for Guest {
         let cost = (self.model)(self.adapter, self.coalescing, &self.disk, workload)
             .ok_or_else(|| RigError::Guest("no driver".into()))?;
         // The machine is slower in each round, so only pairs can be compared.
-        let (latency, cycles) = (cost.latency * workload.seed, cost.cycles * u64::from(workload.seed));
+        let slowness = round(workload) + 1;
+        let (latency, cycles) = (cost.latency * slowness, cost.cycles * u64::from(slowness));
         let ios = 1000;
         let wall = latency * ios / (workload.queue_depth * workload.workers);
         let ios = u64::from(ios);
