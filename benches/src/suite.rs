@@ -32,7 +32,7 @@ use crate::journal::{Identity, Journal};
 use crate::meter::{self, Outcome, Plan, Rigs};
 use crate::progress::Progress;
 use crate::result::{Document, NATIVE};
-use crate::table::{circumstances, legend};
+use crate::table::{abilities, circumstances, legend};
 
 names! {
     /// A suite.
@@ -208,7 +208,7 @@ impl Suite {
     #[must_use]
     pub fn text(self, document: &Document, notes: &[String]) -> String {
         let report = self.report(document);
-        let mut text = circumstances(document) + "\n";
+        let mut text = format!("{}\n{}\n", abilities(document), circumstances(document));
         for grid in &report.grids {
             text += &format!("\n{}\n\n{}", grid.title, grid.text());
         }

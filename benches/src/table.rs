@@ -5,7 +5,7 @@ mod regression;
 
 use std::fmt::Write;
 
-use facts::host::{CyclesSource, Kvm};
+use facts::host::{CyclesSource, Host, Kvm};
 use facts::units::format_size;
 
 pub use disks::render as render_disks;
@@ -116,10 +116,10 @@ fn errors(document: &Document) -> Option<Column> {
     any.then(|| column(["errors", ""], |result, _| result.errors.to_string()))
 }
 
-/// The table, with a line about the measurement above and notes below.
+/// The table, with lines about machine and measurement above and notes below.
 #[must_use]
 pub fn render(document: &Document, notes: &[String]) -> String {
-    with_columns(&columns(document), document, notes)
+    format!("{}\n{}", abilities(document), with_columns(&columns(document), document, notes))
 }
 
 fn with_columns(columns: &[Column], document: &Document, notes: &[String]) -> String {
@@ -145,13 +145,39 @@ pub(crate) fn legend(document: &Document) -> Option<String> {
     confidence::legend(document.ratios.iter().filter_map(|ratio| ratio.confidence.as_ref()))
 }
 
+/// A line about what the machine's figures can compare.
+#[must_use]
+pub(crate) fn abilities(document: &Document) -> String {
+    let on = |engine: &str| document.results.iter().any(|result| result.engine == engine);
+    abilities_of(&document.host, on("harness") && !on("kvm"))
+}
+
+fn abilities_of(host: &Host, harness_only: bool) -> String {
+    let rows = match (host.cycles_source, host.kvm, harness_only) {
+        (CyclesSource::Instructions, ..) => "lengths of I/O paths, not times: it is emulated",
+        (_, Kvm::None, _) => "disks, not adapters: it has no KVM, and the harness has no exits",
+        (.., true) => "disks, not adapters: the harness has no exits",
+        (_, Kvm::Nested, _) => {
+            "disks, not adapters: KVM has no hardware virtualization, so exits are too expensive"
+        }
+        (_, Kvm::Hardware, _) => "adapters and disks",
+    };
+    let cycles = match host.cycles_source {
+        CyclesSource::CpuTimeXTsc => {
+            " Cycles are CPU time, not counted by a PMU: compare them on one machine only."
+        }
+        CyclesSource::Pmu | CyclesSource::Instructions => "",
+    };
+    format!("This machine compares {rows}.{cycles}")
+}
+
 /// A line about load and machine.
 #[must_use]
 pub fn circumstances(document: &Document) -> String {
     let host = &document.host;
     let kvm = match host.kvm {
         Kvm::Hardware => "KVM: hardware",
-        Kvm::Nested => "KVM: nested (compares disks, not adapters)",
+        Kvm::Nested => "KVM: nested",
         Kvm::None => "no KVM",
     };
     let cycles = match host.cycles_source {
@@ -284,8 +310,13 @@ mod tests {
     fn columns_are_aligned_and_rows_are_there() {
         let text = render(&sample(), &["a note".to_owned()]);
         let lines: Vec<_> = text.lines().collect();
-        assert!(lines[0].starts_with(
-            "engine kvm, randread, 1 worker, coalescing batch, 5 runs interleaved, KVM: nested (compares disks, not adapters)"
+        assert!(
+            lines[0].starts_with("This machine compares disks, not adapters: KVM has no hardware"),
+            "{}",
+            lines[0]
+        );
+        assert!(lines[1].starts_with(
+            "engine kvm, randread, 1 worker, coalescing batch, 5 runs interleaved, KVM: nested, cycles: CPU time x TSC"
         ));
         let rule = lines.iter().position(|line| line.starts_with("---")).unwrap();
         let (native, pvscsi) = (lines[rule + 1], lines[rule + 2]);
@@ -339,6 +370,42 @@ mod tests {
     fn no_results_no_grid() {
         let mut document = sample();
         document.results.clear();
-        assert_eq!(render(&document, &["why".into()]).lines().count(), 3);
+        assert_eq!(render(&document, &["why".into()]).lines().count(), 4);
+    }
+
+    #[test]
+    fn the_first_line_says_what_the_machine_compares() {
+        use CyclesSource::{CpuTimeXTsc, Instructions, Pmu};
+        let cpu_time = " Cycles are CPU time, not counted by a PMU: compare them on one machine only.";
+        for (kvm, cycles_source, harness_only, expected) in [
+            (Kvm::Hardware, Pmu, false, "adapters and disks."),
+            (Kvm::Hardware, Pmu, true, "disks, not adapters: the harness has no exits."),
+            (Kvm::Hardware, CpuTimeXTsc, false, &format!("adapters and disks.{cpu_time}")),
+            (
+                Kvm::Nested,
+                Pmu,
+                false,
+                "disks, not adapters: KVM has no hardware virtualization, so exits are too expensive.",
+            ),
+            (
+                Kvm::None,
+                CpuTimeXTsc,
+                true,
+                &format!("disks, not adapters: it has no KVM, and the harness has no exits.{cpu_time}"),
+            ),
+            (Kvm::Nested, Instructions, false, "lengths of I/O paths, not times: it is emulated."),
+        ] {
+            let host = Host { kvm, cycles_source, ..sample().host };
+            let line = abilities_of(&host, harness_only);
+            assert_eq!(line, format!("This machine compares {expected}"));
+            assert!(line.len() <= 170, "{}", line.len());
+        }
+        // Rows of the harness beside those of KVM do not limit the latter.
+        let mut document = sample();
+        document.host.kvm = Kvm::Hardware;
+        document.results.push(RunResult { engine: "harness".into(), ..document.results[1].clone() });
+        assert!(abilities(&document).starts_with("This machine compares adapters and disks."));
+        document.results.retain(|result| result.engine != "kvm");
+        assert!(abilities(&document).starts_with("This machine compares disks, not adapters: the harness"));
     }
 }
