@@ -136,6 +136,7 @@ pub(crate) fn commit_into_parent<F: Format>(
     let below = Content::new(below);
     // The space of a fixed disk stays allocated.
     let may_unmap = below.format().info().kind.subformat != Some("fixed");
+    let _holes = may_unmap.then(|| below.keep_holes());
     let flush = |path: &Path| {
         let path = path.into();
         move |source| ImageError::Flush { path, source }

@@ -215,6 +215,11 @@ impl CrashFile {
         self.state().image.clone()
     }
 
+    /// Bytes that a host would store: all but holes.
+    pub(crate) fn stored(&self) -> u64 {
+        (self.state().image.pages.len() * PAGE) as u64
+    }
+
     /// Number of recorded changes.
     pub(crate) fn len_of_log(&self) -> usize {
         self.state().log.len()

@@ -72,6 +72,11 @@ pub(crate) trait Store: Send + Sync {
         Ok(offset)
     }
 
+    /// Whether new space need not be allocated, because what is not written is to stay a hole.
+    fn keeps_holes(&self) -> bool {
+        false
+    }
+
     /// The file, if the store is a file.
     fn backing(&self) -> Option<&BackingFile> {
         None
@@ -135,6 +140,10 @@ impl Store for BackingFile {
         }
     }
 
+    fn keeps_holes(&self) -> bool {
+        self.keeps_holes()
+    }
+
     fn backing(&self) -> Option<&BackingFile> {
         Some(self)
     }
@@ -164,7 +173,7 @@ pub(crate) fn io_error(error: io::Error) -> IoError {
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
-/// Bytes that are examined or copied at once.
+/// Bytes that are examined at once.
 const CHUNK: u64 = 1 << 20;
 
 /// Offset of the last sector of a range that is not all zeros. Skips ranges that the host does not store.
@@ -197,18 +206,4 @@ pub(crate) fn last_nonzero_of(
         end = start;
     }
     Ok(None)
-}
-
-/// Copy `len` bytes inside a store. The ranges must not overlap.
-pub(crate) fn copy_run(store: &dyn Store, from: u64, to: u64, len: u64) -> io::Result<()> {
-    let mut bytes = vec![0; CHUNK.min(len) as usize];
-    let mut done = 0;
-    while done < len {
-        let part = (len - done).min(CHUNK);
-        let chunk = bytes.get_mut(..part as usize).unwrap_or_default();
-        store.read_at(chunk, from + done)?;
-        store.write_at(chunk, to + done)?;
-        done += part;
-    }
-    Ok(())
 }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::chunks::{Chunks, Control};
 use crate::contract::disk::Status;
-use crate::formats::copy::content::{Buffer, CHUNK, Content, ImageError, all_zeros};
+use crate::formats::copy::content::{Buffer, CHUNK, Content, ImageError};
+use crate::formats::copy::holes::all_zeros;
 use crate::formats::copy::runs::{Run, Runs, zeros_until};
 
 /// Bytes that are compared at once: they fit the processor's cache.

@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::chunks::{Chunks, Control};
 use crate::contract::disk::Status;
-use crate::formats::copy::content::{Buffer, CHUNK, Content, ImageError, filled};
+use crate::formats::copy::content::{Buffer, CHUNK, Content, ImageError};
+use crate::formats::copy::holes::{GRAIN, filled};
 use crate::formats::copy::offload::{Method, Offload};
 use crate::formats::copy::runs::{Runs, WINDOW, zeros_until};
 use crate::map::extent::{Extents, Place};
 
-/// Unit in which zeros are skipped: the block size of nearly all file systems, and a multiple of every sector size.
-const GRAIN: u64 = 4096;
 /// Maximum length of zeros between data that are read together with the data.
 const GAP: u64 = 64 << 10;
 

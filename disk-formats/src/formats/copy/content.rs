@@ -10,11 +10,15 @@ use crate::contract::disk::{Allocation, Status};
 use crate::contract::error::{IoError, escaped};
 use crate::contract::info::SectorSize;
 use crate::contract::queue::check_range;
+use crate::formats::copy::holes::write_keeping_holes;
 use crate::formats::signature::gpt_sector;
 use crate::host::backing::{BackingFile, KeepHoles};
 use crate::host::store::{Store, io_error, read_padded};
 use crate::map::extent::{Extents, Place};
 use crate::map::format::{Format, map_now, path_of};
+
+/// How data are written to a file.
+type Write = fn(&dyn Store, &[u8], u64) -> io::Result<()>;
 
 /// The content of a disk.
 #[derive(Clone, Copy)]
@@ -134,20 +138,33 @@ impl<'a> Content<'a> {
     /// [`ImageError::Io`] for a range that is not whole sectors inside the disk, a read-only disk, and errors of the host
     /// or the format.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<(), ImageError> {
+        self.write_by(|file, data, offset| file.write_at(data, offset), data, offset)
+    }
+
+    /// As [`write_at`](Self::write_at). Zeros in `data` become holes of the file.
+    pub(crate) fn write_keeping_holes(&self, data: &[u8], offset: u64) -> Result<(), ImageError> {
+        self.write_by(|file, data, offset| write_keeping_holes(file, data, offset, true), data, offset)
+    }
+
+    fn write_by(&self, write: Write, data: &[u8], offset: u64) -> Result<(), ImageError> {
         let mut extents = Extents::new();
         self.pieces_to_write(offset, data.len() as u64, &mut extents)?;
-        self.store(data, &extents)?;
+        self.store_by(write, data, &extents)?;
         self.stored(offset, data.len() as u64);
         Ok(())
     }
 
     /// Write `data` to the extents of a mapped write.
     pub(crate) fn store(&self, data: &[u8], extents: &Extents) -> Result<(), ImageError> {
+        self.store_by(|file, data, offset| file.write_at(data, offset), data, extents)
+    }
+
+    fn store_by(&self, write: Write, data: &[u8], extents: &Extents) -> Result<(), ImageError> {
         let mut rest = data;
         for extent in extents.as_slice() {
             let (piece, others) = rest.split_at(extent.len.min(rest.len() as u64) as usize);
             let (file, offset) = self.place_to_write(extent.place)?;
-            file.write_at(piece, offset)
+            write(file, piece, offset)
                 .map_err(|error| ImageError::io(file.path(), "write", offset, io_error(error)))?;
             rest = others;
         }
@@ -314,55 +331,6 @@ impl Buffer {
     pub(crate) fn first(&mut self, len: u64) -> &mut [u8] {
         let len = usize::try_from(len).map_or(self.len, |len| len.min(self.len));
         &mut self.memory[self.start..self.start + len]
-    }
-}
-
-/// Whether all bytes are zeros.
-pub(crate) fn all_zeros(data: &[u8]) -> bool {
-    // 256 bytes: long enough for vector instructions, short enough to stop early.
-    data.chunks(256).all(|step| step.iter().fold(0, |seen, byte| seen | byte) == 0)
-}
-
-/// The parts of `data` that are not zeros, in units of `grain` bytes, adjacent ones merged.
-pub(crate) fn filled(data: &[u8], grain: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let skipped =
-            data.get(at..)?.chunks(grain).take_while(|part| all_zeros(part)).map(<[u8]>::len).sum::<usize>();
-        let start = at + skipped;
-        let len = data
-            .get(start..)?
-            .chunks(grain)
-            .take_while(|part| !all_zeros(part))
-            .map(<[u8]>::len)
-            .sum::<usize>();
-        at = start + len;
-        (len > 0).then_some(start..at)
-    })
-}
-
-#[cfg(test)]
-mod buffer_tests {
-    use super::*;
-
-    #[test]
-    fn filled_parts_in_grains() {
-        let parts = |data: &[u8]| filled(data, 4).collect::<Vec<_>>();
-        assert!(parts(&[]).is_empty());
-        assert!(parts(&[0; 9]).is_empty());
-        assert_eq!(parts(&[1; 9]), [Range { start: 0, end: 9 }]);
-        assert_eq!(parts(&[0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]), [0..8, 16..17]);
-    }
-
-    #[test]
-    fn one_byte_anywhere_is_seen() {
-        let mut data = vec![0; 1000];
-        assert!(all_zeros(&data));
-        for at in 0..data.len() {
-            data[at] = 0x80;
-            assert!(!all_zeros(&data), "{at}");
-            data[at] = 0;
-        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::ops::{AddAssign, Range};
 
-use super::content::{Buffer, CHUNK, Content, ImageError, all_zeros};
+use super::content::{Buffer, CHUNK, Content, ImageError};
+use super::holes::all_zeros;
 use super::offload::Offload;
 use super::runs::{Run, Runs, WINDOW};
 use crate::contract::disk::Status;

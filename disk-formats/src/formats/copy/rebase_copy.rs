@@ -56,6 +56,7 @@ impl<'a> RebaseCopy<'a> {
     /// Errors of reading and writing; [`ImageError::Cancelled`].
     pub(crate) fn run(mut self, mut progress: impl FnMut(u64, u64) -> bool) -> Result<u64, ImageError> {
         let (before, after) = (self.old, self.new);
+        let _holes = self.to.unwrap_or(before).keep_holes();
         let mut reached = |at| match progress(at, before.capacity()) {
             true => Ok(()),
             false => Err(ImageError::Cancelled),
@@ -140,11 +141,11 @@ impl<'a> RebaseCopy<'a> {
                     Some((cloned, _)) => (cloned.start, cloned.end),
                     None => (offset + len, offset + len),
                 };
-                // Zeros are written like data: they must hide the new parent's data.
+                // Zeros are copied, too: they must hide the new parent's data.
                 for rest in [offset..first, last..offset + len] {
                     if !rest.is_empty() {
                         let data = &ours[(rest.start - at) as usize..(rest.end - at) as usize];
-                        to.write_at(data, rest.start)?;
+                        to.write_keeping_holes(data, rest.start)?;
                     }
                 }
             }
@@ -166,7 +167,6 @@ pub fn write_difference(
     child: Content<'_>,
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<u64, ImageError> {
-    let _holes = child.keep_holes();
     let copied = RebaseCopy::new(source, parent, Some(child)).run(progress)?;
     let path = child.path().into();
     child.format().flush().map_err(|source| ImageError::Flush { path, source })?;

@@ -173,7 +173,7 @@ pub(crate) fn sparse(path: &Path, data: &[u8]) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::create(path).unwrap();
     file.set_len(data.len() as u64).unwrap();
-    for part in super::content::filled(data, 4096) {
+    for part in super::holes::filled(data, 4096) {
         file.write_all_at(&data[part.clone()], part.start as u64).unwrap();
     }
 }

@@ -13,8 +13,9 @@ use super::footer::Subformat;
 use super::layout::{Layout, locator_areas};
 use super::spec::{SECTOR, UNALLOCATED};
 use crate::contract::error::OpenError;
+use crate::formats::copy::holes::copy_run;
 use crate::formats::findings::Compacted;
-use crate::host::store::{Store, copy_run, last_nonzero};
+use crate::host::store::{Store, last_nonzero};
 
 /// Number of blocks that are moved between two flushes.
 const BATCH: usize = 64;
@@ -164,7 +165,7 @@ fn pack(
                 // A truncated block: its missing sectors are zeros.
                 store.set_size(end)?;
             }
-            copy_run(store, from, u64::from(place) * SECTOR, end - from)?;
+            copy_run(store, from, u64::from(place) * SECTOR, end - from, true)?;
             batch.push((block, place));
         }
         if batch.is_empty() {

@@ -21,7 +21,8 @@ use super::footer;
 use super::layout::{Layout, locator_areas};
 use super::locator::{MAX_PATH, NewLocator};
 use super::spec::{FOOTER_SIZE, Footer, HEADER_SIZE, SECTOR, UNALLOCATED};
-use crate::host::store::{Store, copy_run, last_nonzero_of};
+use crate::formats::copy::holes::copy_run;
+use crate::host::store::{Store, last_nonzero_of};
 
 /// Bytes of new entries that are written at once.
 const CHUNK: u64 = 1 << 20;
@@ -159,7 +160,7 @@ impl Plan {
         for (block, place) in &self.moves {
             let Some(entry) = table.get(*block) else { continue };
             let (from, to) = layout.block_range(*entry);
-            copy_run(store, from, Layout::bitmap_at(*place), to - from)?;
+            copy_run(store, from, Layout::bitmap_at(*place), to - from, true)?;
         }
         store.sync()
     }

@@ -13,9 +13,6 @@ use crate::contract::error::{BadField, OpenError, or_bad};
 use crate::formats::info::check_shrink;
 use crate::host::store::{Store, last_nonzero_of};
 
-/// Bytes that are zeroed at once.
-const CHUNK: u64 = 1 << 20;
-
 /// Change the virtual size of a VHD to `size`. Growing adds zeros; the BAT grows in its place if it has no space for the new entries.
 /// Shrinking needs `shrink`, and a tail that reads as zeros: the guest must discard it first.
 ///
@@ -129,7 +126,7 @@ fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
         if last != UNALLOCATED && within != 0 {
             let (from, to) = (layout.data_at(last) + within, layout.data_at(last) + layout.block_size());
             let to = to.min(store.len()?);
-            zero(store, from, to)?;
+            store.write_zeroes(from, to.saturating_sub(from), true)?;
             store.sync()?;
         }
     }
@@ -170,17 +167,6 @@ fn clear_entries(store: &dyn Store, bat: u64, table: &[u32], spare: Range<usize>
         }
     }
     store.sync()
-}
-
-fn zero(store: &dyn Store, from: u64, to: u64) -> io::Result<()> {
-    let zeros = vec![0; CHUNK as usize];
-    let mut at = from;
-    while at < to {
-        let part = (to - at).min(CHUNK) as usize;
-        store.write_at(zeros.get(..part).unwrap_or_default(), at)?;
-        at += part as u64;
-    }
-    Ok(())
 }
 
 /// The last sector at or after `from`, outside of `cleared`, that does not read as zeros in this image alone. A sector whose bit is clear is not

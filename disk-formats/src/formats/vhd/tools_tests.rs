@@ -112,8 +112,9 @@ fn compacting_keeps_the_contents_through_any_crash() {
         let (image, values) = used(subformat, block_size, 31 + number as u64);
         let over = (subformat == Subformat::Differencing).then_some(&base);
         let compact = |file: &CrashFile| {
+            let stored = file.stored();
             let done = compact_in(file, |_, _| true).expect("compacting");
-            assert!(done.after <= done.before, "{done:?}");
+            assert!(done.after <= done.before && file.stored() <= stored, "{done:?}");
         };
         states += crash(&image, over, compact, |left| same(left, &values));
         // A second run changes nothing.
@@ -123,6 +124,40 @@ fn compacting_keeps_the_contents_through_any_crash() {
         assert_eq!((again.released, again.moved, again.before), (0, 0, again.after));
     }
     println!("{states} states after a crash");
+}
+
+/// Blocks with holes are moved to the places of blocks that no entry refers to, and whose data are still there.
+#[test]
+fn moved_blocks_keep_their_holes_through_any_crash() {
+    const LOST: u64 = 2;
+    let base = parent();
+    for subformat in [Subformat::Dynamic, Subformat::Differencing] {
+        let over = (subformat == Subformat::Differencing).then_some(&base);
+        let file = CrashFile::new(new_image(subformat, 16 << 10));
+        let disk = open(&file, over, false).expect("a disk");
+        for block in 0..2 * LOST {
+            let data: Vec<u8> = (0..32).flat_map(|sector| stamped(block << 20 | 1 << 16 | sector)).collect();
+            // The last blocks have 4,096 bytes of data each.
+            let (at, len) = if block < LOST { (0, data.len()) } else { (4096, 4096) };
+            disk.write_now((block << 14) + at, &data[..len]).expect("a write");
+        }
+        drop(disk);
+        let (_, _, layout) = layout_of(&file).expect("a layout");
+        let mut entries = vec![0; SECTOR as usize];
+        file.read_at(&mut entries, layout.bat).expect("a file");
+        entries[..4 * LOST as usize].fill(0xFF);
+        file.write_at(&entries, layout.bat).expect("a file");
+        let disk = open(&file, over, true).expect("a disk");
+        let values: Vec<u64> = disk.values().expect("contents").into_iter().flatten().collect();
+        drop(disk);
+        let compact = |file: &CrashFile| {
+            let stored = file.stored();
+            assert_eq!(compact_in(file, |_, _| true).expect("compacting").moved, LOST);
+            // Without the data of the lost blocks.
+            assert!(stored - file.stored() >= LOST << 14, "{stored} {}", file.stored());
+        };
+        crash(&file.bytes(), over, compact, |left| same(left, &values));
+    }
 }
 
 #[test]

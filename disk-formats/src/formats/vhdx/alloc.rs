@@ -111,7 +111,7 @@ impl Allocator {
         let offset = match entry.holds_space() {
             true => {
                 // The block reuses the space that it kept when it was trimmed.
-                store.write_zeroes(entry.offset(), size, false)?;
+                store.write_zeroes(entry.offset(), size, store.keeps_holes())?;
                 entry.offset()
             }
             false => self.new_space(store, size)?,
@@ -139,7 +139,7 @@ impl Allocator {
         let before = self.space.end();
         let taken = self.space.take(len).ok_or(IoError::NoSpace)?;
         let made = match taken.used_before {
-            true => store.write_zeroes(taken.run.offset, len, false),
+            true => store.write_zeroes(taken.run.offset, len, store.keeps_holes()),
             false => store.reserve(before, taken.run.end()).map_err(io_error),
         };
         if made.is_err() {

@@ -12,8 +12,9 @@ use super::region::Run;
 use super::scan::{Scan, scan};
 use super::spec::MIB;
 use crate::contract::error::OpenError;
+use crate::formats::copy::holes::copy_run;
 use crate::formats::findings::Compacted;
-use crate::host::store::{Store, copy_run, last_nonzero};
+use crate::host::store::{Store, last_nonzero};
 
 /// Number of blocks whose entries are changed together.
 const BATCH: usize = 64;
@@ -56,6 +57,7 @@ fn pack_down(editor: &mut Editor, progress: impl FnMut(u64, u64) -> bool) -> io:
         release_bitmaps(editor)?;
         done.moved = pack(editor)?;
         editor.pack_bat()?;
+        editor.unmap_gaps()?;
     }
     Ok(done)
 }
@@ -156,6 +158,8 @@ fn release_bitmaps(editor: &mut Editor) -> io::Result<()> {
 
 /// Move blocks to lower offsets, the highest first. Returns the number of moved blocks.
 fn pack(editor: &mut Editor) -> io::Result<u64> {
+    // The space of a fixed disk stays allocated.
+    let may_unmap = !editor.opened.metadata.parameters.leave_allocated;
     let (mut moved, mut batch, mut limit) = (0, Batch::new(), u64::MAX);
     // Block sizes for which there was no gap. Space that is freed later has higher offsets, so there is no gap for
     // later blocks either.
@@ -171,7 +175,7 @@ fn pack(editor: &mut Editor) -> io::Result<u64> {
                 full.push(len);
                 continue;
             };
-            copy_run(&*editor.store, *from, to.offset, len)?;
+            copy_run(&*editor.store, *from, to.offset, len, may_unmap)?;
             let entry = editor.entry(*index)?;
             batch.push((*index, entry, entry.moved(to.offset)));
             moved += 1;

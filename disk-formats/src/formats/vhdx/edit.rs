@@ -17,6 +17,7 @@ use super::scan::used_space;
 use super::space::Space;
 use super::spec::{LOG_SECTOR, REGION_TABLES_AT};
 use crate::contract::error::{OpenError, ReadError, or_bad};
+use crate::formats::copy::holes::{GRAIN, filled};
 use crate::formats::guid;
 use crate::host::store::Store;
 
@@ -114,7 +115,7 @@ impl Editor {
         self.journal.commit([sectors], self.space.end())
     }
 
-    /// Copy the BAT to other space, which reads as zeros and which nothing refers to yet.
+    /// Copy the BAT to other space, which reads as zeros and which nothing refers to yet. Its holes stay holes.
     pub(super) fn copy_bat(&self, to: Run) -> io::Result<()> {
         let (mut index, end) = (0, self.layout.entries());
         while index < end {
@@ -122,7 +123,10 @@ impl Editor {
             let entries = read_bat(&*self.store, &self.layout, index, count)?;
             let mut bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.0.to_le_bytes()).collect();
             bytes.resize(bytes.len().next_multiple_of(LOG_SECTOR as usize), 0);
-            self.store.write_at(&bytes, to.offset + index * ENTRY)?;
+            for part in filled(&bytes, GRAIN as usize) {
+                let at = to.offset + index * ENTRY + part.start as u64;
+                self.store.write_at(bytes.get(part).unwrap_or_default(), at)?;
+            }
             index += count;
         }
         Ok(())
@@ -143,7 +147,7 @@ impl Editor {
             return Ok(());
         }
         if below.is_some() {
-            self.store.write_zeroes(new.offset, new.len, false).map_err(io::Error::other)?;
+            self.store.write_zeroes(new.offset, new.len, true).map_err(io::Error::other)?;
             self.copy_bat(new)?;
         }
         let mut sectors = Sectors::default();
@@ -153,6 +157,16 @@ impl Editor {
         match below {
             Some(_) => self.space.free(old),
             None => self.space.free(Run { offset: new.end(), len: old.len - len }),
+        }
+        Ok(())
+    }
+
+    /// Deallocate the free space inside the file.
+    pub(super) fn unmap_gaps(&self) -> io::Result<()> {
+        for gap in self.space.gaps() {
+            if self.store.next_data(gap.offset)? < gap.end() {
+                self.store.write_zeroes(gap.offset, gap.len, true)?;
+            }
         }
         Ok(())
     }

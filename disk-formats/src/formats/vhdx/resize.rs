@@ -134,7 +134,9 @@ fn zero_tail(editor: &Editor, end: u64) -> io::Result<()> {
     if !entry.present() {
         return Ok(());
     }
-    let zeroed = editor.store.write_zeroes(entry.offset() + within, layout.block_size() - within, false);
+    // The space of a fixed disk stays allocated.
+    let may_unmap = !editor.opened.metadata.parameters.leave_allocated;
+    let zeroed = editor.store.write_zeroes(entry.offset() + within, layout.block_size() - within, may_unmap);
     zeroed.map_err(io::Error::from)
 }
 

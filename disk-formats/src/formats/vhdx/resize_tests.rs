@@ -17,12 +17,13 @@ use super::resize::{check_resize, resize};
 use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read};
 use crate::contract::error::{IoError, OpenError};
 use crate::contract::info::SectorSize;
+use crate::formats::copy::holes::copy_run;
 use crate::formats::findings::Severity;
 use crate::formats::name::FormatName;
 use crate::formats::open::OpenOptions;
 use crate::host::crash::{CrashFile, Image, stamped};
 use crate::host::faults::{Call, Fault, Host};
-use crate::host::store::{Store, copy_run};
+use crate::host::store::Store;
 use crate::map::format::Format;
 
 const MIB: u64 = 1 << 20;
@@ -253,7 +254,7 @@ fn leaky() -> CrashFile {
     editor.start_log(DataGuid::Unchanged).expect("a log");
     let place = editor.append(MIB).expect("space");
     let old = editor.entry(2).expect("an entry");
-    copy_run(&file, old.offset(), place.offset, MIB).expect("space");
+    copy_run(&file, old.offset(), place.offset, MIB, false).expect("space");
     editor.set_entries(&[(2, Entry::fully(place.offset))]).expect("a log");
     editor.close().expect("a file");
     file.set_size(file.len().expect("a length") + 3 * MIB).expect("space");

@@ -147,6 +147,16 @@ impl Space {
         self.used.truncate(self.end.div_ceil(64) as usize);
     }
 
+    /// The free ranges before the last used MiB.
+    pub(super) fn gaps(&self) -> impl Iterator<Item = Run> {
+        let (mut at, end) = (0, self.used_end() / MIB);
+        std::iter::from_fn(move || {
+            let first = (at..end).find(|at| !self.bit(*at))?;
+            at = (first..end).find(|at| self.bit(*at))?;
+            Some(Run { offset: first * MIB, len: (at - first) * MIB })
+        })
+    }
+
     /// Number of free bytes.
     pub(super) fn free_bytes(&self) -> u64 {
         self.free * MIB
@@ -179,9 +189,12 @@ mod tests {
         assert_eq!(space.take(9 * MIB), Some(Taken { run: run(100, 9), used_before: false }));
         assert_eq!(space.take(8 * MIB), Some(Taken { run: run(92, 8), used_before: true }));
         assert_eq!((space.end(), space.free_bytes(), space.used_end()), (109 * MIB, 0, 109 * MIB));
+        assert_eq!(space.gaps().next(), None);
         space.shorten(100 * MIB);
         assert_eq!((space.end(), space.used_end()), (100 * MIB, 100 * MIB));
+        space.free(run(98, 2));
         space.free(run(5, 1));
+        assert_eq!(space.gaps().collect::<Vec<_>>(), [run(5, 1)]);
         assert_eq!(space.take(MIB), Some(Taken { run: run(5, 1), used_before: true }));
     }
 

@@ -165,11 +165,16 @@ impl BackingFile {
         KeepHoles(self)
     }
 
+    /// As [`Store::keeps_holes`].
+    pub(crate) fn keeps_holes(&self) -> bool {
+        self.keeps_holes.load(Ordering::Relaxed)
+    }
+
     /// As [`Store::reserve`].
     pub(crate) fn reserve_range(&self, start: u64, end: u64) -> io::Result<()> {
         self.check_flushes()?;
         let len = end.saturating_sub(start);
-        let reserved = match self.keeps_holes.load(Ordering::Relaxed) {
+        let reserved = match self.keeps_holes() {
             true => Err(Errno::OPNOTSUPP),
             false => retry_on_intr(|| host::fallocate(self.file(), FallocateFlags::empty(), start, len)),
         };
