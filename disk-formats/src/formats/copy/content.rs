@@ -220,6 +220,9 @@ impl<'a> Content<'a> {
         if last.known(file, offset, sector) == 0 {
             let all = u64::MAX - offset;
             let found = match self.file(file)?.backing() {
+                Some(backing) if last.is_hole_before(file, offset) => {
+                    backing.stored_after_hole(offset, all, sector)
+                }
                 Some(backing) => backing.stored(offset, all, sector, self.format.zeros_past_end()),
                 None => Allocation { len: all, status: Status::Mapped },
             };
@@ -241,6 +244,11 @@ pub(crate) struct LastStatus {
 impl LastStatus {
     pub(crate) const fn new() -> Self {
         Self { file: 0, range: 0..0, status: Status::Mapped }
+    }
+
+    /// Whether the answer is a hole that ends at `offset`.
+    fn is_hole_before(&self, file: u32, offset: u64) -> bool {
+        self.status == Status::Zeros && self.file == file && self.range.end == offset
     }
 
     /// Bytes from `offset` that the answer covers. Whole sectors from there: another extent may begin at another part of the file's sectors.

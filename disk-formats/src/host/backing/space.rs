@@ -237,11 +237,12 @@ impl BackingFile {
     /// sector counts as mapped. If the host cannot report the status, the whole run counts as mapped. So does a run
     /// beyond the end of the file, unless `zeros_past_end`: a read there has to report the error.
     pub(crate) fn stored(&self, offset: u64, len: u64, sector: u64, zeros_past_end: bool) -> Allocation {
-        let run = self.run(offset, len, zeros_past_end);
-        match (run.status, run.len - run.len % sector) {
-            (_, 0) => Allocation { len: sector.min(len), status: Status::Mapped },
-            (status, len) => Allocation { len, status },
-        }
+        in_sectors(self.run(offset, len, zeros_past_end), len, sector)
+    }
+
+    /// As [`stored`](Self::stored) at the end of a hole, where data begin.
+    pub(crate) fn stored_after_hole(&self, offset: u64, len: u64, sector: u64) -> Allocation {
+        in_sectors(self.data_run(offset, len), len, sector)
     }
 
     fn run(&self, offset: u64, len: u64, zeros_past_end: bool) -> Allocation {
@@ -251,10 +252,7 @@ impl BackingFile {
         }
         let (status, end) = match seek(&self.file, SeekFrom::Data(offset)) {
             Ok(data) if data > offset => (Status::Zeros, data),
-            Ok(_) => match seek(&self.file, SeekFrom::Hole(offset)) {
-                Ok(hole) => (Status::Mapped, hole),
-                Err(_) => return whole,
-            },
+            Ok(_) => return self.data_run(offset, len),
             // No data between the offset and the end of the file.
             Err(Errno::NXIO) if zeros_past_end => (Status::Zeros, u64::MAX),
             Err(Errno::NXIO) => match self.end() {
@@ -264,6 +262,19 @@ impl BackingFile {
             Err(_) => return whole,
         };
         Allocation { len: (end - offset).min(len), status }
+    }
+
+    fn data_run(&self, offset: u64, len: u64) -> Allocation {
+        let hole = seek(&self.file, SeekFrom::Hole(offset)).unwrap_or(u64::MAX);
+        Allocation { len: hole.saturating_sub(offset).min(len), status: Status::Mapped }
+    }
+}
+
+/// A run at the start of `len` bytes in whole sectors; a sector that it covers only in part is mapped.
+fn in_sectors(run: Allocation, len: u64, sector: u64) -> Allocation {
+    match (run.status, run.len - run.len % sector) {
+        (_, 0) => Allocation { len: sector.min(len), status: Status::Mapped },
+        (status, len) => Allocation { len, status },
     }
 }
 
