@@ -57,7 +57,7 @@ fn pack_down(editor: &mut Editor, progress: impl FnMut(u64, u64) -> bool) -> io:
         release_bitmaps(editor)?;
         done.moved = pack(editor)?;
         editor.pack_bat()?;
-        editor.unmap_gaps()?;
+        editor.unmap_gaps();
     }
     Ok(done)
 }
