@@ -29,6 +29,7 @@ mod metrics;
 mod monitoring;
 mod output;
 mod parents;
+mod polling;
 mod progress;
 #[cfg(feature = "bench")]
 mod report;

@@ -28,6 +28,7 @@ use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::ignored::Ignored;
 use crate::monitoring::Monitoring;
+use crate::polling::Polling;
 use crate::service_manager::Manager;
 use crate::tell;
 use crate::{metrics, output, units};
@@ -84,10 +85,8 @@ pub(crate) struct Args {
     adapter: Vec<Adapter>,
     #[command(flatten)]
     moderation: Moderation,
-    /// Each adapter's thread polls for up to this long after its last work, before it sleeps: lower latency, more CPU time. It does
-    /// not poll while it waits longer than this for work [default: it does not poll]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    poll: Option<Duration>,
+    #[command(flatten)]
+    polling: Polling,
     #[command(flatten)]
     monitoring: Monitoring,
     /// Write what the machine did and what it cost, as JSON, when it ends
@@ -126,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let failed = |error: paradisk_vmm::Error| Failure::Failed(error.to_string());
     let host = Host::open().map_err(failed)?;
     let (sender, events) = mpsc::channel();
-    let io_thread = IoThreadOptions { poll: args.poll.unwrap_or_default() };
+    let io_thread = IoThreadOptions { poll: args.polling.get() };
     let config = Config { memory: args.memory, cpus: args.cpus, io_thread, ..Config::default() };
     let machine = Machine::new(&host, config, events::of_machine(sender.clone())).map_err(failed)?;
     let disks = Disks::open(&args.adapter, &args.disk, args.monitoring.metering())?;

@@ -1,15 +1,16 @@
-//! The epoll set of a thread that serves devices (completion events, doorbells, events of the thread's owner), and the rule for when
-//! the thread waits.
+//! The epoll set of a thread that serves devices (completion events, doorbells, events of the thread's owner), and the rules for when
+//! the thread waits and how long it polls before.
 //!
 //! Each owner writes the loop itself, because owners do different things between two steps: release a lock during the sleep, execute
 //! messages, deliver interrupts. The steps are always these:
 //!
 //! ```text
 //!     +-> the owner's commands; a new set if descriptors have changed
-//!     |   before_sleep -> EventLoop::next
+//!     |   Polling::goes_on, or before_sleep -> EventLoop::next
 //!     |     Again: on_completions -----------------------------------------+
 //!     |     Wait(wait)                                                     |
 //!     |   EventLoop::wait: epoll_pwait2, the loop's own system call        |
+//!     |   Polling::has_slept after a sleep                                 |
 //!     |   Ready::completions -> on_completions                             |
 //!     |   Ready::iter: on_doorbell, the owner's events                     |
 //!     +--------------------------------------------------------------------+
@@ -32,13 +33,15 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::device::Sleep;
+use crate::device::{Sleep, Stats};
 use crate::time::Time;
 
 /// While the device always has work, one turn in this many polls for events.
 pub const BUSY_TURNS: u32 = 16;
 /// Events taken from the kernel at once; more wait for the next turn.
 const EVENTS: usize = 64;
+/// Pause instructions between two polls of the device.
+const PAUSES: u32 = 4;
 /// User data of [`Event::Completions`] in the epoll set.
 const COMPLETIONS: u64 = 0;
 
@@ -234,6 +237,56 @@ impl EventLoop {
     }
 }
 
+/// How long a thread polls its device before it sleeps: up to a limit after the device's last work. Work that comes while the thread polls
+/// needs no wake-up, and the guest does not notify the device of it, because [`before_sleep`](crate::IoDevice::before_sleep) is not called.
+/// The interval adapts: after a wait for work that was longer than the limit, the thread does not poll.
+#[derive(Debug)]
+pub struct Polling {
+    limit: Duration,
+    /// The current polling interval, up to `limit`.
+    interval: Duration,
+    /// The device's requests and completions so far, when they were last looked at; and when the device last had work, as far as is known.
+    work: (u64, u64),
+    worked_at: Time,
+}
+
+impl Polling {
+    /// Poll for up to `limit`; 0: do not poll.
+    #[must_use]
+    pub const fn new(limit: Duration) -> Self {
+        Self { limit, interval: Duration::ZERO, work: (0, 0), worked_at: Time(0) }
+    }
+
+    /// Whether to poll on ([`Sleep::No`]) instead of [preparing a sleep](crate::IoDevice::before_sleep): the device, whose counters are
+    /// `stats`, had work within the polling interval.
+    #[inline]
+    pub fn goes_on(&mut self, stats: impl FnOnce() -> Stats, now: Time) -> bool {
+        if self.interval.is_zero() {
+            return false;
+        }
+        let stats = stats();
+        let work = (stats.requests, stats.completions);
+        if work != self.work {
+            (self.work, self.worked_at) = (work, now);
+        }
+        let goes_on = now.since(self.worked_at) < self.interval;
+        if goes_on {
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+        }
+        goes_on
+    }
+
+    /// After a sleep, adapt the polling interval: longer if polling would have avoided the sleep, 0 if work came too late for that.
+    #[inline]
+    pub fn has_slept(&mut self, now: Time) {
+        let limit = self.limit;
+        let waited = now.since(self.worked_at);
+        self.interval =
+            if waited > limit { Duration::ZERO } else { (self.interval * 2).max(limit / 8).min(limit) };
+        self.worked_at = now;
+    }
+}
+
 /// The events that a wait has found, and the buffer for them. Made on the thread that waits: it is not `Send`.
 pub struct Ready {
     events: [epoll::Event; EVENTS],
@@ -371,6 +424,30 @@ mod tests {
         // A deadline that has passed already.
         let past = events.next(Sleep::Until(Time(1_000)), Time(2_000));
         assert!(matches!(past, Next::Wait(wait) if !wait.sleeps()), "{past:?}");
+    }
+
+    #[test]
+    fn the_polling_interval_adapts() {
+        let us = |us: u64| Time(1_000 * us);
+        let mut polling = Polling::new(Duration::from_micros(80));
+        let goes_on = |polling: &mut Polling, requests, time| {
+            polling.goes_on(|| Stats { requests, ..Stats::default() }, us(time))
+        };
+        assert!(!goes_on(&mut polling, 0, 1), "before the first sleep");
+        // An eighth of the limit at first. Work begins it anew.
+        polling.has_slept(us(70));
+        assert!(goes_on(&mut polling, 0, 79) && !goes_on(&mut polling, 0, 80));
+        assert!(
+            goes_on(&mut polling, 1, 85) && goes_on(&mut polling, 1, 94) && !goes_on(&mut polling, 1, 95)
+        );
+        // Doubled by each wait that is not longer than the limit, up to the limit.
+        for (slept, interval) in [(165, 20), (200, 40), (280, 80), (360, 80)] {
+            polling.has_slept(us(slept));
+            assert!(goes_on(&mut polling, 1, slept + interval - 1), "{slept}");
+            assert!(!goes_on(&mut polling, 1, slept + interval), "{slept}");
+        }
+        polling.has_slept(us(441));
+        assert!(!goes_on(&mut polling, 2, 442), "after a longer wait");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!                                          |
 //!     +-> Serve::before_sleep -> EventLoop::next, wait -> the jobs: job(&mut value)
 //!     |   Serve::on_doorbell for each doorbell
-//!     +-- Serve::serve
+//!     +-- Serve::has_slept, Serve::serve
 //! ```
 //!
 //! The thread returns from the loop when its [`Worker`] is dropped, and drops the value.
@@ -41,6 +41,9 @@ pub trait Serve {
 
     /// A doorbell of the set has rung. [`serve`](Self::serve) follows.
     fn on_doorbell(&mut self, index: u32);
+
+    /// The thread has slept. [`serve`](Self::serve) follows.
+    fn has_slept(&mut self, _now: Time) {}
 
     /// The thread has woken, or was not to sleep: whatever the event was, poll all rings and reap all completions.
     fn serve(&mut self, now: Time);
@@ -128,7 +131,9 @@ fn run<T: Serve>(value: &mut T, inbox: &Inbox<Job<T>>) {
     loop {
         let time = now();
         let sleep = value.before_sleep(time);
+        let mut slept = false;
         if let Next::Wait(wait) = value.events().next(sleep, time) {
+            slept = wait.sleeps();
             // No error is possible: the descriptor is valid.
             if value.events().wait(wait, &mut ready).is_err() {
                 return;
@@ -141,7 +146,11 @@ fn run<T: Serve>(value: &mut T, inbox: &Inbox<Job<T>>) {
                 }
             }
         }
-        value.serve(now());
+        let time = now();
+        if slept {
+            value.has_slept(time);
+        }
+        value.serve(time);
     }
 }
 

@@ -76,6 +76,8 @@ pub struct Options {
     pub engine: EngineKind,
     /// Interrupt moderation of each queue, in addition to the guest's own suppression.
     pub coalescing: Coalescing,
+    /// The thread of a queue [polls](paradisk_devices::event_loop::Polling) the ring for up to this long before it sleeps; 0: it does not poll.
+    pub poll: Duration,
     /// Which files are mapped as the client's memory.
     pub memory: MemorySources,
 }
@@ -87,6 +89,7 @@ impl Default for Options {
             serial: String::new(),
             engine: EngineKind::default(),
             coalescing: Coalescing::default(),
+            poll: Duration::ZERO,
             memory: MemorySources::default(),
         }
     }
@@ -158,7 +161,7 @@ impl Server {
         };
         let worker = |index| {
             let rings = Rings::new(Memory::default(), &*disk, &config, Client::default())?;
-            let thread = RingThread::new(rings)
+            let thread = RingThread::new(rings, options.poll)
                 .and_then(|queue| Worker::start(ThreadKind::VhostUserQueue, format!("queue-{index}"), queue));
             thread.map_err(Error::host("thread of a queue"))
         };

@@ -24,6 +24,7 @@ use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::metrics::{AdapterSnapshot, DiskSnapshot};
 use crate::monitoring::Monitoring;
+use crate::polling::Polling;
 use crate::service_manager::Manager;
 
 /// How long the adapter may take to report what it has done.
@@ -61,6 +62,8 @@ pub(crate) struct Args {
     client_memory: ClientMemory,
     #[command(flatten)]
     moderation: Moderation,
+    #[command(flatten)]
+    polling: Polling,
     #[command(flatten)]
     lifetime: Lifetime,
     #[command(flatten)]
@@ -149,6 +152,7 @@ fn serve(
     });
     let mut server = server.map_err(|error| failed(&error))?;
     server.set_memory_sources(sources);
+    server.set_poll(args.polling.get());
     let (refresher, moderated, asked) = (server.handle(), server.handle(), server.handle());
     let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());
     let coalescing: SetPolicy =

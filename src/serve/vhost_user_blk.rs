@@ -20,6 +20,7 @@ use crate::disk_spec::{DiskSpec, disk_help};
 use crate::failure::Failure;
 use crate::metrics::{AdapterSnapshot, DiskSnapshot};
 use crate::monitoring::Monitoring;
+use crate::polling::Polling;
 use crate::service_manager::Manager;
 use crate::{disk, output};
 
@@ -45,6 +46,8 @@ pub(crate) struct Args {
     client_memory: ClientMemory,
     #[command(flatten)]
     moderation: Moderation,
+    #[command(flatten)]
+    polling: Polling,
     #[command(flatten)]
     lifetime: Lifetime,
     #[command(flatten)]
@@ -88,6 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         serial: opened.serial.clone().unwrap_or_default(),
         engine: opened.engine,
         coalescing: args.moderation.get(),
+        poll: args.polling.get(),
         memory: args.client_memory.sources()?,
     };
     let failed = |error| Failure::Failed(format!("{}: {error}", spec.source));

@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{self, Duration, Instant};
 
-use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
+use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Polling, Ready};
 use paradisk_devices::vmbus::VmbusDevice;
 use paradisk_devices::{IoDevice, PciDevice, Sleep, Time};
 use paradisk_disk_formats::{ThreadKind, spawn};
@@ -28,8 +28,6 @@ use crate::thread_time::{ThreadClock, ThreadTime};
 
 // `shared` imports its lock and its clock from here, because `interleavings` includes that module with a checker's types in their place.
 
-/// Pause instructions between two polls of the device.
-const PAUSES: u32 = 4;
 const MAILBOX: Event = Event::Own(0);
 /// Maximum number of messages between two turns of the loop. Virtual CPUs may send them faster than the device executes them.
 const MESSAGES: u32 = 16;
@@ -37,9 +35,8 @@ const MESSAGES: u32 = 16;
 /// How an I/O thread waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Poll the device for up to this long after its last work, before sleeping; 0 (the default): do not poll. Work that comes while the
-    /// thread polls needs no wake-up. The interval adapts: after a wait for work that was longer than this, the thread does not poll.
-    /// A device with threads of its own is not polled.
+    /// Poll the device for up to this long after its last work, before sleeping ([`Polling`]); 0 (the default): do not poll. A device with
+    /// threads of its own is not polled.
     pub poll: Duration,
 }
 
@@ -126,15 +123,12 @@ impl IoThread {
         let shared = Arc::new(Shared::new(device, origin));
         let mut worker = Worker {
             shared: Arc::clone(&shared),
-            options: if own_threads { Options::default() } else { options },
+            polling: Polling::new(if own_threads { Duration::ZERO } else { options.poll }),
             inbox,
             wake,
             doorbells: Arc::clone(&doorbells),
             counters: Arc::clone(&counters),
             events: EventLoop::new().map_err(Error::os("epoll_create"))?,
-            poll_interval: Duration::ZERO,
-            work: (0, 0),
-            worked_at: Time::default(),
         };
         worker.set_up().map_err(|Failed { what, source }| Error::Os { what, source })?;
         let (tid_sender, tid) = mpsc::sync_channel(1);
@@ -221,17 +215,12 @@ enum Inbox {
 
 struct Worker<D: BusDevice + ?Sized> {
     shared: Arc<Shared<D>>,
-    options: Options,
+    polling: Polling,
     inbox: Receiver<Message<D>>,
     wake: Arc<EventFd>,
     doorbells: Arc<Doorbells>,
     counters: Arc<Counters>,
     events: EventLoop,
-    /// The current polling interval, up to [`Options::poll`].
-    poll_interval: Duration,
-    /// The device's requests and completions so far, when they were last looked at; and when the device last had work, as far as is known.
-    work: (u64, u64),
-    worked_at: Time,
 }
 
 impl<D: BusDevice + ?Sized> Worker<D> {
@@ -257,10 +246,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
                     return Ok(());
                 }
                 Inbox::Filled => Sleep::No,
-                Inbox::Empty if self.polls(device, now) => {
-                    (0..PAUSES).for_each(|_| std::hint::spin_loop());
-                    Sleep::No
-                }
+                Inbox::Empty if self.polling.goes_on(|| device.stats(), now) => Sleep::No,
                 Inbox::Empty => device.before_sleep(now),
             };
             let wait = match self.events.next(sleep, now) {
@@ -276,42 +262,16 @@ impl<D: BusDevice + ?Sized> Worker<D> {
             self.events.wait(wait, &mut ready)?;
             held = shared.lock();
             held.has_waited();
+            let now = self.now();
             if wait.sleeps() {
                 Counters::count(&self.counters.wakeups);
-                self.adapt();
+                self.polling.has_slept(now);
             }
-            self.deliver(&mut held, &ready)?;
+            self.deliver(&mut held, &ready, now)?;
         }
     }
 
-    /// Whether to poll on instead of sleeping: the device had work within the polling interval.
-    fn polls(&mut self, device: &D, now: Time) -> bool {
-        if self.poll_interval.is_zero() {
-            return false;
-        }
-        let stats = device.stats();
-        let work = (stats.requests, stats.completions);
-        if work != self.work {
-            (self.work, self.worked_at) = (work, now);
-        }
-        now.since(self.worked_at) < self.poll_interval
-    }
-
-    /// After a sleep, adapt the polling interval: longer if polling would have avoided the sleep, 0 if work came too late for that.
-    fn adapt(&mut self) {
-        let limit = self.options.poll;
-        if limit.is_zero() {
-            return;
-        }
-        let now = self.now();
-        let waited = now.since(self.worked_at);
-        self.poll_interval =
-            if waited > limit { Duration::ZERO } else { (self.poll_interval * 2).max(limit / 8).min(limit) };
-        self.worked_at = now;
-    }
-
-    fn deliver(&self, held: &mut MutexGuard<'_, Held<D>>, ready: &Ready) -> Result<(), Failed> {
-        let now = self.now();
+    fn deliver(&self, held: &mut MutexGuard<'_, Held<D>>, ready: &Ready, now: Time) -> Result<(), Failed> {
         if ready.completions(now) {
             held.device()?.on_completions(now);
             MutexGuard::bump(held);

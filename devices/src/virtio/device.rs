@@ -23,6 +23,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use paradisk_disk_formats::{OpenError, ThreadKind};
 use rustix::event::{EventfdFlags, eventfd};
@@ -265,7 +266,7 @@ where
             Sets::Threads(requests) => {
                 let sets = requests.len();
                 let worker = |(set, requests)| -> io::Result<_> {
-                    let thread = RingThread::new(rings(requests, set, sets))?;
+                    let thread = RingThread::new(rings(requests, set, sets), Duration::ZERO)?;
                     for (index, kick) in (0..).zip(kicks.iter().skip(set).step_by(sets)) {
                         thread.events.add(kick, event_loop::Event::Doorbell(index), Interest::Edge)?;
                     }

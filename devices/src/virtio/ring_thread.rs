@@ -1,12 +1,13 @@
 //! Rings that have a thread of their own.
 
 use std::io;
+use std::time::Duration;
 
 use vm_memory::GuestAddressSpace;
 
 use super::rings::{Front, Requests, Rings};
 use crate::device::Sleep;
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Polling};
 use crate::time::Time;
 use crate::worker::Serve;
 
@@ -17,17 +18,18 @@ pub struct RingThread<A: GuestAddressSpace, F, R> {
     pub rings: Rings<A, F, R>,
     /// The events.
     pub events: EventLoop,
+    polling: Polling,
 }
 
 impl<A: GuestAddressSpace, F: Front, R: Requests> RingThread<A, F, R> {
-    /// With the disks' events.
+    /// With the disks' events. The thread [polls](Polling) the rings for up to `poll` before it sleeps; 0: it does not poll.
     ///
     /// # Errors
     /// The host has no descriptors left.
-    pub fn new(rings: Rings<A, F, R>) -> io::Result<Self> {
+    pub fn new(rings: Rings<A, F, R>, poll: Duration) -> io::Result<Self> {
         let mut events = EventLoop::new()?;
         events.add_completions(&rings.events())?;
-        Ok(Self { rings, events })
+        Ok(Self { rings, events, polling: Polling::new(poll) })
     }
 }
 
@@ -37,7 +39,15 @@ impl<A: GuestAddressSpace, F: Front, R: Requests> Serve for RingThread<A, F, R> 
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        self.rings.before_sleep(now)
+        if self.polling.goes_on(|| self.rings.stats(), now) {
+            Sleep::No
+        } else {
+            self.rings.before_sleep(now)
+        }
+    }
+
+    fn has_slept(&mut self, now: Time) {
+        self.polling.has_slept(now);
     }
 
     fn on_doorbell(&mut self, _index: u32) {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::time::Duration;
 
-use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
-use paradisk_devices::{Coalescing, InterruptSink, ModerationState, PciDevice, Stats, Time};
+use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Polling, Ready};
+use paradisk_devices::{Coalescing, InterruptSink, ModerationState, PciDevice, Sleep, Stats, Time};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -114,6 +114,7 @@ pub struct Server {
     handle: Handle,
     messages: Receiver<Request>,
     events: EventLoop,
+    polling: Polling,
     /// The descriptors in `events` beside those of the device.
     watched: Watched,
 }
@@ -165,6 +166,7 @@ impl Server {
             handle: Handle { messages: sender, wake: event()? },
             messages,
             events: EventLoop::new()?,
+            polling: Polling::new(Duration::ZERO),
             watched: Watched { stop: -1, ..Watched::default() },
         })
     }
@@ -172,6 +174,13 @@ impl Server {
     /// Set which files are mapped as the client's memory; by default those of [`MemorySources::default`].
     pub fn set_memory_sources(&mut self, sources: MemorySources) {
         self.session.sources = sources;
+    }
+
+    /// [Poll](Polling) the device for up to this long before each sleep; by default the server does not poll. A device with threads of its own
+    /// is not polled.
+    pub fn set_poll(&mut self, poll: Duration) {
+        let own_threads = self.session.doorbells.iter().any(|doorbell| doorbell.of_device);
+        self.polling = Polling::new(if own_threads { Duration::ZERO } else { poll });
     }
 
     /// A handle to change and query the server while it runs.
@@ -210,7 +219,9 @@ impl Server {
                 continue;
             }
             let now = self.session.now();
-            let sleep = self.session.function.device.before_sleep(now);
+            let device = &mut self.session.function.device;
+            let polls = self.polling.goes_on(|| device.stats(), now);
+            let sleep = if polls { Sleep::No } else { device.before_sleep(now) };
             self.session.deliver_interrupts();
             match self.events.next(sleep, now) {
                 Next::Again => self.session.function.device.on_completions(now),
@@ -219,7 +230,11 @@ impl Server {
                     if ready.iter().any(|event| event == STOP) {
                         return Ok(());
                     }
-                    self.deliver(&ready, note);
+                    let now = self.session.now();
+                    if wait.sleeps() {
+                        self.polling.has_slept(now);
+                    }
+                    self.deliver(&ready, now, note);
                 }
             }
             self.session.deliver_interrupts();
@@ -244,8 +259,7 @@ impl Server {
         }
     }
 
-    fn deliver(&mut self, ready: &Ready, note: &mut impl FnMut(Note)) {
-        let now = self.session.now();
+    fn deliver(&mut self, ready: &Ready, now: Time, note: &mut impl FnMut(Note)) {
         if ready.completions(now) {
             self.session.function.device.on_completions(now);
         }

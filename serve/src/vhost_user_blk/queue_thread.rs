@@ -112,7 +112,7 @@ pub(super) fn start(
     mut inflight: Option<InflightRecord>,
 ) -> io::Result<()> {
     let broken = |Broken| io::Error::new(io::ErrorKind::InvalidInput, "rings that cannot be used");
-    let Queue { rings, events } = queue;
+    let Queue { rings, events, .. } = queue;
     rings.start(QUEUE, &setup).map_err(broken)?;
     if let Some(left) = inflight.as_mut().and_then(|inflight| inflight.open(rings.used_index(QUEUE))) {
         setup.next_avail = Some(left.next_avail);

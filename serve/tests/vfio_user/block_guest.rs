@@ -29,7 +29,7 @@ pub(crate) struct BlockGuest {
     pub(crate) client: Client,
     pub(crate) guest: Guest,
     /// By queue.
-    doorbells: Vec<OwnedFd>,
+    pub(crate) doorbells: Vec<OwnedFd>,
     /// Of each queue, the eventfd of its MSI-X vector. Vector 0, of configuration changes, has none.
     vectors: Vec<OwnedFd>,
 }

@@ -1,10 +1,11 @@
-//! Queues on fewer threads of the device: I/O on all at once, an interrupt vector for each, and resets.
+//! Queues on fewer threads of the device: I/O on all at once, an interrupt vector for each, and resets; and queues on a thread that polls.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paradisk_devices::virtio::spec::DEVICE_STATUS;
 use paradisk_devices::{AdapterConfig, AdapterKind, Policy, Stats};
+use paradisk_disk_formats::{RamDisk, SectorSize};
 
 use crate::block_guest::BlockGuest;
 use crate::gate::{Gate, GatedDisk};
@@ -189,5 +190,21 @@ fn queues_share_threads_and_serve_again_after_a_reset() {
         let moderation = rig.served.handle.report(SOON).unwrap().moderation;
         assert_eq!(moderation.len(), usize::from(QUEUES));
         assert!(moderation.iter().all(|vector| vector.policy == Policy::Batch && !vector.held_back));
+    }
+}
+
+#[test]
+fn a_server_that_polls_needs_no_doorbells() {
+    let poll = Duration::from_secs(2);
+    for event_index in [true, false] {
+        let disk = Arc::new(RamDisk::new(1 << 20, SectorSize::B512).unwrap());
+        let served = Served::polling(AdapterConfig::new(AdapterKind::VirtioBlk), poll, disk);
+        let shape = Shape { event_index, ..Shape::default() };
+        let mut guest = BlockGuest::connect(&served.socket, shape);
+        guest.start();
+        let BlockGuest { guest, doorbells, .. } = &mut guest;
+        guest.check_polling(poll, || {
+            rustix::io::write(&doorbells[0], &1u64.to_ne_bytes()).unwrap();
+        });
     }
 }

@@ -56,6 +56,11 @@ impl Served {
 
     /// A device of this configuration, except that its moderation is [`Policy::Batch`].
     pub(crate) fn with(config: AdapterConfig, disk: Arc<dyn Disk>) -> Self {
+        Self::polling(config, Duration::ZERO, disk)
+    }
+
+    /// As [`with`](Self::with), on a thread that polls for up to `poll`.
+    pub(crate) fn polling(config: AdapterConfig, poll: Duration, disk: Arc<dyn Disk>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -68,6 +73,7 @@ impl Served {
             Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
+        server.set_poll(poll);
         let handle = server.handle();
         let run = move || {
             let mut notes = Vec::new();

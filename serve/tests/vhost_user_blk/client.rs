@@ -184,20 +184,29 @@ impl Guest {
 
     /// Make the added requests available, and kick the server unless it suppresses kicks.
     pub(crate) fn publish(&mut self, queue: usize) {
+        if self.show(queue) {
+            self.rings[queue].kick.write(1).unwrap();
+            self.rings[queue].kicks += 1;
+        }
+    }
+
+    /// Make the added requests available. True: the server requests a kick.
+    fn show(&mut self, queue: usize) -> bool {
         let new = self.rings[queue].avail;
         self.memory.store(new.to_le(), self.at(queue, AVAIL + 2), Release).unwrap();
         fence(SeqCst);
         let old = std::mem::replace(&mut self.rings[queue].published, new);
-        let wanted = if self.shape.event_index {
+        self.requests_kick(queue, old, new)
+    }
+
+    /// Whether the server requests a kick when the index of available requests changes from `old` to `new`.
+    fn requests_kick(&self, queue: usize, old: u16, new: u16) -> bool {
+        if self.shape.event_index {
             let at = self.at(queue, USED + 4 + 8 * u64::from(self.shape.size));
             let event: u16 = self.memory.load(at, Acquire).unwrap();
             new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
         } else {
             self.memory.load::<u16>(self.at(queue, USED), Acquire).unwrap() & 1 == 0
-        };
-        if wanted {
-            self.rings[queue].kick.write(1).unwrap();
-            self.rings[queue].kicks += 1;
         }
     }
 
@@ -251,6 +260,52 @@ impl Guest {
         let ended = self.wait(queue, 1);
         assert_eq!((ended.len(), ended[0].0), (1, 0));
         ended[0].1
+    }
+
+    /// Check that a server that polls for up to `poll` serves queue 0 without kicks while it polls, and not when it sleeps.
+    pub(crate) fn check_polling(&mut self, poll: Duration, kick: impl Fn()) {
+        let begin = Instant::now();
+        let in_time = || assert!(begin.elapsed() < TIMEOUT, "the server does not sleep, poll or serve");
+        let read = |guest: &mut Self| {
+            guest.add(0, 0, IN, 0, 512);
+            guest.show(0)
+        };
+        let end = |guest: &mut Self| {
+            let mut ended = guest.take(0);
+            while ended.is_empty() {
+                in_time();
+                std::thread::yield_now();
+                ended = guest.take(0);
+            }
+            assert_eq!(ended, [(0, 0)]);
+        };
+        let shown = loop {
+            // The server sleeps, and polls after the kick. On a busy host it may sleep again before the next request.
+            std::thread::sleep(poll / 4);
+            if read(self) {
+                kick();
+            }
+            end(self);
+            let shown = Instant::now();
+            if !read(self) {
+                break shown;
+            }
+            kick();
+            end(self);
+            in_time();
+        };
+        end(self);
+        let next = self.rings[0].avail;
+        while !self.requests_kick(0, next, next.wrapping_add(1)) {
+            in_time();
+            std::thread::yield_now();
+        }
+        assert!(shown.elapsed() >= poll / 8, "it has slept after {:?}", shown.elapsed());
+        assert!(read(self));
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(self.take(0), [], "served without a kick");
+        kick();
+        end(self);
     }
 
     pub(crate) fn fill(&self, queue: usize, slot: u16, byte: u8, len: usize) {

@@ -1,9 +1,12 @@
 //! Requests of a client that keeps to the protocol.
 
+use std::time::Duration;
+
+use paradisk_serve::vhost_user_blk::Options;
 use vm_memory::Bytes;
 
 use crate::client::*;
-use crate::rig::Rig;
+use crate::rig::{MIB, Rig, raw};
 
 #[test]
 fn what_is_written_is_read() {
@@ -57,6 +60,19 @@ fn many_requests_on_all_queues() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_queue_that_polls_needs_no_kicks() {
+    for event_index in [true, false] {
+        let (directory, disk) = raw(MIB);
+        let poll = Duration::from_secs(2);
+        let rig = Rig::with_options(directory, disk, Options { poll, ..Options::default() });
+        let mut client =
+            Client::connect(&rig.socket(), Guest::new(Shape { event_index, ..Shape::default() }));
+        let kick = client.guest.rings[0].kick.try_clone().unwrap();
+        client.guest.check_polling(poll, || kick.write(1).unwrap());
     }
 }
 
