@@ -102,8 +102,8 @@ impl ClientSocket {
     ///
     /// # Errors
     /// Those of `sendmsg`; [`Errno::PIPE`] without a signal.
-    pub fn send(&self, from: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno> {
-        sendmsg(&self.fd, from, &mut SendAncillaryBuffer::default(), flags | SendFlags::NOSIGNAL)
+    pub fn send(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        sendmsg(&self.fd, from, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
     }
 
     /// End the connection. A thread that sleeps in [`receive`](Self::receive) or [`send`](Self::send) is woken.
@@ -137,7 +137,7 @@ impl Write for &ClientSocket {
     }
 
     fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
-        Ok(rustix::io::retry_on_intr(|| self.send(from, SendFlags::empty()))?)
+        Ok(rustix::io::retry_on_intr(|| self.send(from))?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! The transmission phase of a connection.
 //!
 //! One thread. Each round takes the requests that have arrived, submits them to the disk as one batch, and sends the replies to
-//! those that have completed as one batch. Then the thread sleeps until the socket or the disk has more. If only the client can wake it, it
-//! sleeps where it receives: one system call less.
+//! those that have completed as one batch. Then the thread sleeps until the socket or the disk has more. It does so in `epoll`
+//! also where only the client can wake it: in a receive that waits, Linux wakes it a second time when the client has read a reply.
 
 use std::io::IoSliceMut;
 use std::time::{Duration, Instant};
@@ -145,8 +145,6 @@ struct Connection<'a> {
     finished: Vec<Finished>,
     /// The socket may have more.
     readable: bool,
-    /// A receive has waited, and nothing has arrived since.
-    waited_in_vain: bool,
     /// The socket may take more.
     writable: bool,
     /// The client has disconnected: replies are dropped.
@@ -197,7 +195,6 @@ impl<'a> Connection<'a> {
             staged: 0..0,
             finished: Vec::with_capacity(DEPTH as usize),
             readable: true,
-            waited_in_vain: false,
             writable: true,
             disconnected: false,
             stopping: None,
@@ -246,7 +243,7 @@ impl<'a> Connection<'a> {
     fn take_requests(&mut self) -> Result<bool, Failed> {
         for taken in 0..ROUND {
             while !self.take_one()? {
-                if !self.fill(false) {
+                if !self.fill() {
                     return Ok(taken > 0);
                 }
             }
@@ -340,8 +337,8 @@ impl<'a> Connection<'a> {
     }
 
     /// Receive: the remaining payload into its buffer, and what follows into `staging`. False: nothing has arrived.
-    fn fill(&mut self, wait: bool) -> bool {
-        if !(self.readable || wait) || !self.wants_input() {
+    fn fill(&mut self) -> bool {
+        if !self.readable || !self.wants_input() {
             return false;
         }
         // What is left is less than a header.
@@ -353,10 +350,7 @@ impl<'a> Connection<'a> {
             _ => (&mut [][..], None),
         };
         let (rest_len, capacity) = (rest.len(), rest.len() + spare.len());
-        let into = &mut [IoSliceMut::new(rest), IoSliceMut::new(spare)];
-        let received = if wait { self.stream.receive_waiting(into) } else { self.stream.receive(into) };
-        self.waited_in_vain = wait && received == Err(Errno::AGAIN);
-        match received {
+        match self.stream.receive(&mut [IoSliceMut::new(rest), IoSliceMut::new(spare)]) {
             Ok(0) => {
                 self.input = Input::Ended;
                 false
@@ -506,16 +500,6 @@ impl<'a> Connection<'a> {
         true
     }
 
-    /// Whether nothing but the client can have something to do for this thread.
-    fn waits_for_client_alone(&self) -> bool {
-        let others = self.requests.is_busy() || self.has_output() || self.buffers.uses_pool();
-        !others
-            && self.wants_input()
-            && self.stopping.is_none()
-            && !self.disconnected
-            && !self.stream.is_secure()
-    }
-
     /// Sleep until there is something to do.
     fn sleep(&mut self) -> Result<(), Failed> {
         // The connection stays in the pool's queue only if memory is all that its request waits for.
@@ -523,12 +507,6 @@ impl<'a> Connection<'a> {
             self.buffers.withdraw();
         }
         self.buffers.release_idle_if_wanted();
-        if !self.waited_in_vain && self.waits_for_client_alone() {
-            self.slot.into_iter().for_each(Slot::note_asleep);
-            self.fill(true);
-            self.slot.into_iter().for_each(Slot::note_awake);
-            return Ok(());
-        }
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.wants_input());
         interest.set(EventFlags::OUT, self.has_output());

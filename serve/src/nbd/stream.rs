@@ -1,17 +1,13 @@
-//! A client's socket, in plain text or under TLS. Nothing waits for it, except for [`Stream::receive_waiting`].
+//! A client's socket, non-blocking, in plain text or under TLS.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
 
 use rustix::io::{Errno, ioctl_fionbio, retry_on_intr};
-use rustix::net::{RecvFlags, SendFlags, sockopt};
+use rustix::net::RecvFlags;
 
 use super::tls::Session;
 use crate::client_socket::ClientSocket;
-
-/// The longest [`Stream::receive_waiting`]: the server's stop may be noticed so much later.
-const MAX_WAIT: Duration = Duration::from_millis(50);
 
 /// A stream of bytes both ways.
 #[derive(Debug)]
@@ -25,8 +21,7 @@ pub(super) struct Stream {
 impl Stream {
     /// Over a connected socket, in plain text.
     pub(super) fn new(socket: ClientSocket) -> Result<Self, Errno> {
-        ioctl_fionbio(&socket, false)?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(MAX_WAIT))?;
+        ioctl_fionbio(&socket, true)?;
         Ok(Self { socket, tls: None, moved: 0 })
     }
 
@@ -57,20 +52,9 @@ impl Stream {
 
     fn receive_into(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         match &mut self.tls {
-            Some(tls) => tls.receive(&mut NoWait(&self.socket), into),
-            None => NoWait(&self.socket).receive(into),
+            Some(tls) => tls.receive(&mut &self.socket, into),
+            None => retry_on_intr(|| self.socket.receive(into, RecvFlags::empty())),
         }
-    }
-
-    /// As [`receive`](Self::receive), in plain text, but wait up to 50 ms.
-    pub(super) fn receive_waiting(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        let got = match self.socket.receive(into, RecvFlags::empty()) {
-            // Not repeated: the wait would begin anew with each signal.
-            Err(Errno::INTR) => return Err(Errno::AGAIN),
-            got => got?,
-        };
-        self.moved += got as u64;
-        Ok(got)
     }
 
     /// Under TLS, whether the end of what the client sends has been received: the next [`receive`](Self::receive) returns it, though the
@@ -84,7 +68,7 @@ impl Stream {
     /// # Errors
     /// [`Errno::AGAIN`]: the client has sent nothing; [`Errno::PROTO`]: the handshake failed; or an error of the host.
     pub(super) fn handshake(&mut self) -> Result<(), Errno> {
-        self.tls.as_mut().map_or(Ok(()), |tls| tls.receive_records(&mut NoWait(&self.socket)))
+        self.tls.as_mut().map_or(Ok(()), |tls| tls.receive_records(&mut &self.socket))
     }
 
     /// Send as much as the host accepts. Under TLS, some of it may stay in the buffer: see [`flush`](Self::flush).
@@ -99,7 +83,9 @@ impl Stream {
 
     fn send_from(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         self.flush()?;
-        let Some(tls) = &mut self.tls else { return NoWait(&self.socket).send(from) };
+        let Some(tls) = &mut self.tls else {
+            return retry_on_intr(|| self.socket.send(from));
+        };
         let sent = tls.encrypt(from)?;
         match self.flush() {
             Ok(()) | Err(Errno::AGAIN) => Ok(sent),
@@ -117,7 +103,7 @@ impl Stream {
     /// # Errors
     /// [`Errno::AGAIN`]: the host does not accept all of it now; or an error of the host.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
-        self.tls.as_mut().map_or(Ok(()), |tls| tls.flush(&mut NoWait(&self.socket)))
+        self.tls.as_mut().map_or(Ok(()), |tls| tls.flush(&mut &self.socket))
     }
 
     /// Bytes of plain text received and sent so far, what is in the TLS buffer (up to 64 KiB) included.
@@ -137,38 +123,5 @@ impl Stream {
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-/// A socket without waiting.
-struct NoWait<'a>(&'a ClientSocket);
-
-impl NoWait<'_> {
-    fn receive(&self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        retry_on_intr(|| self.0.receive(into, RecvFlags::DONTWAIT))
-    }
-
-    fn send(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        retry_on_intr(|| self.0.send(from, SendFlags::DONTWAIT))
-    }
-}
-
-impl Read for NoWait<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        Ok(self.receive(&mut [IoSliceMut::new(into)])?)
-    }
-}
-
-impl Write for NoWait<'_> {
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        Ok(self.send(&[IoSlice::new(from)])?)
-    }
-
-    fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
-        Ok(self.send(from)?)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
