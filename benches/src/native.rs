@@ -1,7 +1,7 @@
 //! The row `native`: the same disk and engine without adapter and guest, driven by one thread with host memory. Its
 //! figures are the limit of hardware and kernel.
 //!
-//! The load is that of the guest: same pattern, same random numbers, same accesses in flight, one time stamp for each
+//! The load is that of the guest: same pattern, same generator of random numbers, same accesses in flight, one time stamp for each
 //! completion.
 
 use std::io;

@@ -67,9 +67,9 @@ impl ClientSocket {
     ///
     /// # Errors
     /// [`Errno::PROTO`]: the client has passed descriptors. And those of `recvmsg`.
-    pub fn receive(&self, into: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno> {
+    pub fn receive(&self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         let mut passed = Vec::new();
-        let (got, _) = self.receive_with(into, &mut passed, flags)?;
+        let (got, _) = self.receive_with(into, &mut passed, RecvFlags::empty())?;
         if passed.is_empty() {
             return Ok(got);
         }
@@ -127,7 +127,7 @@ impl AsFd for ClientSocket {
 
 impl Read for &ClientSocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        Ok(rustix::io::retry_on_intr(|| self.receive(&mut [IoSliceMut::new(into)], RecvFlags::empty()))?)
+        Ok(rustix::io::retry_on_intr(|| self.receive(&mut [IoSliceMut::new(into)]))?)
     }
 }
 
@@ -370,7 +370,7 @@ mod tests {
         drop(socket);
         in_time(move || {
             let client = ClientSocket::from(ours);
-            let got = client.receive(&mut [IoSliceMut::new(&mut [0; 8])], RecvFlags::empty());
+            let got = client.receive(&mut [IoSliceMut::new(&mut [0; 8])]);
             assert_eq!(got, Err(Errno::PROTO));
         });
     }

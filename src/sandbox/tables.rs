@@ -221,7 +221,7 @@ rules! {
         SYS_accept4 "a client";
         SYS_poll "sleep until one comes";
         SYS_ppoll "the same";
-        SYS_setsockopt "TCP_NODELAY, SO_KEEPALIVE, timeouts";
+        SYS_setsockopt "TCP_NODELAY, SO_KEEPALIVE";
         SYS_getpeername "connections of one peer are limited";
         SYS_shutdown "a connection that is refused or closed";
     }
@@ -234,8 +234,7 @@ rules! {
         SYS_poll "sleep until the client sends or receives";
         SYS_ppoll "the same";
         SYS_shutdown "the end of a connection";
-        SYS_setsockopt "timeouts";
-        SYS_ioctl [Is(1, libc::FIONBIO as u32)] "sockets that block or do not";
+        SYS_ioctl [Is(1, libc::FIONBIO as u32)] "sockets that do not block";
         SYS_fcntl [Is(1, libc::F_DUPFD_CLOEXEC as u32)] "a copy of a descriptor";
     }
 

@@ -4,7 +4,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::{Errno, ioctl_fionbio, retry_on_intr};
-use rustix::net::RecvFlags;
 
 use super::tls::Session;
 use crate::client_socket::ClientSocket;
@@ -53,7 +52,7 @@ impl Stream {
     fn receive_into(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         match &mut self.tls {
             Some(tls) => tls.receive(&mut &self.socket, into),
-            None => retry_on_intr(|| self.socket.receive(into, RecvFlags::empty())),
+            None => retry_on_intr(|| self.socket.receive(into)),
         }
     }
 

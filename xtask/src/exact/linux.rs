@@ -168,14 +168,15 @@ impl Boot<'_> {
                 let device = format!(
                     "-device '{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":\"{SOCKET}\"}}}}'"
                 );
-                let command = format!("vfio-user --adapter {adapter} --disk {}", disk.spec());
+                let queues = if has_queues(adapter) { format!(" --queues {cpus}") } else { String::new() };
+                let command = format!("vfio-user --adapter {adapter}{queues} --disk {}", disk.spec());
                 (serve(&command), served(&device), STOP_SERVER)
             }
             Vmm::VhostUser => {
                 let command = format!("vhost-user-blk --queues {cpus} --disk {}", disk.spec());
                 (serve(&command), served(&vhost_user_blk()), STOP_SERVER)
             }
-            Vmm::StorageDaemon => (storage_daemon(disk), served(&vhost_user_blk()), STOP_SERVER),
+            Vmm::StorageDaemon => (storage_daemon(disk, cpus), served(&vhost_user_blk()), STOP_SERVER),
         };
         let name = self.name();
         format!("{before}{command} '{words}' < /dev/null > /out/{name} 2>&1 || exit 1\n{after}")
@@ -185,10 +186,7 @@ impl Boot<'_> {
 /// Our command with `more` options, up to `--cmdline`; the kernel command line follows.
 fn ours(adapter: &str, options: &Options, more: &str) -> String {
     let cpus = options.guest_cpus;
-    let queues = match adapter {
-        "virtio-blk" | "virtio-scsi" => format!(",queues={cpus}"),
-        _ => String::new(),
-    };
+    let queues = if has_queues(adapter) { format!(",queues={cpus}") } else { String::new() };
     let one = |index| format!("--disk {},adapter={adapter}{queues} ", options.disk.spec_of(index));
     let disks: String = (0..options.disks).map(one).collect();
     format!(
@@ -235,14 +233,19 @@ fn serve(command: &str) -> String {
 }
 
 /// Start QEMU's storage daemon with an I/O thread that does not poll. Its options have two dashes.
-fn storage_daemon(disk: Disk) -> String {
+fn storage_daemon(disk: Disk, cpus: u32) -> String {
     let (program, disk) = (KvmHost::STORAGE_DAEMON, qemu_disk(disk));
     let command = format!(
         "{program} -{disk} --object iothread,id=t,poll-max-ns=0 \
-         --export type=vhost-user-blk,id=e,node-name=d,writable=on,iothread=t,addr.type=unix,addr.path={SOCKET}"
+         --export type=vhost-user-blk,id=e,node-name=d,writable=on,num-queues={cpus},iothread=t,addr.type=unix,addr.path={SOCKET}"
     );
     // A server before it may have left its socket.
     format!("rm -f {SOCKET}\n{}", start(&command, &format!("[ -S {SOCKET} ]")))
+}
+
+/// Whether the adapter can have several request queues.
+fn has_queues(adapter: &str) -> bool {
+    adapter.starts_with("virtio-")
 }
 
 /// QEMU's options for a device like this adapter, on the block device `d`.
@@ -283,7 +286,9 @@ fn qemu_disk(disk: Disk) -> &'static str {
         Disk::File => {
             "-blockdev driver=file,filename=/timed/disk.raw,cache.direct=on,aio=io_uring,discard=unmap,node-name=d"
         }
-        Disk::FileCached => "-blockdev driver=file,filename=/timed/disk.raw,aio=io_uring,node-name=d",
+        Disk::FileCached => {
+            "-blockdev driver=file,filename=/timed/disk.raw,aio=io_uring,discard=unmap,node-name=d"
+        }
         Disk::Vhd => {
             "-blockdev driver=vpc,file.driver=file,file.filename=/timed/disk.vhd,file.aio=io_uring,node-name=d"
         }

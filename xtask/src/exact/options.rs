@@ -88,6 +88,11 @@ const PEERS: [Vmm; 9] = [
 ];
 
 impl Vmm {
+    /// Whether the disk is QEMU's.
+    fn is_qemu(self) -> bool {
+        matches!(self, Self::Qemu | Self::QemuIoThread | Self::QemuPolling | Self::StorageDaemon)
+    }
+
     /// The name in the results.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -254,8 +259,15 @@ impl Options {
         {
             return Err("--disks: only null and async disks, without peers".to_owned());
         }
-        if options.disk == Disk::Qcow2 && options.peers.is_empty() {
+        if options.disk == Disk::Qcow2 && !options.peers.iter().any(|peer| peer.is_qemu()) {
             return Err("--disk qcow2: only for QEMU (--peer)".to_owned());
+        }
+        let files = [Disk::File, Disk::FileCached, Disk::Vhd, Disk::Vhdx, Disk::Qcow2];
+        if options.rws.contains(&Rw::Discard) && !files.contains(&options.disk) {
+            return Err("--rw discard: only on images".to_owned());
+        }
+        if options.after_singles.is_some() && options.guest_cpus > 1 {
+            return Err("--after-singles: only with one virtual CPU".to_owned());
         }
         if options.host_cpus == 0 {
             options.host_cpus = if options.guest == Guest::Linux { 2 } else { 1 };
@@ -358,10 +370,12 @@ mod tests {
             assert_eq!(Options::parse(&words).unwrap().disk, disk);
         }
         assert_eq!(Disk::Async.spec_of(7), "path=/dev/nullb7,format=passthrough");
-        let words = "--guest linux --rw flush,mixed --halt-poll 0 --after-singles 3200 --cpus 4 --disks 256 --resume figures.json";
+        let words = "--guest linux --rw flush,mixed --halt-poll 0 --cpus 4 --disks 256 --resume figures.json";
         let options = Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         assert_eq!((&options.rws[..], options.halt_poll), (&[Rw::Flush, Rw::Mixed][..], Some(0)));
-        assert_eq!((options.after_singles, options.guest_cpus, options.disks), (Some(3200), 4, 256));
+        assert_eq!((options.guest_cpus, options.disks), (4, 256));
+        let words = "--guest linux --after-singles 3200 --disk file --rw discard";
+        assert_eq!(Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap().after_singles, Some(3200));
         assert!(options.resume && options.json.as_deref() == Some("figures.json"));
         for wrong in [
             "--guest dos",
@@ -383,7 +397,9 @@ mod tests {
             "--halt-poll -1",
             "--host-cpus 3",
             "--disk tape",
-            "--disk qcow2",
+            "--guest linux --disk qcow2 --peer polling",
+            "--guest linux --rw discard",
+            "--guest linux --after-singles 8 --cpus 2",
             "--disks 2",
             "--guest linux --disks 2 --disk vhdx",
             "--guest linux --disks 2 --peer qemu",

@@ -187,8 +187,8 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// While the result exists, blocks that the format allocates are holes of its first file, except what is written. For a copy into a new
-    /// image; an image in use reserves its blocks, so that writes find their space.
+    /// While the result exists, blocks that the format allocates are holes of its first file, except what is written. For tools that copy; a
+    /// disk in use reserves its blocks, so that writes find their space.
     pub(crate) fn keep_holes(&self) -> Option<KeepHoles<'a>> {
         self.file(0).ok()?.backing().map(BackingFile::keep_holes)
     }

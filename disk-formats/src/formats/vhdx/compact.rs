@@ -22,8 +22,8 @@ const BATCH: usize = 64;
 const MOVES: usize = 1 << 20;
 
 /// Free the empty blocks (all zeros; differencing disk: also blocks without a present sector) and the space that
-/// trimmed blocks keep, move other blocks into the gaps, and truncate the file. A fixed disk keeps all its blocks. The
-/// image is consistent after a power failure at any moment, and if `progress` stops the call. `progress` is called with
+/// trimmed blocks keep, move other blocks into the gaps, truncate the file, and deallocate the gaps that remain. A fixed disk keeps all its
+/// blocks. The image is consistent after a power failure at any moment, and if `progress` stops the call. `progress` is called with
 /// the number of blocks examined and the total number, and returns whether to continue. Children stay valid, because
 /// the content of the disk is unchanged.
 ///

@@ -29,18 +29,21 @@ impl Signal {
 
     /// Raise the signal. If the owner then calls [`lower`](Self::lower), it sees everything that was published before this call.
     pub(crate) fn raise(&self) {
-        self.level.raise(|| {
+        let write = || {
             // Fails only after 2^64 writes that nobody has read.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        });
+        };
+        self.level.raise(write, || self.read());
     }
 
     /// Lower the signal. The owner must call this before it looks for published results, not after.
-    ///
-    /// If another thread is about to write the eventfd, the signal cannot be lowered: it stays raised, and the thread writes once more. So
-    /// the owner wakes again, even if it has read the eventfd itself or waits for edges.
     pub(crate) fn lower(&self) {
-        self.level.lower(|| rustix::io::read(&self.fd, &mut [0; 8]).is_ok());
+        self.level.lower(|| self.read());
+    }
+
+    fn read(&self) {
+        // Fails if nothing is written.
+        let _ = rustix::io::read(&self.fd, &mut [0; 8]);
     }
 }
 
@@ -93,34 +96,42 @@ mod tests {
         assert!(readable(&signal, 0));
     }
 
-    /// The owner lowers the signal before the thread that wrote the eventfd runs again.
-    #[test]
-    fn a_signal_is_lowered_while_the_thread_that_wrote_it_is_preempted() {
+    /// The owner lowers the signal before the thread that writes the eventfd runs again: `before` it has written, or after that. Another
+    /// thread may raise the signal `again` meanwhile.
+    fn preempted(before: bool, again: bool) {
         let signal = Signal::new().unwrap();
-        let write = || {
-            rustix::io::write(&signal.fd, &1u64.to_ne_bytes()).unwrap();
-        };
         let writes = AtomicU32::new(0);
-        signal.level.raise(|| {
-            writes.fetch_add(1, Ordering::Relaxed);
-            write();
+        let preempt = || {
             signal.lower();
             assert!(!readable(&signal, 0), "the owner does not sleep");
-        });
-        assert_eq!(writes.into_inner(), 1);
-        assert!(!readable(&signal, 0));
-        // Another thread raises the signal after the owner has lowered it, and before the first thread runs again.
-        let first = AtomicU32::new(1);
-        signal.level.raise(|| {
-            write();
-            if first.swap(0, Ordering::Relaxed) == 1 {
-                signal.lower();
+            if again && writes.load(Ordering::Relaxed) < 2 {
                 signal.raise();
             }
-        });
+        };
+        let write = || {
+            writes.fetch_add(1, Ordering::Relaxed);
+            if before {
+                preempt();
+            }
+            rustix::io::write(&signal.fd, &1u64.to_ne_bytes()).unwrap();
+            if !before {
+                preempt();
+            }
+        };
+        signal.level.raise(write, || signal.read());
+        assert!(!readable(&signal, 0), "before {before}, again {again}");
+        assert_eq!(writes.load(Ordering::Relaxed), 1 + u32::from(again));
+        signal.raise();
         assert!(readable(&signal, 0));
-        signal.lower();
-        assert!(!readable(&signal, 0));
+    }
+
+    #[test]
+    fn a_signal_is_lowered_while_the_thread_that_writes_it_is_preempted() {
+        for before in [false, true] {
+            for again in [false, true] {
+                preempted(before, again);
+            }
+        }
     }
 
     /// `threads` publish and raise; the owner calls `wake`, lowers the signal and looks for results. The owner never sleeps while there are

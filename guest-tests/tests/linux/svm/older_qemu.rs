@@ -23,8 +23,15 @@ fn long_instructions_are_counted_in_the_oldest_qemu() {
     let Some((host, files)) = needed("long_instructions_are_counted_in_the_oldest_qemu", prepared) else {
         return;
     };
-    let load =
-        Counted { rw: Rw::RandRead, requests: READS, block_size: 4096, depth: 1, batch: 1, singles: 0 };
+    let load = Counted {
+        rw: Rw::RandRead,
+        requests: READS,
+        block_size: 4096,
+        depth: 1,
+        batch: 1,
+        singles: 0,
+        cpus: 1,
+    };
     let job = Job { disks: 1, fio: Some(Fio::Counted(vec![load])), ..Job::default() };
     // The sizes of XSAVE's area that this QEMU's CPU reports contradict each other, of which the kernel complains.
     let boot = boot(job, "nokaslr noxsave");

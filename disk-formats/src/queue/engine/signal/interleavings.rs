@@ -4,48 +4,15 @@ use std::sync::Arc;
 
 use interleave::sync::atomic::{AtomicBool, Ordering};
 use interleave::sync::{Condvar, Mutex};
-use interleave::{Fault, explore, finds, thread};
+use interleave::{Fault, explore, finds, seeded, thread};
 
-use level::{Level, RAISED, WRITING};
+use level::Level;
 
 #[path = "level.rs"]
 mod level;
 
 mod sync {
-    pub(super) mod atomic {
-        pub(in super::super) use interleave::sync::atomic::Ordering;
-
-        use super::super::{RAISED, WRITING};
-        use interleave::sync::atomic;
-        use interleave::{Fault, seeded};
-
-        /// With [`Fault::Own`], `lower` takes a signal that is being written for a raised one.
-        #[derive(Debug)]
-        pub(in super::super) struct AtomicU8(atomic::AtomicU8);
-
-        impl AtomicU8 {
-            pub(in super::super) fn new(value: u8) -> Self {
-                Self(atomic::AtomicU8::new(value))
-            }
-
-            pub(in super::super) fn load(&self, order: Ordering) -> u8 {
-                match self.0.load(order) {
-                    WRITING if seeded(Fault::Own) && order == Ordering::Acquire => RAISED,
-                    state => state,
-                }
-            }
-
-            pub(in super::super) fn compare_exchange_weak(
-                &self,
-                current: u8,
-                new: u8,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<u8, u8> {
-                self.0.compare_exchange_weak(current, new, success, failure)
-            }
-        }
-    }
+    pub(super) use interleave::sync::atomic;
 }
 
 /// A signal with an eventfd of the model.
@@ -59,14 +26,24 @@ struct Signal {
 impl Signal {
     fn publish_and_raise(&self, result: usize) {
         self.published[result].store(true, Ordering::Relaxed);
-        self.level.raise(|| {
+        let write = || {
             *self.count.lock().unwrap() += 1;
             self.readable.notify_one();
+        };
+        // With the fault, the thread that writes does not read what it wrote after the owner has lowered the signal.
+        self.level.raise(write, || {
+            if !seeded(Fault::Own) {
+                self.read()
+            }
         });
     }
 
     fn lower(&self) {
-        self.level.lower(|| std::mem::take(&mut *self.count.lock().unwrap()) > 0);
+        self.level.lower(|| self.read());
+    }
+
+    fn read(&self) {
+        *self.count.lock().unwrap() = 0;
     }
 
     /// Sleep until the eventfd is readable. With `read`, the owner also reads it, as a thread does that waits for edges.
@@ -94,12 +71,12 @@ fn publish(read: bool) {
         let signal = Arc::clone(&signal);
         thread::spawn(move || signal.publish_and_raise(result))
     });
+    // The owner also looks for results when nothing has woken it.
     while {
-        signal.sleep(read);
         signal.lower();
         !signal.published.iter().all(|published| published.load(Ordering::Relaxed))
     } {
-        // A signal that is being written stays raised: let the other threads run.
+        signal.sleep(read);
         thread::yield_now();
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -121,8 +98,7 @@ fn an_owner_that_waits_for_edges_misses_no_result() {
     explore(2, || publish(true));
 }
 
-/// Before the state `WRITING`, the owner lowered a signal whose eventfd was not written yet: the write came after that, and kept the owner
-/// awake.
+/// The owner has lowered a signal whose eventfd was not written yet, and the write comes after that.
 #[test]
 fn a_signal_that_is_lowered_while_it_is_written_is_found() {
     finds(Fault::Own, 2, || publish(false));

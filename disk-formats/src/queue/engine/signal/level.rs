@@ -2,29 +2,27 @@
 //!
 //! ```text
 //! LOWERED -raise-> WRITING -written-> RAISED -lower-> LOWERED
-//! WRITING -lower-> READ -written-> LOWERED              (the owner has read what was written)
-//! WRITING, READ, WRITING_AGAIN -raise-> WRITING_TWICE
-//! WRITING, WRITING_AGAIN -lower-> WRITING_TWICE         (perhaps not written yet)
-//! WRITING_TWICE -written-> WRITING_AGAIN -written-> RAISED
+//! WRITING -lower-> LOWERED_MEANWHILE -read-> LOWERED
+//! LOWERED_MEANWHILE -raise-> RAISED_AGAIN -> WRITING               (the eventfd is written again)
+//! RAISED_AGAIN -lower-> LOWERED_MEANWHILE
 //! ```
 //!
-//! `READ` is for an owner that preempts the writing thread, because the write has woken it on the same CPU. Without it, the eventfd stays
-//! readable until the writing thread runs again. The owner then polls in vain for a whole time slice.
+//! The thread that found `LOWERED` writes, and no other does until it has left. The owner may lower the signal before or after the write, and
+//! cannot know which. So the writing thread reads what it wrote if the owner has lowered the signal meanwhile. The owner need not wait for
+//! that thread, which it may have preempted: the write wakes it, often on the same CPU.
 
 use super::sync::atomic::{AtomicU8, Ordering};
 
 /// The signal is not raised; the eventfd's counter is 0.
 const LOWERED: u8 = 0;
-/// A thread in `raise` is about to write the eventfd, or has just written it. No other thread writes.
-pub(super) const WRITING: u8 = 1;
-/// As [`WRITING`], and the owner has read what was written: the signal is lowered.
-const READ: u8 = 2;
-/// As [`WRITING`], and another thread has called `raise` or `lower` since: the writing thread writes once more.
-const WRITING_TWICE: u8 = 3;
-/// As [`WRITING`], but the counter may be that of an earlier write.
-const WRITING_AGAIN: u8 = 4;
+/// A thread in `raise` is about to write the eventfd, or has written it.
+const WRITING: u8 = 1;
+/// As [`WRITING`], and the owner has lowered the signal since.
+const LOWERED_MEANWHILE: u8 = 2;
+/// As [`LOWERED_MEANWHILE`], and another thread has raised the signal since.
+const RAISED_AGAIN: u8 = 3;
 /// The eventfd is written, and no thread writes.
-pub(super) const RAISED: u8 = 5;
+const RAISED: u8 = 4;
 
 #[derive(Debug)]
 pub(super) struct Level(AtomicU8);
@@ -34,59 +32,64 @@ impl Level {
         Self(AtomicU8::new(LOWERED))
     }
 
-    /// As [`Signal::raise`](super::Signal::raise); `write` writes the eventfd.
+    /// As [`Signal::raise`](super::Signal::raise); `write` and `read` write and read the eventfd.
     #[inline]
-    pub(super) fn raise(&self, write: impl Fn()) {
+    pub(super) fn raise(&self, write: impl Fn(), read: impl Fn()) {
         // The state is stored even if it stays the same, so that `lower` synchronizes with this call.
         let before = self.update(|state| match state {
             LOWERED => WRITING,
-            RAISED => RAISED,
-            _ => WRITING_TWICE,
+            LOWERED_MEANWHILE => RAISED_AGAIN,
+            same => same,
         });
         if before != LOWERED {
             return;
         }
-        // Until the state is `RAISED` or `LOWERED`, no other thread writes the eventfd.
-        while {
-            write();
-            self.update(|state| match state {
-                WRITING_TWICE => WRITING_AGAIN,
-                READ => LOWERED,
-                _ => RAISED,
-            }) == WRITING_TWICE
-        } {}
+        write();
+        loop {
+            let before = self.update(|state| match state {
+                WRITING => RAISED,
+                RAISED_AGAIN => WRITING,
+                same => same,
+            });
+            match before {
+                WRITING => return,
+                RAISED_AGAIN => write(),
+                _ => {
+                    read();
+                    if self.change(LOWERED_MEANWHILE, LOWERED).is_ok() {
+                        return;
+                    }
+                }
+            }
+        }
     }
 
-    /// As [`Signal::lower`](super::Signal::lower); `read` reads the eventfd, and returns whether it was written.
+    /// As [`Signal::lower`](super::Signal::lower); `read` reads the eventfd.
     #[inline]
-    pub(super) fn lower(&self, read: impl Fn() -> bool) {
+    pub(super) fn lower(&self, read: impl Fn()) {
         let mut state = self.0.load(Ordering::Acquire);
-        loop {
-            if matches!(state, LOWERED | READ) {
-                return;
-            }
-            let lowered = match (state, read()) {
-                (RAISED, _) => LOWERED,
-                (WRITING, true) => READ,
-                // Not written yet, or the owner has read the eventfd itself: only another write wakes it for certain.
-                _ => WRITING_TWICE,
-            };
-            match self.0.compare_exchange_weak(state, lowered, Ordering::AcqRel, Ordering::Acquire) {
+        while state != LOWERED {
+            read();
+            match self.change(state, if state == RAISED { LOWERED } else { LOWERED_MEANWHILE }) {
                 Ok(_) => return,
-                // The other thread may have written again, after `read`.
+                // The other thread may have written after `read`.
                 Err(now) => state = now,
             }
         }
     }
 
     /// Change the state, and return the one before.
-    fn update(&self, change: impl Fn(u8) -> u8) -> u8 {
+    fn update(&self, to: impl Fn(u8) -> u8) -> u8 {
         let mut state = self.0.load(Ordering::Relaxed);
         loop {
-            match self.0.compare_exchange_weak(state, change(state), Ordering::AcqRel, Ordering::Relaxed) {
+            match self.change(state, to(state)) {
                 Ok(before) => return before,
                 Err(now) => state = now,
             }
         }
+    }
+
+    fn change(&self, from: u8, to: u8) -> Result<u8, u8> {
+        self.0.compare_exchange_weak(from, to, Ordering::AcqRel, Ordering::Acquire)
     }
 }
