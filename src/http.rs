@@ -14,7 +14,7 @@ use paradisk_disk_formats::{ThreadKind, spawn};
 use paradisk_serve::{ClientSocket, client_refused, start_closer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, send, shutdown};
+use rustix::net::{SendFlags, Shutdown, SocketFlags, send, shutdown};
 
 /// Clients at a time.
 const CONNECTIONS: usize = 16;
@@ -217,7 +217,7 @@ impl Connection {
 
 /// Receive once. False: nothing has arrived.
 fn receive(socket: &ClientSocket, part: &mut [u8], mut take: impl FnMut(&[u8])) -> Result<bool, Over> {
-    match socket.receive(&mut [IoSliceMut::new(part)], RecvFlags::empty()) {
+    match socket.receive(&mut [IoSliceMut::new(part)]) {
         Ok(0) => Err(Over),
         Ok(length) => {
             take(part.get(..length).unwrap_or_default());
