@@ -104,11 +104,11 @@ pub struct FioDone {
     pub reads: u64,
     /// Writes and discards.
     pub writes: u64,
-    /// Bytes of all.
+    /// Bytes read, written and discarded.
     pub bytes: u64,
-    /// Of all, a second.
+    /// Reads, writes and discards a second.
     pub iops: f64,
-    /// Mean time of one from its submission to its completion, in microseconds.
+    /// Mean time of a request from its submission to its completion, in microseconds.
     #[serde(default)]
     pub latency: f64,
     /// Interrupts of devices meanwhile, where they were counted.

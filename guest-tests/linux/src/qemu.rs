@@ -121,8 +121,8 @@ impl Qemu {
         command
     }
 
-    /// The machine emulator, the storage daemon and `qemu-img` for a machine without libraries, and the firmware that boots Linux there: names in one
-    /// folder, and where the files are. To be started with the loader among them, `ld-linux-x86-64.so.2 --library-path FOLDER`.
+    /// The machine emulator, the storage daemon and `qemu-img` for a machine without libraries, and the firmware that boots Linux there:
+    /// names in one folder, and where the files are. To be started with the loader among them, `ld-linux-x86-64.so.2 --library-path FOLDER`.
     pub(crate) fn files(&self) -> Result<Vec<(String, PathBuf)>, Error> {
         let firmware = FIRMWARE.map(|path| self.directory.join(path));
         let mut all = with_libraries::closure(&self.directory, EMULATOR)?;

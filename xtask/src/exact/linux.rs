@@ -51,16 +51,15 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     let words = format!("{KERNEL_OPTIONS} {}", Job { disks: options.disks as usize, fio, ..Job::default() });
     let mut boots = Vec::new();
     for adapter in &options.adapters {
-        let has_ours = options.disk != Disk::Qcow2;
         let has_one = |vmm: &&Vmm| match vmm {
-            Vmm::Paradisk | Vmm::NoSandbox | Vmm::Statistics | Vmm::Polling => has_ours,
+            Vmm::Paradisk | Vmm::NoSandbox | Vmm::Statistics | Vmm::Polling => true,
             Vmm::Qemu => qemu_device(adapter).is_some(),
             Vmm::QemuIoThread | Vmm::QemuPolling => with_io_thread(adapter, "").is_some(),
-            Vmm::VfioUser => has_ours && !NOT_SERVED.contains(&&**adapter),
-            Vmm::VhostUser => has_ours && adapter == "virtio-blk",
-            Vmm::StorageDaemon => adapter == "virtio-blk",
+            Vmm::VfioUser => !NOT_SERVED.contains(&&**adapter),
+            Vmm::VhostUser | Vmm::StorageDaemon => adapter == "virtio-blk",
         };
-        let all = [Vmm::Paradisk].iter().chain(&options.peers).filter(has_one);
+        let opens = |vmm: &&Vmm| options.disk != Disk::Qcow2 || vmm.is_qemu();
+        let all = [Vmm::Paradisk].iter().chain(&options.peers).filter(opens).filter(has_one);
         boots.extend(all.map(|vmm| Boot { adapter, vmm: *vmm }));
     }
     let mut script = String::new();

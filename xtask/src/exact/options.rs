@@ -89,7 +89,7 @@ const PEERS: [Vmm; 9] = [
 
 impl Vmm {
     /// Whether the disk is QEMU's.
-    fn is_qemu(self) -> bool {
+    pub(super) fn is_qemu(self) -> bool {
         matches!(self, Self::Qemu | Self::QemuIoThread | Self::QemuPolling | Self::StorageDaemon)
     }
 
@@ -166,7 +166,12 @@ impl Disk {
         }
     }
 
-    /// The same for one of several disks.
+    /// Whether it is an image on the file system of a timed disk.
+    pub(super) fn is_image(self) -> bool {
+        matches!(self, Self::File | Self::FileCached | Self::Vhd | Self::Vhdx | Self::Qcow2)
+    }
+
+    /// [`spec`](Self::spec) of one of several disks.
     pub(super) fn spec_of(self, index: u32) -> String {
         self.spec().replace("nullb0", &format!("nullb{index}"))
     }
@@ -262,8 +267,7 @@ impl Options {
         if options.disk == Disk::Qcow2 && !options.peers.iter().any(|peer| peer.is_qemu()) {
             return Err("--disk qcow2: only for QEMU (--peer)".to_owned());
         }
-        let files = [Disk::File, Disk::FileCached, Disk::Vhd, Disk::Vhdx, Disk::Qcow2];
-        if options.rws.contains(&Rw::Discard) && !files.contains(&options.disk) {
+        if options.rws.contains(&Rw::Discard) && !options.disk.is_image() {
             return Err("--rw discard: only on images".to_owned());
         }
         if options.after_singles.is_some() && options.guest_cpus > 1 {
@@ -362,10 +366,8 @@ mod tests {
         assert_eq!((options.host_cpus, Options::parse(&[]).unwrap().host_cpus), (2, 1));
         assert!(Disk::Iscsi.spec().contains(KvmHost::ISCSI_DISK));
         assert!(Disk::Async.spec().contains(KvmHost::TIMED_DISK));
-        for disk in [Disk::File, Disk::FileCached, Disk::Vhd, Disk::Vhdx, Disk::Qcow2] {
-            assert!(disk.spec().contains(KvmHost::TIMED_FOLDER));
-        }
         for (name, disk) in DISKS {
+            assert_eq!(disk.spec().contains(KvmHost::TIMED_FOLDER), disk.is_image());
             let words = ["--guest", "linux", "--peer", "qemu", "--disk", name];
             assert_eq!(Options::parse(&words).unwrap().disk, disk);
         }

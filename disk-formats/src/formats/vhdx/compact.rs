@@ -158,8 +158,6 @@ fn release_bitmaps(editor: &mut Editor) -> io::Result<()> {
 
 /// Move blocks to lower offsets, the highest first. Returns the number of moved blocks.
 fn pack(editor: &mut Editor) -> io::Result<u64> {
-    // The space of a fixed disk stays allocated.
-    let may_unmap = !editor.opened.metadata.parameters.leave_allocated;
     let (mut moved, mut batch, mut limit) = (0, Batch::new(), u64::MAX);
     // Block sizes for which there was no gap. Space that is freed later has higher offsets, so there is no gap for
     // later blocks either.
@@ -175,7 +173,7 @@ fn pack(editor: &mut Editor) -> io::Result<u64> {
                 full.push(len);
                 continue;
             };
-            copy_run(&*editor.store, *from, to.offset, len, may_unmap)?;
+            copy_run(&*editor.store, *from, to.offset, len, editor.may_unmap())?;
             let entry = editor.entry(*index)?;
             batch.push((*index, entry, entry.moved(to.offset)));
             moved += 1;

@@ -161,6 +161,11 @@ impl Editor {
         Ok(())
     }
 
+    /// Whether zeros in a block may become holes: the space of a fixed disk stays allocated.
+    pub(super) fn may_unmap(&self) -> bool {
+        !self.opened.metadata.parameters.leave_allocated
+    }
+
     /// Deallocate the free space inside the file.
     pub(super) fn unmap_gaps(&self) {
         for gap in self.space.gaps() {

@@ -134,9 +134,8 @@ fn zero_tail(editor: &Editor, end: u64) -> io::Result<()> {
     if !entry.present() {
         return Ok(());
     }
-    // The space of a fixed disk stays allocated.
-    let may_unmap = !editor.opened.metadata.parameters.leave_allocated;
-    let zeroed = editor.store.write_zeroes(entry.offset() + within, layout.block_size() - within, may_unmap);
+    let (at, len) = (entry.offset() + within, layout.block_size() - within);
+    let zeroed = editor.store.write_zeroes(at, len, editor.may_unmap());
     zeroed.map_err(io::Error::from)
 }
 

@@ -11,7 +11,7 @@ const BUNDLE: Bundle<'_> =
     Bundle { name: "timed", modules: &["null_blk"], program: MKE2FS, up: include_str!("timed-up") };
 
 impl KvmHost {
-    /// The block devices that [`TIMED_UP`](Self::TIMED_UP) makes; their number follows.
+    /// The block devices that [`TIMED_UP`](Self::TIMED_UP) makes; a number follows, from 0.
     pub const TIMED_DISK: &str = "/dev/nullb";
     /// Where its file system is, if it has one.
     pub const TIMED_FOLDER: &str = "/timed";
